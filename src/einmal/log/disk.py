@@ -1,0 +1,155 @@
+"""The disk seam: the only way the log reaches files.
+
+Calls are synchronous and raise OSError. ``File.sync`` may take long: whoever may not block the event
+loop hands it to ``Disk.in_background``, which is a thread on a real disk and virtual time in the simulator.
+A name (create, rename, remove) is durable only after ``sync_directory`` of its folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    def append(self, data: Buffer) -> int:
+        """Write all of ``data`` at the end, in one piece as readers see it; returns the position it went to."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """At most ``size`` bytes; fewer only at the end of the file."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Block until everything written before the call survives a power cut (fdatasync).
+
+        After an OSError the file's unsynced part is in an unknown state: never retry as if nothing had happened.
+        """
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: PurePosixPath, *, create: bool = False) -> File:
+        """Open for reading and appending. FileNotFoundError unless ``create``."""
+
+    def read_file(self, path: PurePosixPath) -> bytes: ...
+
+    def write_file(self, path: PurePosixPath, data: Buffer) -> None:
+        """Replace a small file as one step: temporary name, sync, rename, sync of the folder."""
+
+    def exists(self, path: PurePosixPath) -> bool: ...
+
+    def list_directory(self, path: PurePosixPath) -> list[str]:
+        """Names in the folder, sorted."""
+
+    def make_directory(self, path: PurePosixPath) -> None:
+        """Create it with its parents; no error when it exists."""
+
+    def rename(self, source: PurePosixPath, target: PurePosixPath) -> None: ...
+
+    def remove(self, path: PurePosixPath) -> None:
+        """Remove a file, or an empty folder."""
+
+    def sync_directory(self, path: PurePosixPath) -> None: ...
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        """Run blocking work without stopping the event loop."""
+
+
+class _OsFile:
+    __slots__ = ("_fd", "_size")
+
+    def __init__(self, path: PurePosixPath, create: bool) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._fd = os.open(path, flags, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def append(self, data: Buffer) -> int:
+        position = self._size
+        written = os.write(self._fd, data)
+        if written != len(data):
+            # A short write (disk full) must not leave half a batch in front of the next one.
+            os.ftruncate(self._fd, position)
+            raise OSError(28, "no space left on device: short write")
+        self._size = position + written
+        return position
+
+    def read(self, position: int, size: int) -> bytes:
+        return os.pread(self._fd, size, position)
+
+    def size(self) -> int:
+        return self._size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._size = size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OsDisk:
+    """The real file system."""
+
+    def open(self, path: PurePosixPath, *, create: bool = False) -> File:
+        return _OsFile(path, create)
+
+    def read_file(self, path: PurePosixPath) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+
+    def write_file(self, path: PurePosixPath, data: Buffer) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def exists(self, path: PurePosixPath) -> bool:
+        return os.path.lexists(path)
+
+    def list_directory(self, path: PurePosixPath) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: PurePosixPath) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: PurePosixPath) -> None:
+        try:
+            os.unlink(path)
+        except IsADirectoryError:
+            os.rmdir(path)
+
+    def sync_directory(self, path: PurePosixPath) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, work)

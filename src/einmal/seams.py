@@ -1,0 +1,72 @@
+"""The seams between us and the machine: clock and network. (The third, the disk, is ``log/disk.py``.)
+
+Whatever runs in the broker or the client reaches time and other machines through these only, so the
+simulator can run the same code. Timers come from the running event loop (``call_later``,
+``asyncio.sleep``): in the simulator that loop has virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from einmal.types import Instant
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class Clock(Protocol):
+    def now(self) -> Instant: ...
+
+
+class Listener(Protocol):
+    """A listening socket."""
+
+    @property
+    def port(self) -> int: ...
+
+    def close(self) -> None:
+        """Stop accepting. Connections that exist stay open."""
+
+
+class Network(Protocol):
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        """Accept connections on ``host:port`` (port 0: a free one). Raises OSError."""
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection. Raises OSError."""
+
+
+class SystemClock:
+    def now(self) -> Instant:
+        return Instant(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)
+
+
+class _TcpListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class TcpNetwork:
+    """The real network, through the running event loop."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(factory, host, port, backlog=1024)
+        return _TcpListener(server)
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        return await asyncio.get_running_loop().create_connection(factory, host, port)

@@ -1,0 +1,1 @@
+"""Bytes to messages and back. Knows no connection, no log and no state."""
