@@ -1,0 +1,206 @@
+"""Apache Kafka itself, as a process of the tests: one KRaft node (broker and controller) on free loopback ports.
+
+The jars come from Maven Central (``kafka/pom.xml`` says which) and are kept in ``build/kafka``. Data lives in a
+directory of the caller's. Knows nothing of einmal: it is the judge in the tests that run on both brokers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+from typing import IO, Final
+
+_HERE: Final = Path(__file__).parent
+_JARS: Final = _HERE.parent.parent / "build" / "kafka"
+_POM: Final = _HERE / "kafka" / "pom.xml"
+
+# Short-lived and beside other processes: a quick start counts, peak speed does not.
+_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+_LOGGING: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+_CLUSTER_ID: Final = "ZWlubWFsLWludGVyb3AtMQ"
+_START_S: Final = 60.0
+_STOP_S: Final = 20.0
+_MAVEN_S: Final = 900.0
+
+
+class KafkaUnavailable(Exception):
+    """Apache Kafka cannot be run on this machine; the text says what is missing."""
+
+
+class KafkaDied(Exception):
+    """The process ended, or never answered; the text has the end of its log."""
+
+
+class ApacheKafka:
+    """A node that can be killed and started again on the same ports and data.
+
+    ``transaction_version`` is the finalized level of the feature ``transaction.version`` (0, 1 or 2), fixed when the
+    storage is formatted.
+    """
+
+    def __init__(self, directory: Path, *, transaction_version: int = 2) -> None:
+        self._classpath = classpath("broker")
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.transaction_version = transaction_version
+        self.host = "127.0.0.1"
+        self.port, self._controller_port = _free_ports(2)
+        self.log_directory = directory / "data"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._properties = directory / "server.properties"
+        self._properties.write_text(self._settings())
+        self._format()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start, and return once the node answers on its port. Raises KafkaDied."""
+        assert self._process is None, "already running"
+        with self._log_file() as log:
+            self._process = subprocess.Popen(
+                [java(), "-Xmx256m", *_JVM, *_LOGGING, "-cp", self._classpath, "kafka.Kafka", str(self._properties)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + _START_S
+        # A node in KRaft mode listens on its data port only once it may serve.
+        while not _accepts(self.host, self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise KafkaDied(self.log_tail())
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """A clean stop; kill -9 where that takes too long."""
+        self._end(signal.SIGTERM)
+
+    def log_tail(self, characters: int = 4000) -> str:
+        return (self._directory / "kafka.log").read_text(errors="replace")[-characters:]
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_S)
+
+    def _log_file(self) -> IO[bytes]:
+        return (self._directory / "kafka.log").open("ab")
+
+    def _format(self) -> None:
+        arguments = ["format", "-c", str(self._properties), "-t", _CLUSTER_ID]
+        arguments += ["--feature", f"transaction.version={self.transaction_version}"]
+        with self._log_file() as log:
+            command = [java(), *_JVM, *_LOGGING, "-cp", self._classpath, "kafka.tools.StorageTool", *arguments]
+            if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=_START_S).returncode:
+                raise KafkaDied(self.log_tail())
+
+    def _settings(self) -> str:
+        return "\n".join(
+            f"{name}={value}"
+            for name, value in {
+                "process.roles": "broker,controller",
+                "node.id": 1,
+                "controller.quorum.voters": f"1@{self.host}:{self._controller_port}",
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"PLAINTEXT://{self.host}:{self.port},CONTROLLER://{self.host}:{self._controller_port}",
+                "advertised.listeners": f"PLAINTEXT://{self.host}:{self.port}",
+                "log.dirs": self.log_directory,
+                "num.partitions": 4,
+                "offsets.topic.num.partitions": 3,
+                "offsets.topic.replication.factor": 1,
+                "transaction.state.log.num.partitions": 3,
+                "transaction.state.log.replication.factor": 1,
+                "transaction.state.log.min.isr": 1,
+                "share.coordinator.state.topic.replication.factor": 1,
+                "share.coordinator.state.topic.min.isr": 1,
+                "group.initial.rebalance.delay.ms": 0,
+                # A killed node may register again only when the session of its former life has ended.
+                "broker.session.timeout.ms": 1000,
+                "broker.heartbeat.interval.ms": 200,
+                # The sweep that aborts overdue transactions; by default every 10 s.
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+                "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
+                "log.cleaner.backoff.ms": 1000,
+            }.items()
+        )
+
+
+def dump_log(path: Path) -> str:
+    """What Apache Kafka's dump tool says of a segment, an index, or a snapshot. Raises KafkaUnavailable.
+
+    The records of a segment are listed too. The tool's complaints are part of the text.
+    """
+    tool = "org.apache.kafka.tools.DumpLogSegments"
+    command = [java(), *_JVM, "-cp", classpath("tools"), tool, "--files", str(path), "--print-data-log"]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_START_S, text=True)
+    return result.stdout
+
+
+def java() -> str:
+    """The system's Java. Raises KafkaUnavailable."""
+    return _required("java")
+
+
+@cache
+def classpath(profile: str) -> str:
+    """The jars of a profile of the pom, fetched with Maven when the pom has changed. Raises KafkaUnavailable."""
+    maven = _required("mvn")
+    _required("java")
+    directory = _JARS / profile
+    # The copied pom is written last: it proves that this set of jars is whole and is that pom's.
+    proof = directory / "pom.xml"
+    if not (proof.exists() and proof.read_bytes() == _POM.read_bytes()):
+        shutil.rmtree(directory, ignore_errors=True)
+        arguments = ["-q", "-B", "-f", str(_POM), f"-P{profile}", f"-DoutputDirectory={directory}"]
+        try:
+            result = subprocess.run(
+                [maven, *arguments, "dependency:copy-dependencies"], capture_output=True, timeout=_MAVEN_S, text=True
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KafkaUnavailable("Maven took too long to fetch Apache Kafka's jars") from error
+        if result.returncode:
+            raise KafkaUnavailable(f"Maven could not fetch Apache Kafka's jars: {result.stdout[-1000:]}")
+        shutil.copyfile(_POM, proof)
+    return str(directory / "*")
+
+
+def _required(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise KafkaUnavailable(f"Apache Kafka needs {program}, which is not installed")
+    return path
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
