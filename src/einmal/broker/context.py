@@ -1,0 +1,73 @@
+"""What a handler gets beside its request, and what it may answer with.
+
+A handler module in ``handlers/`` has ``API_KEY``, ``VERSIONS`` and ``handle(context, request)``. ``handle`` gives, at once
+or as a coroutine, one of:
+
+- fields under kio's names (encoded by the router for the version that was asked), or the encoded body, or its parts;
+- ``None``: no answer is sent (Produce with ``acks=0``);
+- ``Parked``: everything that the request does is done and only its answer waits. The connection goes on with its next
+  request; after a coroutine it goes on only when that has ended, as a Kafka broker does for every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from einmal.types import Instant
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+    from einmal.wire.messages import RequestHeader
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Mapping[str, Any] | Buffer | Sequence[Buffer] | None
+"""Fields, an encoded body, an encoded body in parts, or no answer."""
+
+
+class Parked(NamedTuple):
+    """An answer that comes later, of a request whose effects are done. Cancelled when the connection is lost."""
+
+    body: asyncio.Future[Body]
+
+
+HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body]
+
+
+@dataclass(slots=True)
+class RequestContext:
+    node: Node
+    header: RequestHeader
+    client_address: str
+    principal: str | None = None
+
+    @property
+    def api_version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def client_id(self) -> str:
+        return self.header.client_id or ""
+
+    @property
+    def now(self) -> Instant:
+        return self.node.clock.now()
+
+
+class Versions(NamedTuple):
+    """What is spoken of one API, both ends included. ``flexible``: the first version with tagged fields."""
+
+    min: int
+    max: int
+    flexible: int = 32_767
+
+
+class Handler(Protocol):
+    """A module of ``handlers/``. It may also have ``decode(version, frame, position)``: its own codec."""
+
+    API_KEY: int
+    VERSIONS: Versions
+
+    def handle(self, context: RequestContext, request: Any) -> HandlerResult: ...

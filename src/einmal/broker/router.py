@@ -1,0 +1,114 @@
+"""From a request frame to its handler, and from the handler's result to the bytes of the answer.
+
+The table of APIs is data: ``HANDLERS`` below. This is the one place where exceptions become answers: broken input closes
+the connection (``WireError`` passes through to the server), a request in a version that is not advertised gets what a
+Kafka broker gives it. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import struct
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+
+from einmal.broker.context import Body, Buffer, Handler, Parked, RequestContext, Versions
+from einmal.broker.handlers import api_versions
+from einmal.types import ErrorCode
+from einmal.wire.errors import UnknownVersion
+from einmal.wire.messages import (
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from einmal.broker.node import Node
+
+HANDLERS: Final[tuple[ModuleType, ...]] = (api_versions,)
+"""One module per API, in the order of their keys. To add an API, add its module here."""
+
+Parts: TypeAlias = list[Buffer]
+"""An answer frame in parts, length included; empty: no answer."""
+_INT32: Final = struct.Struct(">i")
+_LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
+
+
+class _Route(NamedTuple):
+    module: Handler
+    decode: Callable[[int, bytes, int], Any] | None
+    versions: Versions
+
+
+class Deferred(NamedTuple):
+    """An answer still to come. ``parked``: the connection may go on meanwhile."""
+
+    header: RequestHeader
+    parked: Parked | None
+    running: Coroutine[Any, Any, Body] | None
+
+
+class Router:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._routes = {module.API_KEY: _route(module) for module in HANDLERS}
+
+    def versions(self) -> list[tuple[int, Versions]]:
+        """By API key, in the order of ``HANDLERS``."""
+        return [(key, route.versions) for key, route in self._routes.items()]
+
+    def dispatch(self, frame: bytes, client_address: str) -> Parts | Deferred:
+        """Start one request. Raises WireError: the connection that sent it is to be closed."""
+        header, position = decode_request_header(frame, flexible=self._is_flexible)
+        route = self._routes[header.api_key]
+        if not route.versions.min <= header.api_version <= route.versions.max:
+            return self._refuse_version(header)
+        if route.decode is None:
+            request = decode_request(header.api_key, header.api_version, frame, position)
+        else:
+            request = route.decode(header.api_version, frame, position)
+        result = route.module.handle(RequestContext(self._node, header, client_address), request)
+        if isinstance(result, Parked):
+            return Deferred(header, result, None)
+        if inspect.iscoroutine(result):
+            return Deferred(header, None, result)
+        return self.encode(header, cast(Body, result))
+
+    def encode(self, header: RequestHeader, body: Body) -> Parts:
+        """The answer frame of a handler's result."""
+        if body is None:
+            return []
+        parts: Parts
+        if isinstance(body, Mapping):
+            parts = [encode_response(header.api_key, header.api_version, body)]
+        elif isinstance(body, Sequence) and not isinstance(body, bytes | bytearray | memoryview):
+            parts = list(body)
+        else:
+            parts = [body]
+        has_tags = header.api_key != api_versions.API_KEY and self._is_flexible(header.api_key, header.api_version)
+        size = 4 + has_tags + sum(map(len, parts))
+        prefix = _LENGTH_AND_CORRELATION.pack(size, header.correlation_id)
+        return [prefix + b"\x00" if has_tags else prefix, *parts]
+
+    def _is_flexible(self, api_key: int, version: int) -> bool:
+        route = self._routes.get(api_key)
+        if route is None:
+            raise UnknownVersion(f"api key {api_key}")
+        if version > route.versions.max:
+            # An ApiVersions request of the future cannot be read, nor need it be, to be refused.
+            return False
+        return version >= route.versions.flexible
+
+    def _refuse_version(self, header: RequestHeader) -> Parts:
+        if header.api_key != api_versions.API_KEY:
+            raise UnknownVersion(f"api key {header.api_key} version {header.api_version}")
+        fields = api_versions.supported(self._node, 0, ErrorCode.unsupported_version)
+        return self.encode(header._replace(api_version=0), fields)
+
+
+def _route(module: ModuleType) -> _Route:
+    handler = cast(Handler, module)
+    return _Route(handler, getattr(module, "decode", None), handler.VERSIONS)

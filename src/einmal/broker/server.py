@@ -1,0 +1,249 @@
+"""The data port: bytes of a connection to frames, frames to the router, answers back in the order of the requests.
+
+A connection may pipeline. Its requests start one after the other; an answer that is parked (Produce that waits for its
+flush, Fetch that waits for data) does not hold up the start of the next one, but answers never overtake each other.
+What one connection can cost is bounded: bytes handled per turn of the event loop, requests parked, bytes waiting in the
+write buffer, size of a frame, idle time. Broken input closes the connection and is logged in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+from einmal.broker.context import Body
+from einmal.broker.router import Deferred, Parts, Router
+from einmal.seams import Clock
+from einmal.wire.errors import WireError
+from einmal.wire.frames import FrameSplitter
+
+if TYPE_CHECKING:
+    from einmal.broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+TURN_BYTES: Final = 256 * 1024
+"""After so many request bytes other connections get their turn."""
+PARKED_MAX: Final = 256
+"""Requests of one connection whose answers wait; librdkafka and the Java client have far fewer in flight."""
+WRITE_BUFFER_HIGH: Final = 8 * 1024 * 1024
+"""Above this many unsent bytes no further request of the connection is started."""
+
+
+class Server:
+    """All connections of one broker."""
+
+    def __init__(self, router: Router, config: BrokerConfig, clock: Clock) -> None:
+        self.router = router
+        self.config = config
+        self.clock = clock
+        self.connections: dict[int, Connection] = {}
+        self._next_id = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._watch_idle()
+
+    def connection(self) -> Connection:
+        """The protocol of a connection that is being accepted."""
+        self._next_id += 1
+        return Connection(self, self._next_id)
+
+    def stop(self) -> None:
+        """Close every connection; what they have parked is dropped."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for connection in list(self.connections.values()):
+            connection.close()
+
+    def _watch_idle(self) -> None:
+        limit = self.config.connections_max_idle_ms
+        oldest = self.clock.now().monotonic_ms - limit
+        for connection in list(self.connections.values()):
+            if connection.last_active_ms < oldest and connection.is_idle:
+                connection.close()
+        self._idle_timer = asyncio.get_running_loop().call_later(limit / 2000, self._watch_idle)
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, server: Server, connection_id: int) -> None:
+        self._server = server
+        self._id = connection_id
+        self._loop = asyncio.get_running_loop()
+        self._splitter = FrameSplitter(server.config.socket_request_max_bytes)
+        self._frames: deque[bytes] = deque()
+        self._answers: deque[_Answer] = deque()
+        self._running: asyncio.Task[Body] | None = None
+        self._is_scheduled = False
+        self._is_reading = True
+        self._can_write = True
+        self._is_closed = False
+        self._address = "?"
+        self.last_active_ms = server.clock.now().monotonic_ms
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if peer else "?"
+        if len(self._server.connections) >= self._server.config.max_connections:
+            log.warning("connection refused: too many", extra={"client": self._address})
+            self.close()
+            return
+        self._server.connections[self._id] = self
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closed:
+            return
+        try:
+            self._frames.extend(self._splitter.feed(data))
+        except WireError as error:
+            self._refuse(error)
+            return
+        if not self._is_scheduled:
+            self._run()
+
+    def pause_writing(self) -> None:
+        self._can_write = False
+
+    def resume_writing(self) -> None:
+        self._can_write = True
+        self._run()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closed = True
+        self._server.connections.pop(self._id, None)
+        self._frames.clear()
+        for answer in self._answers:
+            answer.abandon()
+        self._answers.clear()
+
+    # --- requests ---
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._frames and not self._answers
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._transport.close()
+
+    def _run(self) -> None:
+        """Start requests until there are none, one must end first, a limit is met, or it is another's turn."""
+        self._is_scheduled = False
+        budget = TURN_BYTES
+        while self._frames and self._may_start():
+            if budget <= 0:
+                self._is_scheduled = True
+                self._loop.call_soon(self._run)
+                break
+            frame = self._frames.popleft()
+            budget -= len(frame)
+            self._start(frame)
+        self._control_reading()
+
+    def _may_start(self) -> bool:
+        return self._running is None and self._can_write and len(self._answers) < PARKED_MAX and not self._is_closed
+
+    def _control_reading(self) -> None:
+        """Stop reading while complete requests wait here: the peer's window, not our memory, holds the rest."""
+        wants_more = not self._frames
+        if wants_more != self._is_reading and not self._is_closed:
+            self._is_reading = wants_more
+            if wants_more:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _start(self, frame: bytes) -> None:
+        self.last_active_ms = self._server.clock.now().monotonic_ms
+        try:
+            result = self._server.router.dispatch(frame, self._address)
+        except WireError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001 - a bug in a handler ends its connection, never the broker.
+            self._fail(error)
+        else:
+            if isinstance(result, Deferred):
+                self._wait(result)
+            elif self._answers:
+                self._answers.append(_Answer(result))
+            elif result:
+                self._transport.writelines(result)
+
+    def _wait(self, deferred: Deferred) -> None:
+        answer = _Answer(None)
+        self._answers.append(answer)
+        if deferred.parked is not None:
+            answer.parked = deferred.parked.body
+            answer.parked.add_done_callback(lambda body: self._complete(answer, deferred, body))
+        else:
+            assert deferred.running is not None
+            self._running = self._loop.create_task(deferred.running)
+            self._running.add_done_callback(lambda body: self._end(answer, deferred, body))
+
+    def _end(self, answer: _Answer, deferred: Deferred, body: asyncio.Future[Body]) -> None:
+        self._running = None
+        self._complete(answer, deferred, body)
+        if not self._is_scheduled and not self._is_closed:
+            self._run()
+
+    def _complete(self, answer: _Answer, deferred: Deferred, body: asyncio.Future[Body]) -> None:
+        if body.cancelled():
+            self.close()
+            return
+        error = body.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        if self._is_closed:
+            return
+        answer.parts = self._server.router.encode(deferred.header, body.result())
+        if answer is not self._answers[0]:
+            return
+        was_full = len(self._answers) >= PARKED_MAX
+        ready: Parts = []
+        while self._answers and (parts := self._answers[0].parts) is not None:
+            ready += parts
+            self._answers.popleft()
+        if ready:
+            self._transport.writelines(ready)
+        self.last_active_ms = self._server.clock.now().monotonic_ms
+        if was_full and not self._is_scheduled:
+            self._run()
+
+    # --- failures ---
+
+    def _refuse(self, error: WireError) -> None:
+        log.warning("connection closed: %s: %s", type(error).__name__, error, extra={"client": self._address})
+        self._abort()
+
+    def _fail(self, error: BaseException) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"request of {self._address} failed", "exception": error, "transport": self._transport}
+        )
+        self._abort()
+
+    def _abort(self) -> None:
+        self._is_closed = True
+        self._frames.clear()
+        # What is answered already may still be sent.
+        self._transport.close()
+
+
+class _Answer:
+    """The place of one answer in a connection's order."""
+
+    __slots__ = ("parked", "parts")
+
+    def __init__(self, parts: Parts | None) -> None:
+        self.parts = parts
+        self.parked: asyncio.Future[Body] | None = None
+
+    def abandon(self) -> None:
+        if self.parked is not None:
+            self.parked.cancel()
