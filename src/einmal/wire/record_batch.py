@@ -1,0 +1,447 @@
+"""Record batches of magic 2: the 61-byte header, and the records inside.
+
+A log needs only the header: it patches offset and leader epoch in place (the CRC-32C covers what follows them) and
+never unpacks a record. Clients and coordinators encode and decode records. Knows no log, no offsets but those in the bytes.
+Lengths and counts of the input are never believed: what they claim is compared with what is there before it is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from einmal.types import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    SEQUENCE_MAX,
+    Header,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+)
+from einmal.types import Sequence as ProducerSequence
+from einmal.wire.compression import MAX_DECOMPRESSED, Compression, compress, decompress
+from einmal.wire.errors import CorruptBatch, Truncated
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE: Final = 61
+LENGTH_POSITION: Final = 8
+"""Where the length stands; it counts what follows it, so a batch is ``LENGTH_OVERHEAD`` bytes longer."""
+LENGTH_OVERHEAD: Final = 12
+ATTRIBUTES_POSITION: Final = 21
+MAGIC: Final = 2
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_FROM_ATTRIBUTES: Final = struct.Struct(">hiqqqhii")
+_BEFORE_ATTRIBUTES: Final = struct.Struct(">qiibI")
+_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_CRC_POSITION: Final = 17
+_MAX_TIMESTAMP_POSITION: Final = 35
+_SMALLEST_RECORD: Final = 7
+_VARLONG_BITS: Final = 63
+
+
+class BatchHeader(NamedTuple):
+    """The header's thirteen fields as they stand in the bytes."""
+
+    base_offset: Offset
+    batch_length: int
+    partition_leader_epoch: LeaderEpoch
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: ProducerSequence
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        return self.batch_length + LENGTH_OVERHEAD
+
+    @property
+    def last_offset(self) -> Offset:
+        return Offset(self.base_offset + self.last_offset_delta)
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.base_offset + self.last_offset_delta + 1)
+
+    @property
+    def last_sequence(self) -> ProducerSequence:
+        """The last record's sequence; -1 where the batch has none. 2^31-1 is followed by 0."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return ProducerSequence((self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    @property
+    def has_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def timestamp_type(self) -> int:
+        """0: CreateTime, 1: LogAppendTime."""
+        return (self.attributes & LOG_APPEND_TIME) >> 3
+
+    @property
+    def compression(self) -> Compression:
+        """The codec. Raises CorruptBatch for a number that is none."""
+        try:
+            return Compression(self.attributes & CODEC_MASK)
+        except ValueError as error:
+            raise CorruptBatch(f"unknown codec {self.attributes & CODEC_MASK}") from error
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every offset of the batch has its record: true for what a producer sends, not after compaction."""
+        return self.record_count == self.last_offset_delta + 1
+
+
+class Record(NamedTuple):
+    offset: Offset
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class NewRecord(NamedTuple):
+    """A record that has no offset yet. ``timestamp`` in milliseconds."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[Header, ...] = ()
+
+
+# --- headers ---------------------------------------------------------------------------------------------------
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at ``position``, which is wholly in the buffer.
+
+    Raises Truncated when the buffer ends before the batch does, CorruptBatch for another magic or an impossible length.
+    """
+    try:
+        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    except struct.error as error:
+        raise Truncated("batch header") from error
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic {header.magic}, not {MAGIC}")
+    if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
+        raise CorruptBatch(f"batch length {header.batch_length}")
+    if position + header.batch_length + LENGTH_OVERHEAD > len(buffer):
+        raise Truncated("batch")
+    return header
+
+
+def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Check what the header claims of its batch: the CRC-32C and the counts. Raises CorruptBatch."""
+    size = header.batch_length + LENGTH_OVERHEAD
+    if _checksum(buffer, position, size) != header.crc:
+        raise CorruptBatch("the CRC-32C does not match")
+    if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
+    if header.attributes & CODEC_MASK == 0 and header.record_count * _SMALLEST_RECORD > size - HEADER_SIZE:
+        raise CorruptBatch(f"{header.record_count} records in {size} bytes")
+
+
+def _checksum(buffer: Buffer, position: int, size: int) -> int:
+    # The checksum takes bytes only. A memoryview of a bytearray or of bytes makes this one copy and not two.
+    return int(crc32c(bytes(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size])))
+
+
+def patch(buffer: bytearray | memoryview, position: int, base_offset: Offset, leader_epoch: LeaderEpoch) -> None:
+    """Write offset and leader epoch in place. The CRC does not cover them."""
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, position + LENGTH_OVERHEAD, leader_epoch)
+
+
+def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp: int) -> None:
+    """Make ``timestamp`` (ms) the time of every record of the batch, and recompute the CRC."""
+    header = read_header(buffer, position)
+    _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, header.attributes | LOG_APPEND_TIME)
+    _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp)
+    _CRC.pack_into(buffer, position + _CRC_POSITION, _checksum(buffer, position, header.size))
+
+
+def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of the whole batches in the buffer; a torn one at the end is left out.
+
+    Raises CorruptBatch for another magic or an impossible length.
+    """
+    end = len(buffer)
+    while end - position >= HEADER_SIZE:
+        try:
+            header = read_header(buffer, position)
+        except Truncated:
+            return
+        yield position, header
+        position += header.batch_length + LENGTH_OVERHEAD
+
+
+# --- records to bytes ------------------------------------------------------------------------------------------
+
+
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
+    zigzag = (value << 1) ^ (value >> _VARLONG_BITS)
+    while zigzag > 0x7F:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    encoded.append(zigzag)
+    return bytes(encoded)
+
+
+_SHORT: Final = tuple(_encode_varint(value) for value in range(8192))
+"""The encodings of one and two bytes: nearly every varint of a batch is one of them."""
+_SHORT_COUNT: Final = len(_SHORT)
+_NULL: Final = _encode_varint(-1)
+
+
+def encode_varint(value: int) -> bytes:
+    """The zig-zag encoding of a signed number of at most 64 bits."""
+    return _SHORT[value] if 0 <= value < _SHORT_COUNT else _encode_varint(value)
+
+
+def encode_records(records: Sequence[NewRecord]) -> bytes:
+    """The records section of a batch: deltas count from the first record's timestamp and from offset 0."""
+    short, short_count, encode, null = _SHORT, _SHORT_COUNT, _encode_varint, _NULL
+    base_timestamp = records[0].timestamp
+    parts: list[bytes] = []
+    append = parts.append
+    for delta, (key, value, timestamp, headers) in enumerate(records):
+        since = timestamp - base_timestamp
+        key_size = -1 if key is None else len(key)
+        value_size = -1 if value is None else len(value)
+        body = b"".join(
+            (
+                b"\x00",
+                short[since] if 0 <= since < short_count else encode(since),
+                short[delta] if delta < short_count else encode(delta),
+                null if key_size < 0 else short[key_size] if key_size < short_count else encode(key_size),
+                key or b"",
+                null if value_size < 0 else short[value_size] if value_size < short_count else encode(value_size),
+                value or b"",
+                _encode_headers(headers) if headers else b"\x00",
+            )
+        )
+        size = len(body)
+        append(short[size] if size < short_count else encode(size))
+        append(body)
+    return b"".join(parts)
+
+
+def _encode_headers(headers: tuple[Header, ...]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for header in headers:
+        key = header.key.encode()
+        parts += (encode_varint(len(key)), key)
+        parts += (_NULL,) if header.value is None else (encode_varint(len(header.value)), header.value)
+    return b"".join(parts)
+
+
+def encode_batch(
+    records: Sequence[NewRecord],
+    *,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    compression: Compression = Compression.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """One batch of at least one record."""
+    assert records, "a batch has at least one record"
+    section = encode_records(records)
+    if compression:
+        section = compress(compression, section)
+    attributes = int(compression) | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
+    checked = (
+        _FROM_ATTRIBUTES.pack(
+            attributes,
+            len(records) - 1,
+            records[0].timestamp,
+            max(record.timestamp for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+        + section
+    )
+    return _BEFORE_ATTRIBUTES.pack(base_offset, len(checked) + 9, leader_epoch, MAGIC, crc32c(checked)) + checked
+
+
+# --- bytes to records ------------------------------------------------------------------------------------------
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """A zig-zag number of at most 64 bits, and the position after it. Raises IndexError or CorruptBatch."""
+    zigzag = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        zigzag |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (zigzag >> 1) ^ -(zigzag & 1), position
+        shift += 7
+        if shift > _VARLONG_BITS:
+            raise CorruptBatch("varint longer than ten bytes")
+
+
+def decode_records(
+    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED
+) -> list[Record]:
+    """The records of the batch at ``position``, decompressed to at most ``max_bytes``.
+
+    Raises CorruptBatch, or TooLarge when they decompress to more.
+    """
+    section = bytes(memoryview(buffer)[position + HEADER_SIZE : position + header.size])
+    codec = header.compression
+    if codec:
+        section = decompress(codec, section, max_bytes)
+    if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(section):
+        raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
+    append_time = header.max_timestamp if header.has_log_append_time else None
+    try:
+        return _decode_section(section, header.record_count, header.base_offset, header.base_timestamp, append_time)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptBatch("a record ends after its batch, or a header key is not UTF-8") from error
+
+
+def _decode_section(  # noqa: C901 - varints are read in place: a call for each would halve the speed
+    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[Record]:
+    records: list[Record] = []
+    append = records.append
+    make = tuple.__new__
+    slow = read_varint
+    position = 0
+    for _ in range(count):
+        byte = data[position]
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        elif (second := data[position + 1]) < 0x80:
+            size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+            position += 2
+        else:
+            size, position = slow(data, position)
+        end = position + size
+        byte = data[position + 1]  # the record's attributes, before it, mean nothing
+        if byte < 0x80:
+            since = (byte >> 1) ^ -(byte & 1)
+            position += 2
+        else:
+            since, position = slow(data, position + 1)
+        byte = data[position]
+        if byte < 0x80:
+            delta = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            delta, position = slow(data, position)
+        key: bytes | None = None
+        byte = data[position]
+        if byte == 1:
+            position += 1
+        else:
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                size, position = slow(data, position)
+            if size < 0:
+                raise CorruptBatch("negative key size")
+            key = data[position : position + size]
+            position += size
+        value: bytes | None = None
+        byte = data[position]
+        if byte == 1:
+            position += 1
+        else:
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            elif (second := data[position + 1]) < 0x80:
+                size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+                position += 2
+            else:
+                size, position = slow(data, position)
+            if size < 0:
+                raise CorruptBatch("negative value size")
+            value = data[position : position + size]
+            position += size
+        headers: tuple[Header, ...] = ()
+        if data[position]:
+            headers, position = _decode_headers(data, position)
+        else:
+            position += 1
+        if position != end:
+            raise CorruptBatch("a record is longer or shorter than it says")
+        append(
+            make(
+                Record,
+                (
+                    base_offset + delta,
+                    base_timestamp + since if append_time is None else append_time,
+                    key,
+                    value,
+                    headers,
+                ),
+            )
+        )
+    if position != len(data):
+        raise CorruptBatch("bytes after the last record")
+    return records
+
+
+def _decode_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+    count, position = read_varint(data, position)
+    if not 0 <= count <= len(data) - position:
+        raise CorruptBatch(f"{count} headers")
+    headers = []
+    for _ in range(count):
+        size, position = read_varint(data, position)
+        if not 0 <= size <= len(data) - position:
+            raise CorruptBatch("header key size")
+        key = data[position : position + size].decode()
+        position += size
+        size, position = read_varint(data, position)
+        if size == -1:
+            headers.append(Header(key, None))
+            continue
+        if not 0 <= size <= len(data) - position:
+            raise CorruptBatch("header value size")
+        headers.append(Header(key, data[position : position + size]))
+        position += size
+    return tuple(headers), position
