@@ -10,12 +10,13 @@ inside it. So the answer to "is batch N in?" is a record that is visible if and 
 What keeps it right:
 
 1. The record is compared before anything is fenced: a copied transactional.id must not stop the pipeline that owns it.
-2. It is read again after InitProducerId, up to the high watermark and not before the last stable offset has reached it:
-   until then the predecessor's last batch may be committed, or may not.
-3. Every transaction has an epoch of its own. TV2 gives one with each EndTxn. Before, InitProducerId must bump it: a late
-   produce of the previous transaction would be accepted into this one otherwise, and this one's first batches, with
-   sequences that the broker has seen before, would be acknowledged without being written.
-4. An EndTxn without an answer is never followed by another decision: the process dies, and the next start reads the record.
+2. It is read again after InitProducerId, up to the high watermark and not before the last stable offset has reached
+   it: until then the predecessor's last batch may be committed, or may not.
+3. Every transaction has an epoch of its own. TV2 gives one with each EndTxn. Before, InitProducerId must bump it: a
+   late produce of the previous transaction would be accepted into this one otherwise, and this one's first batches,
+   with sequences that the broker has seen before, would be acknowledged without being written.
+4. An EndTxn without an answer is never followed by another decision: the query ends, and the next start reads the
+   record.
 5. A failed stateless batch is aborted and written again. A stateful one is not: Spark keeps the state of the first
    successful attempt, which a second attempt's output would not agree with. The query is restarted instead.
 
@@ -38,7 +39,7 @@ WRITE_ATTEMPTS_MAX: Final = 4
 """As often as Spark tries a task (spark.task.maxFailures) do we write a stateless batch."""
 
 
-# --- effects: what the driver does next ---------------------------------------------------------------------------
+# --- effects: what the driver does next ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class WriteCommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class CommitSourcePositions:
-    """TxnOffsetCommit of the batch's end under the pipeline's group, for lag tools, where the target cluster knows those
-    topics. Answer: as for WriteCommitRecord."""
+    """TxnOffsetCommit of the batch's end under the pipeline's group, for lag tools, where the target cluster knows
+    those topics. Answer: as for WriteCommitRecord."""
 
     identity: ProducerIdAndEpoch
     end: tuple[Any, ...]
@@ -142,7 +143,7 @@ Effect = (
 )
 
 
-# --- events: what came of it ---------------------------------------------------------------------------------------
+# --- events: what came of it --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,7 @@ class Committer:
         assert self._phase is _Phase.READY, self._phase
         if self._written_batch_id == batch.batch_id:
             return self._refuse(
-                f"batch {batch.batch_id} is written a second time in one foreachBatch: a transaction holds a batch once",
+                f"batch {batch.batch_id} is written a second time in one foreachBatch, which holds one transaction",
                 "write all outputs of a batch through one call, with a topic column",
             )
         plan = self._plan(batch)
@@ -334,7 +335,7 @@ class Committer:
             case _:
                 raise AssertionError(f"{event} in {self._phase}")
 
-    # --- start -----------------------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------
 
     def _step_start(self, event: Event) -> Effect:
         match self._phase, event:
@@ -382,7 +383,7 @@ class Committer:
         self._phase = _Phase.READY
         return Ready(self._record)
 
-    # --- a batch -----------------------------------------------------------------------------------------------------
+    # --- a batch --------------------------------------------------------------------------------------------
 
     def _begin(self) -> Effect:
         assert self._identity is not None
@@ -497,7 +498,7 @@ class Committer:
             self._identity = next_identity
             self._epoch_is_used = False
 
-    # --- ends ----------------------------------------------------------------------------------------------------------
+    # --- ends -----------------------------------------------------------------------------------------------
 
     def _refuse(self, reason: str, hint: str) -> Effect:
         return self._over(Refused(reason, hint))
