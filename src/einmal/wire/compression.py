@@ -2,7 +2,8 @@
 
 Output is bounded absolutely, and no claim of the input about its own size is allocated for: a buffer starts small and
 grows only as far as the data really fills it. Snappy comes raw or in snappy-java's framing (xerial), and is written in
-the latter, the only one which every client reads. LZ4 is the frame format with independent blocks: Java reads no others.
+the latter, the only one which every client reads. LZ4 is the frame format with independent blocks: Java reads no
+others.
 """
 
 from __future__ import annotations

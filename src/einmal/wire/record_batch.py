@@ -1,7 +1,8 @@
 """Record batches of magic 2: the 61-byte header, and the records inside.
 
 A log needs only the header: it patches offset and leader epoch in place (the CRC-32C covers what follows them) and
-never unpacks a record. Clients and coordinators encode and decode records. Knows no log, no offsets but those in the bytes.
+never unpacks a record. Clients and coordinators encode and decode records. Knows no log, and no offsets but those in
+the bytes.
 Lengths and counts of the input are never believed: what they claim is compared with what is there before it is used.
 """
 

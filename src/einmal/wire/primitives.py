@@ -1,0 +1,201 @@
+"""Kafka's primitive types in a frame: strings, byte strings, array lengths, varints, ids; in classic and compact form.
+
+For the hand-written codecs. Readers take a frame and a position and give a value and the position after it; they raise
+Truncated or Malformed, or ``struct.error`` / ``IndexError``, which ``refuse_broken_input`` turns into these.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Final, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from einmal.wire.errors import Malformed, Truncated
+
+T = TypeVar("T")
+Topic = str | UUID
+"""A topic's name, or its id where the version has ids."""
+
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+NO_TAGS: Final = b"\x00"
+_VARINT_SHIFT_MAX: Final = 28
+_UUID_SIZE: Final = 16
+_TAGS_MAX: Final = 1024
+"""No message has nearly as many: an attacker's list of them would take a hundred times the room of its bytes."""
+
+
+def refuse_broken_input(decode: Callable[[int, bytes, int], T]) -> Callable[[int, bytes, int], T]:
+    """Make Truncated or Malformed of what reading past the end, or reading nonsense, raises in a decoder."""
+
+    @wraps(decode)
+    def guarded(version: int, frame: bytes, position: int) -> T:
+        try:
+            return decode(version, frame, position)
+        except (struct.error, IndexError) as error:
+            raise Truncated(decode.__name__) from error
+        except UnicodeDecodeError as error:
+            raise Malformed(f"{decode.__name__}: a string is not UTF-8") from error
+
+    return guarded
+
+
+def _encode_uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+_SHORT: Final = tuple(_encode_uvarint(value) for value in range(2048))
+
+
+def encode_uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    return _SHORT[value] if value < len(_SHORT) else _encode_uvarint(value)
+
+
+def read_uvarint(frame: bytes, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most five bytes."""
+    byte = frame[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        position += 1
+        byte = frame[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+        if shift > _VARINT_SHIFT_MAX:
+            raise Malformed("varint longer than five bytes")
+
+
+def read_length(frame: bytes, position: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array: -1 for null."""
+    if flexible:
+        length, position = read_uvarint(frame, position)
+        return length - 1, position
+    (length,) = INT32.unpack_from(frame, position)
+    if length < -1:
+        raise Malformed(f"array of {length}")
+    return length, position + 4
+
+
+def encode_length(length: int, flexible: bool) -> bytes:
+    return encode_uvarint(length + 1) if flexible else INT32.pack(length)
+
+
+def read_nullable_string(frame: bytes, position: int, flexible: bool) -> tuple[str | None, int]:
+    if flexible:
+        length, position = read_uvarint(frame, position)
+        length -= 1
+    else:
+        (length,) = INT16.unpack_from(frame, position)
+        position += 2
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(frame):
+        raise Truncated("string")
+    return frame[position:end].decode(), end
+
+
+def read_string(frame: bytes, position: int, flexible: bool) -> tuple[str, int]:
+    value, position = read_nullable_string(frame, position, flexible)
+    if value is None:
+        raise Malformed("null where a string must be")
+    return value, position
+
+
+def encode_nullable_string(value: str | None, flexible: bool) -> bytes:
+    if value is None:
+        return b"\x00" if flexible else b"\xff\xff"
+    return encode_string(value, flexible)
+
+
+@lru_cache(maxsize=4096)
+def encode_string(value: str, flexible: bool) -> bytes:
+    encoded = value.encode()
+    return (encode_uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
+
+
+def read_records(frame: memoryview, raw: bytes, position: int, flexible: bool) -> tuple[memoryview | None, int]:
+    """A slice of the frame without a copy; None for null. ``raw`` is the frame's bytes."""
+    length, position = read_length(raw, position, flexible)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(raw):
+        raise Truncated("records")
+    return frame[position:end], end
+
+
+def read_topic(frame: bytes, position: int, flexible: bool, has_ids: bool) -> tuple[Topic, int]:
+    if not has_ids:
+        return read_string(frame, position, flexible)
+    end = position + _UUID_SIZE
+    if end > len(frame):
+        raise Truncated("topic id")
+    return _uuid(frame[position:end]), end
+
+
+def encode_topic(topic: Topic, flexible: bool) -> bytes:
+    return encode_string(topic, flexible) if isinstance(topic, str) else topic.bytes
+
+
+@lru_cache(maxsize=4096)
+def _uuid(value: bytes) -> UUID:
+    return UUID(bytes=value)
+
+
+def skip_tags(frame: bytes, position: int) -> int:
+    """The position after a section of tagged fields."""
+    if not frame[position]:
+        return position + 1
+    return read_tags(frame, position)[1]
+
+
+def read_tags(frame: bytes, position: int) -> tuple[list[tuple[int, int]], int]:
+    """(tag, where its value starts) of each tagged field, and the position after the section."""
+    if not frame[position]:
+        return [], position + 1
+    count, position = read_uvarint(frame, position)
+    if count > _TAGS_MAX:
+        raise Malformed(f"{count} tagged fields")
+    tags = []
+    for _ in range(count):
+        tag, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
+        tags.append((tag, position))
+        position += size
+        if position > len(frame):
+            raise Truncated("tagged field")
+    return tags, position
+
+
+def encode_tags(tags: list[tuple[int, bytes]]) -> bytes:
+    """A section of tagged fields, which must be in the order of their tags."""
+    if not tags:
+        return NO_TAGS
+    parts = [encode_uvarint(len(tags))]
+    for tag, value in tags:
+        parts += (encode_uvarint(tag), encode_uvarint(len(value)), value)
+    return b"".join(parts)
+
+
+_ERRORS: Final = {int(code): code for code in ErrorCode}
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error of a number on the wire; ``unknown_server_error`` for one that we do not know."""
+    return _ERRORS.get(code, ErrorCode.unknown_server_error)
