@@ -1,29 +1,252 @@
-"""The broker's settings: Kafka's names, defaults and units, in one table.
+"""The broker's settings: Kafka's keys, defaults and units, in one table.
 
-A setting's dotted name is written once, beside its field. Knows where values come from (``server.properties``,
-``-X key=value``) but not what they do.
+A field's name is Kafka's key with underscores for dots: that is the whole mapping, both ways. Values come from a
+``server.properties`` file and from ``-X key=value`` (later ones win); keys that this broker does not know are returned
+to the caller, who warns. Knows nothing of what a setting does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Final, NamedTuple
+
+_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
 
 
-def _key(name: str, default: Any) -> Any:
-    return field(default=default, metadata={"key": name})
+class ConfigError(Exception):
+    """A setting that cannot be meant. ``str()`` is a sentence for the user."""
+
+
+def _setting(
+    default: Any, about: str, *, low: int | None = None, high: int | None = None, one_of: tuple[str, ...] = ()
+) -> Any:
+    return field(default=default, metadata={"about": about, "low": low, "high": high, "one_of": one_of})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    node_id: int = _key("node.id", 1)
-    host: str = "127.0.0.1"
-    port: int = 9092
-    data_dir: str = _key("log.dirs", "")
-    socket_request_max_bytes: int = _key("socket.request.max.bytes", 104_857_600)
-    max_connections: int = _key("max.connections", 10_000)
-    connections_max_idle_ms: int = _key("connections.max.idle.ms", 600_000)
-    transaction_version: int = 2
+    # who and where
+    node_id: int = _setting(1, "Identity of this broker in its cluster.", low=0)
+    process_roles: str = _setting(
+        "broker,controller", "Roles of this process.", one_of=("broker,controller", "controller,broker")
+    )
+    broker_rack: str = _setting("", "Where this broker stands.")
+    listeners: str = _setting("PLAINTEXT://127.0.0.1:9092", "Address to listen on; port 0 takes a free one.")
+    advertised_listeners: str = _setting("", "Address that clients are told; empty: that of listeners.")
+    log_dirs: str = _setting("", "Folder of all data.")
+
+    # connections
+    socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
+    max_connections: int = _setting(10_000, "Connections at one time.", low=1)
+    connections_max_idle_ms: int = _setting(600_000, "Close connections unused for so long.", low=1_000)
+    max_incremental_fetch_session_cache_slots: int = _setting(1_000, "Fetch sessions kept (KIP-227).", low=0)
+    fetch_max_bytes: int = _setting(57_671_680, "Most bytes of one Fetch answer.", low=1_024)
+
+    # topics
+    auto_create_topics_enable: bool = _setting(True, "Create a topic when a client asks for one that is not there.")
+    delete_topic_enable: bool = _setting(True, "Allow DeleteTopics.")
+    num_partitions: int = _setting(1, "Partitions of a topic that is created without a count.", low=1)
+    default_replication_factor: int = _setting(1, "Replicas of a topic that is created without a count.", low=1)
+    min_insync_replicas: int = _setting(1, "Replicas that must have a write with acks=all.", low=1)
+    unclean_leader_election_enable: bool = _setting(False, "Let a replica lead that may have lost data.")
+
+    # log
+    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=14, high=_INT32_MAX)
+    log_roll_ms: int = _setting(168 * _HOUR_MS, "A segment is rolled at this age.", low=1)
+    log_retention_ms: int = _setting(168 * _HOUR_MS, "Old segments are deleted at this age; -1: never.", low=-1)
+    log_retention_bytes: int = _setting(
+        -1, "Old segments are deleted above this size of a partition; -1: never.", low=-1
+    )
+    log_retention_check_interval_ms: int = _setting(300_000, "How often old segments are looked for.", low=1)
+    log_cleanup_policy: str = _setting(
+        "delete", "What happens to old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact")
+    )
+    log_index_interval_bytes: int = _setting(4_096, "Bytes between two index entries.", low=0)
+    log_message_timestamp_type: str = _setting(
+        "CreateTime", "Whose clock stamps records.", one_of=("CreateTime", "LogAppendTime")
+    )
+    log_flush_interval_messages: int = _setting(
+        _INT64_MAX, "1: every write is on the disk before it is answered; else the operating system decides.", low=1
+    )
+    message_max_bytes: int = _setting(1_048_588, "Largest record batch.", low=0)
+    compression_type: str = _setting(
+        "producer",
+        "Codec of stored batches; only the producer's own is kept.",
+        one_of=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
+    producer_id_expiration_ms: int = _setting(86_400_000, "An idle producer id is forgotten after so long.", low=1)
+    producer_id_expiration_check_interval_ms: int = _setting(
+        600_000, "How often idle producer ids are looked for.", low=1
+    )
+
+    # transactions
+    transaction_state_log_num_partitions: int = _setting(50, "Partitions of __transaction_state.", low=1)
+    transaction_state_log_replication_factor: int = _setting(1, "Replicas of __transaction_state.", low=1)
+    transaction_state_log_min_isr: int = _setting(1, "min.insync.replicas of __transaction_state.", low=1)
+    transaction_state_log_segment_bytes: int = _setting(104_857_600, "Segment size of __transaction_state.", low=1)
+    transaction_max_timeout_ms: int = _setting(900_000, "Longest transaction a client may ask for.", low=1)
+    transactional_id_expiration_ms: int = _setting(
+        604_800_000, "An idle transactional id is forgotten after so long.", low=1
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting(
+        10_000, "How often transactions that ran out of time are looked for.", low=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting(
+        3_600_000, "How often idle transactional ids are looked for.", low=1
+    )
+    transaction_partition_verification_enable: bool = _setting(
+        True, "Refuse transactional writes that the coordinator knows nothing of (KIP-890)."
+    )
+    transaction_version: int = _setting(2, "Finalized level of the feature transaction.version.", low=0, high=2)
+
+    # groups
+    offsets_topic_num_partitions: int = _setting(50, "Partitions of __consumer_offsets.", low=1)
+    offsets_topic_replication_factor: int = _setting(1, "Replicas of __consumer_offsets.", low=1)
+    offsets_topic_segment_bytes: int = _setting(104_857_600, "Segment size of __consumer_offsets.", low=1)
+    offsets_retention_minutes: int = _setting(10_080, "Offsets of an empty group are forgotten after so long.", low=1)
+    offsets_retention_check_interval_ms: int = _setting(600_000, "How often such offsets are looked for.", low=1)
+    offset_metadata_max_bytes: int = _setting(4_096, "Longest text kept with an offset.", low=0)
+    group_min_session_timeout_ms: int = _setting(6_000, "Shortest session timeout of a member.", low=1)
+    group_max_session_timeout_ms: int = _setting(1_800_000, "Longest session timeout of a member.", low=1)
+    group_initial_rebalance_delay_ms: int = _setting(3_000, "How long a new group waits for more members.", low=0)
+    group_max_size: int = _setting(_INT32_MAX, "Members of one group.", low=1)
+
+    # which settings were given, by key; what the others have is Kafka's default
+    given: tuple[str, ...] = ()
+
+    @property
+    def listener(self) -> Endpoint:
+        """Where to listen. Raises ConfigError."""
+        return _endpoint("listeners", self.listeners)
+
+    def advertised(self, port: int) -> Endpoint:
+        """What clients are told; ``port``: the one that is really listened on. Raises ConfigError."""
+        if self.advertised_listeners:
+            told = _endpoint("advertised.listeners", self.advertised_listeners)
+            return told if told.port else told._replace(port=port)
+        host = self.listener.host
+        # Nobody can connect to a wildcard.
+        return Endpoint("localhost" if host in ("", "0.0.0.0", "::") else host, port)
+
+    @property
+    def flush_each(self) -> bool:
+        return self.log_flush_interval_messages == 1
 
 
-KEYS = {item.metadata["key"]: item for item in fields(BrokerConfig) if "key" in item.metadata}
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+SETTINGS: Final[Mapping[str, Field[Any]]] = {
+    item.name.replace("_", "."): item for item in fields(BrokerConfig) if item.metadata
+}
+"""By Kafka's key."""
+
+_SAME_IN_MS: Final[Mapping[str, tuple[str, int]]] = {
+    "log.retention.hours": ("log.retention.ms", _HOUR_MS),
+    "log.retention.minutes": ("log.retention.ms", _MINUTE_MS),
+    "log.roll.hours": ("log.roll.ms", _HOUR_MS),
+}
+"""Kafka's coarser keys: they hold only where the one in milliseconds is absent."""
+
+_SAME: Final[Mapping[str, str]] = {"log.dir": "log.dirs", "broker.id": "node.id"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file: ``key=value``, ``#`` and ``!`` comments, a backslash at the end of a line goes on."""
+    values: dict[str, str] = {}
+    carried = ""
+    for line in text.splitlines():
+        line = carried + line.strip()
+        carried = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            carried = line[:-1]
+            continue
+        separators = [place for place in (line.find("="), line.find(":")) if place >= 0]
+        at = min(separators, default=len(line))
+        values[line[:at].strip()] = line[at + 1 :].strip()
+    return values
+
+
+def parse_assignments(items: Iterable[str]) -> dict[str, str]:
+    """``key=value`` items of a command line. Raises ConfigError."""
+    values = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise ConfigError(f"-X takes key=value, not {item!r}")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -> tuple[BrokerConfig, tuple[str, ...]]:
+    """The settings, and the keys nobody here knows. Raises ConfigError."""
+    known: dict[str, Any] = {}
+    unknown = []
+    for key, text in values.items():
+        key = _SAME.get(key, key)
+        if key in _SAME_IN_MS:
+            target, factor = _SAME_IN_MS[key]
+            count = _integer(key, text)
+            if target not in values:
+                finer = key == "log.retention.minutes" or "log_retention_ms" not in known or "roll" in key
+                if finer:
+                    known[target.replace(".", "_")] = count * factor if count >= 0 else -1
+        elif key in SETTINGS:
+            known[SETTINGS[key].name] = _parse(key, text)
+        else:
+            unknown.append(key)
+    base = base or BrokerConfig()
+    given = dict.fromkeys((*base.given, *(name.replace("_", ".") for name in known)))
+    return replace(base, **known, given=tuple(given)), tuple(unknown)
+
+
+def _parse(key: str, text: str) -> Any:
+    setting = SETTINGS[key]
+    if isinstance(setting.default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{key} is true or false, not {text!r}")
+        return text.lower() == "true"
+    if isinstance(setting.default, int):
+        value = _integer(key, text)
+        low, high = setting.metadata["low"], setting.metadata["high"]
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise ConfigError(f"{key} is {bounds}, not {value}")
+        return value
+    one_of = setting.metadata["one_of"]
+    if one_of and text not in one_of:
+        raise ConfigError(f"{key} is one of {', '.join(one_of)}, not {text!r}")
+    return text
+
+
+def _integer(key: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{key} is a whole number, not {text!r}") from None
+
+
+def _endpoint(key: str, text: str) -> Endpoint:
+    """The PLAINTEXT one of a comma-separated list of ``[NAME://]host:port``."""
+    for item in text.split(","):
+        name, separator, address = item.strip().rpartition("://")
+        if separator and name.upper() == "CONTROLLER":
+            continue
+        if separator and name.upper() != "PLAINTEXT":
+            raise ConfigError(f"{key}: only PLAINTEXT is spoken, not {name}")
+        host, _, port = address.rpartition(":")
+        if not port.isdigit() or int(port) > 65_535:
+            raise ConfigError(f"{key}: {item!r} does not end in a port")
+        return Endpoint(host.strip("[]"), int(port))
+    raise ConfigError(f"{key}: no PLAINTEXT address in {text!r}")

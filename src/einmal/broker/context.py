@@ -1,7 +1,7 @@
 """What a handler gets beside its request, and what it may answer with.
 
-A handler module in ``handlers/`` has ``API_KEY``, ``VERSIONS`` and ``handle(context, request)``. ``handle`` gives, at once
-or as a coroutine, one of:
+A handler module in ``handlers/`` has ``API_KEY``, ``VERSIONS`` and ``handle(context, request)``. ``handle`` gives, at
+once or as a coroutine, one of:
 
 - fields under kio's names (encoded by the router for the version that was asked), or the encoded body, or its parts;
 - ``None``: no answer is sent (Produce with ``acks=0``);

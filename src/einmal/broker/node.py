@@ -36,7 +36,7 @@ class Node:
 
     async def start(self) -> None:
         """Recover what is on disk, then listen. Raises OSError."""
-        self._listener = await self.network.listen(self.server.connection, self.config.host, self.config.port)
+        self._listener = await self.network.listen(self.server.connection, *self.config.listener)
         self.server.start()
 
     async def stop(self) -> None:

@@ -1,8 +1,8 @@
 """From a request frame to its handler, and from the handler's result to the bytes of the answer.
 
-The table of APIs is data: ``HANDLERS`` below. This is the one place where exceptions become answers: broken input closes
-the connection (``WireError`` passes through to the server), a request in a version that is not advertised gets what a
-Kafka broker gives it. Knows no sockets.
+The table of APIs is data: ``HANDLERS`` below. This is the one place where exceptions become answers: broken input
+closes the connection (``WireError`` passes through to the server), a request in a version that is not advertised gets
+what a Kafka broker gives it. Knows no sockets.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 API: 18. Versions: 0-4.
 Behaviour: the routes that exist, with their ranges, and the features of the cluster. Needs no authentication.
 Version notes: the response header is always v0; an unknown version is answered in v0 with UNSUPPORTED_VERSION and the
-list (KIP-511); v3 brings the client's software name and the features (KIP-584); features with a minimum of 0 are left out
-below v4, whose older readers refuse them.
+list (KIP-511); v3 brings the client's software name and the features (KIP-584); features with a minimum of 0 are left
+out below v4, whose older readers refuse them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""The settings of a topic: Kafka's keys, what they may be, and which broker setting they fall back to.
+
+Knows what a value may look like, not what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """``broker_key``: the broker's setting that holds where the topic has none; else ``default`` holds.
+
+    ``kind``: Kafka's type name, as DescribeConfigs reports it.
+    """
+
+    kind: str
+    broker_key: str | None = None
+    default: str = ""
+    low: int | None = None
+    high: int | None = None
+    one_of: tuple[str, ...] = ()
+
+    def problem(self, value: str) -> str | None:
+        """Why ``value`` cannot be meant; None: it can."""
+        if self.kind in ("INT", "LONG"):
+            bound = _INT32_MAX if self.kind == "INT" else _INT64_MAX
+            low, high = -bound if self.low is None else self.low, self.high or bound
+            if not value.lstrip("-").isdecimal() or not low <= int(value) <= high:
+                return f"{value!r} is not a whole number between {low} and {high}"
+        elif self.kind == "DOUBLE":
+            try:
+                number = float(value)
+            except ValueError:
+                number = -1.0
+            if not 0 <= number <= 1:
+                return f"{value!r} is not a number between 0 and 1"
+        elif self.kind == "BOOLEAN":
+            if value.lower() not in ("true", "false"):
+                return f"{value!r} is neither true nor false"
+        elif self.one_of and any(item.strip() not in self.one_of for item in self._items(value)):
+            return f"{value!r} is not of {', '.join(self.one_of)}"
+        return None
+
+    def _items(self, value: str) -> list[str]:
+        return value.split(",") if self.kind == "LIST" else [value]
+
+
+TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
+    "cleanup.policy": TopicSetting("LIST", "log.cleanup.policy", one_of=("delete", "compact")),
+    "compression.type": TopicSetting(
+        "STRING", "compression.type", one_of=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+    ),
+    "delete.retention.ms": TopicSetting("LONG", default="86400000", low=0),
+    "file.delete.delay.ms": TopicSetting("LONG", default="60000", low=0),
+    "flush.messages": TopicSetting("LONG", "log.flush.interval.messages", low=1),
+    "flush.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
+    "index.interval.bytes": TopicSetting("INT", "log.index.interval.bytes", low=0),
+    "max.compaction.lag.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=1),
+    "max.message.bytes": TopicSetting("INT", "message.max.bytes", low=0),
+    "message.timestamp.after.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
+    "message.timestamp.before.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
+    "message.timestamp.type": TopicSetting(
+        "STRING", "log.message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
+    ),
+    "min.cleanable.dirty.ratio": TopicSetting("DOUBLE", default="0.5"),
+    "min.compaction.lag.ms": TopicSetting("LONG", default="0", low=0),
+    "min.insync.replicas": TopicSetting("INT", "min.insync.replicas", low=1),
+    "preallocate": TopicSetting("BOOLEAN", default="false"),
+    "retention.bytes": TopicSetting("LONG", "log.retention.bytes"),
+    "retention.ms": TopicSetting("LONG", "log.retention.ms", low=-1),
+    "segment.bytes": TopicSetting("INT", "log.segment.bytes", low=14),
+    "segment.index.bytes": TopicSetting("INT", default="10485760", low=4),
+    "segment.jitter.ms": TopicSetting("LONG", default="0", low=0),
+    "segment.ms": TopicSetting("LONG", "log.roll.ms", low=1),
+    "unclean.leader.election.enable": TopicSetting("BOOLEAN", "unclean.leader.election.enable"),
+}
+
+
+def problem_of(name: str, value: str | None) -> str | None:
+    """Why this setting cannot be given to a topic; None: it can. ``value`` None (back to the default) always can."""
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        return f"Unknown topic config name: {name}"
+    if value is None:
+        return None
+    reason = setting.problem(value)
+    return None if reason is None else f"Invalid value for configuration {name}: {reason}"
