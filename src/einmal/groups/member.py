@@ -1,0 +1,64 @@
+"""One member of a group, as its coordinator knows it while the group lives.
+
+Soft state: after a change of coordinator only what ``GroupMetadata`` holds of it is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from einmal.groups.records import MemberMetadata
+from einmal.groups.requests import Ticket
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """``session_deadline`` is monotonic ms; ``is_new``: has not had the answer to its first join yet."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    session_deadline: int
+    assignment: bytes = b""
+    is_new: bool = False
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+
+    def metadata_for(self, protocol_name: str | None) -> bytes:
+        """What the member said for one protocol; empty when it does not speak it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    def vote(self, candidates: dict[str, int]) -> str:
+        """The protocol that this member likes best among those that everybody speaks."""
+        return next(name for name, _metadata in self.protocols if name in candidates)
+
+    def describe(self, protocol_name: str | None) -> MemberMetadata:
+        return MemberMetadata(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata_for(protocol_name),
+            assignment=self.assignment,
+        )
+
+    @classmethod
+    def restore(cls, metadata: MemberMetadata, protocol_name: str | None, now: int) -> Member:
+        """A member as a new coordinator finds it in the log, with a whole session before it."""
+        return cls(
+            member_id=metadata.member_id,
+            group_instance_id=metadata.group_instance_id,
+            client_id=metadata.client_id,
+            client_host=metadata.client_host,
+            rebalance_timeout_ms=metadata.rebalance_timeout_ms,
+            session_timeout_ms=metadata.session_timeout_ms,
+            protocols=((protocol_name or "", metadata.subscription),),
+            session_deadline=now + metadata.session_timeout_ms,
+            assignment=metadata.assignment,
+        )

@@ -1,0 +1,139 @@
+"""What the group coordinator is asked, free of versions, and the action with which it answers later.
+
+Field names are Kafka's. What only some versions of a request can say is said here by a field of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NewType, TypeAlias
+
+from einmal.groups.records import NO_TIMESTAMP, CommittedOffset, Record
+from einmal.shard.decision import Decision
+from einmal.types import ProducerIdAndEpoch, TopicPartition
+
+Ticket = NewType("Ticket", int)
+"""Names a request whose answer may come later. Given by whoever asks; never given twice."""
+
+Response: TypeAlias = Mapping[str, Any]
+"""Fields under kio's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """Answer the request that waits under ``ticket``. Nobody waiting any more: nothing to do."""
+
+    ticket: Ticket
+    response: Response
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one decision collects on its way."""
+
+    records: list[Record] = field(default_factory=list)
+    actions: list[Respond] = field(default_factory=list)
+
+    def decide(self, response: Response | None) -> Decision[Response | None]:
+        return Decision(records=tuple(self.records), response=response, actions=tuple(self.actions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup:
+    """``fresh_id``: random text for the id of a new member. ``protocols``: (name, metadata), preferred first."""
+
+    group_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    client_id: str
+    client_host: str
+    fresh_id: str
+    requires_known_member_id: bool
+    """A new dynamic member is told its id first, and joins under it (v4+, KIP-394)."""
+    supports_skipping_assignment: bool
+    """A restarted static leader can be told that nothing is to be assigned (v9+, KIP-814)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """``protocol_type``, ``protocol_name``: None where the version does not say (before v5)."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """An operator removes a static member by its instance id alone: then ``member_id`` is empty."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    group_id: str
+    members: tuple[MemberIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+    def stamp(self, now: int, retention_ms: int | None = None) -> CommittedOffset:
+        """As it is written down at ``now`` (wall clock)."""
+        expire_timestamp = NO_TIMESTAMP if retention_ms is None else now + retention_ms
+        metadata = self.committed_metadata or ""
+        return CommittedOffset(self.committed_offset, self.committed_leader_epoch, metadata, now, expire_timestamp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommit:
+    """``retention_ms``: asked for by clients before v5; None: the broker's."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+    retention_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommit:
+    """``generation_id`` -1 and an empty ``member_id``: a client from before KIP-447, which cannot be fenced here."""
+
+    group_id: str
+    producer: ProducerIdAndEpoch
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchGroup:
+    """``partitions`` None: all that the group has."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None

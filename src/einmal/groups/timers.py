@@ -1,0 +1,50 @@
+"""Deadlines that are moved far more often than they are met.
+
+A heartbeat only changes a field of its member: the heap keeps the older, earlier entry, and whoever is woken by it
+looks at the field and watches again. So the heap has one live entry per key, whatever the rate of heartbeats.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT")
+
+
+class Timers(Generic[KeyT]):
+    """Keys to be looked at, not later than watched for."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, KeyT]] = []
+        self._due: dict[KeyT, int] = {}
+        # Breaks ties in the order of watching, and keeps keys from being compared.
+        self._watched = 0
+
+    def watch(self, key: KeyT, deadline: int) -> None:
+        """Let ``key`` be popped at ``deadline`` (monotonic ms), or before."""
+        due = self._due.get(key)
+        if due is not None and due <= deadline:
+            return
+        self._due[key] = deadline
+        self._watched += 1
+        heapq.heappush(self._heap, (deadline, self._watched, key))
+
+    def next_deadline(self) -> int | None:
+        self._drop_replaced()
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: int) -> Iterator[KeyT]:
+        """The keys whose time has come, once each. A key may be watched again while this runs."""
+        while True:
+            self._drop_replaced()
+            if not self._heap or self._heap[0][0] > now:
+                return
+            _deadline, _order, key = heapq.heappop(self._heap)
+            del self._due[key]
+            yield key
+
+    def _drop_replaced(self) -> None:
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
