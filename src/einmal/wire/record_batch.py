@@ -145,10 +145,10 @@ class NewRecord(NamedTuple):
 # --- headers ---------------------------------------------------------------------------------------------------
 
 
-def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at ``position``, which is wholly in the buffer.
+def peek_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``; the rest of the batch need not be in the buffer.
 
-    Raises Truncated when the buffer ends before the batch does, CorruptBatch for another magic or an impossible length.
+    Raises Truncated when the header is not there, CorruptBatch for another magic or an impossible length.
     """
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
@@ -158,6 +158,15 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatch(f"magic {header.magic}, not {MAGIC}")
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
         raise CorruptBatch(f"batch length {header.batch_length}")
+    return header
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at ``position``, which is wholly in the buffer.
+
+    Raises Truncated when the buffer ends before the batch does, CorruptBatch for another magic or an impossible length.
+    """
+    header = peek_header(buffer, position)
     if position + header.batch_length + LENGTH_OVERHEAD > len(buffer):
         raise Truncated("batch")
     return header
