@@ -1,0 +1,9 @@
+"""What can be wrong with a log on disk.
+
+LogCorruption         bytes that were flushed once are not a valid batch any more: reported, never served, never cut off
+└── (a torn tail is none: what was never flushed is cut at the last valid batch)
+"""
+
+
+class LogCorruption(Exception):
+    """A segment's bytes cannot be trusted; the text says which file and where."""

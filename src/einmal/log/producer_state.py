@@ -1,0 +1,443 @@
+"""What a partition remembers of each producer id: epoch, the last five batches, the open transaction.
+
+A value machine: ``check`` and ``check_marker`` judge an append against the state and change nothing; ``replay_batch``
+and ``replay_marker`` are told what is in the log, at run time and in recovery alike. So the state is a function of the
+log, and a retry is recognised by whoever holds a copy of it (KIP-98, KIP-360, KIP-890, KIP-1228). Knows no file.
+
+The window: a client's batch whose first and last sequence equal one of the last five at the same epoch is a duplicate
+and answered as the original was. A repeat older than that looks like a gap.
+
+An *unstable* offset belongs to a transaction that is open, or whose marker is not below the high watermark yet.
+
+Idle time is counted on the monotonic clock from the last append (or load), never from timestamps that a producer
+chose: a backfill with old timestamps would otherwise lose its window at once. A snapshot holds the wall clock's time
+of the last append in Kafka's timestamp field, so that age survives a restart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, NamedTuple, NewType
+
+from google_crc32c import value as crc32c
+
+from einmal.types import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    SEQUENCE_MAX,
+    ErrorCode,
+    Instant,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    Sequence,
+    TransactionVersion,
+)
+from einmal.wire.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
+
+WINDOW: Final = 5
+"""Batches remembered per producer: as many as Kafka's clients may have in flight."""
+
+_SNAPSHOT_VERSION: Final = 1
+_SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_START: Final = 6
+
+VerificationGuard = NewType("VerificationGuard", int)
+
+
+class Origin(Enum):
+    """Who appends, and so what has to be checked."""
+
+    CLIENT = "client"
+    """Everything."""
+    COORDINATOR = "coordinator"
+    """The epoch only: a coordinator's batches have no sequences."""
+    REPLICATION = "replication"
+    """Nothing: the leader has checked."""
+
+
+class BatchMetadata(NamedTuple):
+    """One batch of the window. ``timestamp``: the batch's largest, in ms."""
+
+    first_sequence: Sequence
+    last_sequence: Sequence
+    first_offset: Offset
+    last_offset: Offset
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker has ended. ``last_offset`` is the marker's."""
+
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    committed: bool
+    last_stable_offset: Offset
+    """The first offset of the oldest transaction that is open after this one; else the offset after the marker."""
+
+
+class ProducerDescription(NamedTuple):
+    """A producer as DescribeProducers (KIP-664) shows it; -1 where there is none."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    last_sequence: Sequence
+    last_timestamp: int
+    coordinator_epoch: LeaderEpoch
+    current_txn_start_offset: Offset
+
+
+class ProducerEntry:
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_seen_ms",
+        "last_timestamp",
+        "producer_epoch",
+    )
+
+    def __init__(self) -> None:
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.coordinator_epoch = LeaderEpoch(-1)
+        self.batches: list[BatchMetadata] = []
+        """Oldest first; all of ``producer_epoch``."""
+        self.current_txn_first_offset = NO_OFFSET
+        """-1: no transaction is open."""
+        self.last_timestamp = -1
+        self.last_seen_ms = 0
+        """Monotonic time of the last append."""
+
+    @property
+    def last_sequence(self) -> Sequence:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def move_to(self, epoch: ProducerEpoch) -> None:
+        if self.producer_epoch != epoch:
+            self.producer_epoch = epoch
+            self.batches.clear()
+
+
+class _Verification:
+    """A first batch of a transaction whose producer is asked about at the coordinator right now (KIP-890)."""
+
+    __slots__ = ("epoch", "guard", "lowest_sequence", "since_ms", "starts_at_zero")
+
+    def __init__(self, guard: VerificationGuard, epoch: ProducerEpoch, sequence: Sequence, since_ms: int) -> None:
+        self.guard = guard
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.since_ms = since_ms
+        self.starts_at_zero = False
+
+
+class ProducerStates:
+    def __init__(self) -> None:
+        self._entries: dict[ProducerId, ProducerEntry] = {}
+        # First offset of each open transaction to its producer, in order of the offset: a new one is always last.
+        self._open: dict[Offset, ProducerId] = {}
+        # First offset to marker's offset of those that are over, but whose marker is not below the high watermark.
+        self._unreplicated: dict[Offset, Offset] = {}
+        self._verifications: dict[ProducerId, _Verification] = {}
+        self._last_guard = 0
+        self._now = Instant(0, 0)
+
+    # --- questions -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, producer_id: ProducerId) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    @property
+    def first_unstable_offset(self) -> Offset | None:
+        """Where the oldest transaction begins that is open, or whose marker the high watermark has not passed."""
+        first_open = next(iter(self._open), None)
+        if not self._unreplicated:
+            return first_open
+        first_unreplicated = min(self._unreplicated)
+        return first_unreplicated if first_open is None else min(first_open, first_unreplicated)
+
+    def has_open_transaction(self, producer: ProducerIdAndEpoch) -> bool:
+        entry = self._entries.get(producer.producer_id)
+        return (
+            entry is not None
+            and entry.current_txn_first_offset >= 0
+            and entry.producer_epoch == producer.producer_epoch
+        )
+
+    def describe(self) -> list[ProducerDescription]:
+        return [
+            ProducerDescription(
+                producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+            for producer_id, entry in self._entries.items()
+        ]
+
+    # --- judging an append -----------------------------------------------------------------------------------
+
+    def check(
+        self, header: BatchHeader, origin: Origin, verification: VerificationGuard | None = None
+    ) -> BatchMetadata | ErrorCode:
+        """The original of a duplicate; else the error that refuses the batch, or ``ErrorCode.none``.
+
+        ``header`` is a data batch's with a producer id. With a guard, the first batch of a transaction is refused
+        unless the guard is still that of ``begin_verification``.
+        """
+        if origin is Origin.REPLICATION:
+            return ErrorCode.none
+        entry = self._entries.get(header.producer_id)
+        epoch = header.producer_epoch
+        is_transactional = header.attributes & TRANSACTIONAL != 0
+        if origin is Origin.CLIENT and entry is not None and entry.producer_epoch == epoch:
+            first, last = header.base_sequence, header.last_sequence
+            for batch in entry.batches:
+                if batch.first_sequence == first and batch.last_sequence == last:
+                    return batch
+        pending = self._verifications.get(header.producer_id) if self._verifications else None
+        if verification is not None and is_transactional:
+            is_open = entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch
+            if not is_open and (pending is None or pending.guard != verification):
+                return ErrorCode.invalid_txn_state
+        if entry is not None and epoch < entry.producer_epoch:
+            return ErrorCode.invalid_producer_epoch
+        if origin is Origin.CLIENT and not self._is_in_sequence(entry, header, pending):
+            return ErrorCode.out_of_order_sequence_number
+        if not is_transactional and entry is not None and entry.current_txn_first_offset >= 0:
+            return ErrorCode.invalid_txn_state
+        return ErrorCode.none
+
+    @staticmethod
+    def _is_in_sequence(entry: ProducerEntry | None, header: BatchHeader, pending: _Verification | None) -> bool:
+        first = header.base_sequence
+        if pending is not None:
+            if first > pending.lowest_sequence:
+                return False
+            if pending.starts_at_zero and first != 0 and (entry is None or not entry.batches):
+                return False
+        if entry is None:
+            # Its state was deleted or has expired: any sequence may be the next (KIP-360).
+            return True
+        if entry.producer_epoch != header.producer_epoch:
+            return first == 0
+        last = entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE
+        return first == last + 1 or (first == 0 and last == SEQUENCE_MAX)
+
+    def check_marker(
+        self, producer: ProducerIdAndEpoch, coordinator_epoch: int, transaction_version: TransactionVersion
+    ) -> ErrorCode:
+        """Whether a coordinator may end this producer's transaction here.
+
+        A TV2 coordinator moves the epoch before it writes the marker, so a marker of the current epoch belongs to a
+        transaction that is over (KIP-1228): written again when it repeats the last marker, refused when the epoch is
+        already used by a new transaction.
+        """
+        entry = self._entries.get(producer.producer_id)
+        if entry is None:
+            return ErrorCode.none
+        epoch = producer.producer_epoch
+        if epoch < entry.producer_epoch:
+            return ErrorCode.invalid_producer_epoch
+        is_repeat = epoch == entry.producer_epoch and entry.current_txn_first_offset < 0
+        if transaction_version >= TransactionVersion.TV_2 and epoch == entry.producer_epoch and not is_repeat:
+            return ErrorCode.invalid_producer_epoch
+        if coordinator_epoch < entry.coordinator_epoch:
+            return ErrorCode.transaction_coordinator_fenced
+        return ErrorCode.none
+
+    # --- verification (KIP-890) ------------------------------------------------------------------------------
+
+    def begin_verification(
+        self, producer: ProducerIdAndEpoch, base_sequence: Sequence, transaction_version: TransactionVersion
+    ) -> VerificationGuard | None:
+        """A guard to append the first batch of a transaction with, once the coordinator has confirmed it.
+
+        None: the transaction is open here already. A marker of the producer makes the guard void, so a batch that was
+        verified before the transaction ended cannot be written after it. Until an append succeeds, the lowest sequence
+        asked for is remembered: a later batch cannot slip in first.
+        """
+        if self.has_open_transaction(producer):
+            return None
+        pending = self._verifications.get(producer.producer_id)
+        epoch = producer.producer_epoch
+        if pending is None:
+            self._last_guard += 1
+            guard = VerificationGuard(self._last_guard)
+            pending = _Verification(guard, epoch, base_sequence, self._now.monotonic_ms)
+            self._verifications[producer.producer_id] = pending
+        elif epoch > pending.epoch:
+            pending.epoch, pending.lowest_sequence = epoch, base_sequence
+        elif epoch == pending.epoch and base_sequence < pending.lowest_sequence:
+            pending.lowest_sequence = base_sequence
+        pending.starts_at_zero |= transaction_version >= TransactionVersion.TV_2
+        return pending.guard
+
+    # --- replay: the only mutators ---------------------------------------------------------------------------
+
+    def replay_batch(self, header: BatchHeader, first_offset: Offset, last_offset: Offset, now: Instant) -> None:
+        """A data batch with a producer id is in the log. ``header`` may have the offset that its producer gave it."""
+        self._now = now
+        producer_id = header.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry()
+        if entry.producer_epoch != header.producer_epoch:
+            entry.move_to(header.producer_epoch)
+        batches = entry.batches
+        batches.append(
+            BatchMetadata(header.base_sequence, header.last_sequence, first_offset, last_offset, header.max_timestamp)
+        )
+        if len(batches) > WINDOW:
+            del batches[0]
+        entry.last_timestamp = header.max_timestamp
+        entry.last_seen_ms = now.monotonic_ms
+        if self._verifications:
+            self._verifications.pop(producer_id, None)
+        if header.attributes & TRANSACTIONAL and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = first_offset
+            self._open[first_offset] = producer_id
+
+    def replay_marker(
+        self,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        offset: Offset,
+        timestamp: int,
+        now: Instant,
+    ) -> CompletedTransaction | None:
+        """A marker is in the log at ``offset``. None: the producer had no data here."""
+        self._now = now
+        producer_id = producer.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry()
+        entry.move_to(producer.producer_epoch)
+        entry.coordinator_epoch = LeaderEpoch(coordinator_epoch)
+        entry.last_timestamp = timestamp
+        entry.last_seen_ms = now.monotonic_ms
+        self._verifications.pop(producer_id, None)
+        first_offset = entry.current_txn_first_offset
+        if first_offset < 0:
+            return None
+        entry.current_txn_first_offset = NO_OFFSET
+        self._open.pop(first_offset)
+        self._unreplicated[first_offset] = offset
+        last_stable_offset = next(iter(self._open), Offset(offset + 1))
+        return CompletedTransaction(producer_id, first_offset, offset, committed, last_stable_offset)
+
+    def advance_high_watermark(self, high_watermark: Offset) -> None:
+        """Transactions whose marker is below it are stable."""
+        if self._unreplicated:
+            self._unreplicated = {
+                first: marker for first, marker in self._unreplicated.items() if marker >= high_watermark
+            }
+
+    def expire(self, now: Instant, expiration_ms: int) -> None:
+        """Forget producers that have been idle so long; never one whose transaction is open."""
+        self._now = now
+        limit = now.monotonic_ms - expiration_ms
+        idle = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if entry.last_seen_ms <= limit and entry.current_txn_first_offset < 0
+        ]
+        for producer_id in idle:
+            del self._entries[producer_id]
+        for producer_id in [key for key, pending in self._verifications.items() if pending.since_ms <= limit]:
+            del self._verifications[producer_id]
+
+    def refill_window(self, header: BatchHeader) -> None:
+        """A batch from before the snapshot that this state came from: a snapshot holds only the last of the window.
+
+        To be called newest first.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.producer_epoch != header.producer_epoch or header.attributes & CONTROL:
+            return
+        batches = entry.batches
+        if batches and len(batches) < WINDOW and header.last_offset < batches[0].first_offset:
+            first, last = header.base_sequence, header.last_sequence
+            metadata = BatchMetadata(first, last, header.base_offset, header.last_offset, header.max_timestamp)
+            batches.insert(0, metadata)
+
+    # --- snapshots -------------------------------------------------------------------------------------------
+
+    def encode_snapshot(self) -> bytes:
+        """The bytes of a ``.snapshot`` file."""
+        entries = b"".join([_SNAPSHOT_ENTRY.pack(*fields) for fields in self._snapshot_fields()])
+        tail = struct.pack(">i", len(self._entries)) + entries
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(tail)) + tail
+
+    def _snapshot_fields(self) -> Iterator[tuple[int, ...]]:
+        wall_zero = self._now.wall_ms - self._now.monotonic_ms
+        for producer_id, entry in self._entries.items():
+            last = entry.batches[-1] if entry.batches else None
+            yield (
+                producer_id,
+                entry.producer_epoch,
+                last.last_sequence if last else NO_SEQUENCE,
+                last.last_offset if last else NO_OFFSET,
+                last.last_offset - last.first_offset if last else 0,
+                max(0, wall_zero + entry.last_seen_ms),
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+
+    @classmethod
+    def decode_snapshot(cls, data: bytes, now: Instant, expiration_ms: int) -> ProducerStates:
+        """The state that a ``.snapshot`` file holds. Raises ValueError when it is not whole."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise ValueError("producer snapshot without a head")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION or crc != crc32c(data[_CRC_START:]):
+            raise ValueError("producer snapshot of another version or with a wrong CRC")
+        if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise ValueError("producer snapshot with a wrong count")
+        states = cls()
+        states._now = now
+        for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
+            states._load(fields, now, expiration_ms)
+        states._open = dict(sorted(states._open.items()))
+        return states
+
+    def _load(self, fields: tuple[int, ...], now: Instant, expiration_ms: int) -> None:
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first = fields
+        idle_ms = max(0, now.wall_ms - timestamp)
+        if first < 0 and idle_ms >= expiration_ms:
+            return
+        entry = ProducerEntry()
+        entry.producer_epoch = ProducerEpoch(epoch)
+        entry.coordinator_epoch = LeaderEpoch(coordinator_epoch)
+        entry.last_timestamp = timestamp
+        entry.last_seen_ms = now.monotonic_ms - idle_ms
+        if last_offset >= 0:
+            has_sequence = last_sequence != NO_SEQUENCE
+            first_sequence = (last_sequence - offset_delta) & SEQUENCE_MAX if has_sequence else NO_SEQUENCE
+            entry.batches.append(
+                BatchMetadata(
+                    Sequence(first_sequence),
+                    Sequence(last_sequence),
+                    Offset(last_offset - offset_delta),
+                    Offset(last_offset),
+                    timestamp,
+                )
+            )
+        self._entries[ProducerId(producer_id)] = entry
+        if first >= 0:
+            entry.current_txn_first_offset = Offset(first)
+            self._open[Offset(first)] = ProducerId(producer_id)
