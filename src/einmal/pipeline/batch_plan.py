@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from einmal.pipeline.commit_record import STARTING_BATCH_ID, CommitRecord
+from einmal.pipeline.commit_record import CommitRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A micro-batch as the checkpoint describes it: ``offsets/N-1`` and ``offsets/N``, one JSON value per source.
 
-    ``start`` is None where nothing says where the batch begins (batch 0 of a checkpoint whose source does not tell).
+    ``start`` is None where nothing says where the batch begins: batch 0. (Our source makes it an empty one, so that
+    ``offsets/0`` holds the resolved ``startingOffsets``, and a crash in it does not move ``latest``.)
     """
 
     query_id: str
@@ -130,7 +131,7 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
         return Refuse(
             f"batch {batch.batch_id} begins at {_short(batch.start)}, but batch {record.batch_id} was committed "
             f"up to {_short(record.end)}",
-            _HINT_ADOPT if record.batch_id == STARTING_BATCH_ID else _HINT_BEHIND,
+            _HINT_BEHIND,
         )
     return Write()
 

@@ -13,9 +13,6 @@ from typing import Any, Final
 COMMIT_TOPIC: Final = "__einmal_commits"
 """Compacted; one record per pipeline survives."""
 
-STARTING_BATCH_ID: Final = -1
-"""The "batch" whose end is where the query begins: ``startingOffsets``, resolved once."""
-
 _FORMAT_VERSION: Final = 1
 
 

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from einmal.pipeline.batch_plan import AlreadyIn, Batch, Plan, Refuse, plan_batch, plan_start
+from einmal.pipeline.batch_plan import AlreadyIn, Batch, Refuse, plan_batch, plan_start
 from einmal.pipeline.claims import Output, digest
-from einmal.pipeline.commit_record import STARTING_BATCH_ID, CommitRecord
+from einmal.pipeline.commit_record import CommitRecord
 from einmal.types import ProducerIdAndEpoch
 
 WRITE_ATTEMPTS_MAX: Final = 4
@@ -256,7 +256,7 @@ class Committer:
         return self._record
 
     def resume_from(self) -> tuple[Any, ...] | None:
-        """Where the sources of a fresh checkpoint must begin; None: wherever their options say."""
+        """Where a fresh checkpoint must begin because output up to there is committed; None: where its options say."""
         assert self._phase is _Phase.READY, self._phase
         return self._record.end if self._record is not None and self._query.is_fresh else None
 
@@ -264,19 +264,6 @@ class Committer:
         assert self._phase is _Phase.NEW, self._phase
         self._phase = _Phase.LOOKING
         return ReadRecord(certain=False)
-
-    def starting_positions(self, end: tuple[Any, ...]) -> Effect:
-        """Store where the sources begin as batch -1, so that a crash in batch 0 does not move ``latest``."""
-        query = self._query
-        return self.batch(
-            Batch(
-                query_id=query.query_id,
-                checkpoint=query.checkpoint,
-                batch_id=STARTING_BATCH_ID,
-                start=self.resume_from(),
-                end=end,
-            )
-        )
 
     def batch(self, batch: Batch) -> Effect:
         """Spark is about to run this batch (``foreachBatch`` was called)."""
@@ -286,11 +273,11 @@ class Committer:
                 f"batch {batch.batch_id} is written a second time in one foreachBatch, which holds one transaction",
                 "write all outputs of a batch through one call, with a topic column",
             )
-        plan = self._plan(batch)
+        plan = plan_batch(self._record, batch, adopt=self._adopt)
         if isinstance(plan, Refuse):
             return self._refuse(plan.reason, plan.hint)
         if isinstance(plan, AlreadyIn):
-            if not self._query.stateful or batch.batch_id == STARTING_BATCH_ID:
+            if not self._query.stateful:
                 return Ready(self._record, already_in=True)
             return self._refuse(
                 f"batch {batch.batch_id} is already committed, but Spark runs it again: its state would not be that of "
@@ -300,13 +287,6 @@ class Committer:
         self._batch = batch
         self._attempts = 0
         return self._begin()
-
-    def _plan(self, batch: Batch) -> Plan:
-        record = self._record
-        if batch.batch_id == STARTING_BATCH_ID and record is not None and record.query_id == batch.query_id:
-            # Whatever "latest" means now, this query has begun where its record says.
-            return AlreadyIn()
-        return plan_batch(record, batch, adopt=self._adopt)
 
     def step(self, event: Event) -> Effect:
         """The answer to the last effect."""
@@ -392,9 +372,6 @@ class Committer:
             return InitProducerId(self._identity)
         self._attempts += 1
         self._epoch_is_used = True
-        assert self._batch is not None
-        if self._batch.batch_id == STARTING_BATCH_ID:
-            return self._write_record((), None)
         self._phase = _Phase.WRITING
         return WriteBatch(self._identity)
 
@@ -418,8 +395,6 @@ class Committer:
             case _Phase.WRITING, Written(outputs, commit_text):
                 return self._write_record(outputs, commit_text)
             case _Phase.RECORDING, Done():
-                if self._batch.batch_id == STARTING_BATCH_ID:
-                    return self._commit()
                 self._phase = _Phase.POSITIONING
                 return CommitSourcePositions(self._identity, self._batch.end)
             case _Phase.POSITIONING, Done():
@@ -430,7 +405,7 @@ class Committer:
     def _write_record(self, outputs: tuple[Output, ...], commit_text: str | None) -> Effect:
         assert self._identity is not None and self._batch is not None
         batch = self._batch
-        assert (commit_text is not None) == self._query.stateful or batch.batch_id == STARTING_BATCH_ID
+        assert (commit_text is not None) == self._query.stateful
         self._candidate = CommitRecord(
             transactional_id=self._query.transactional_id,
             query_id=batch.query_id,

@@ -1,0 +1,371 @@
+"""The pipeline's commit protocol, simulated: the real ``Committer`` and ``Claims`` between models of Kafka and Spark.
+
+A schedule is a seed. Drivers die between any two steps, go on as zombies beside their successor, lose their checkpoint;
+answers are lost and requests come late; markers take their time; another pipeline holds the last stable offset back.
+At the end, when the faults are over and a driver has come to the end of the input, what a ``read_committed`` reader
+sees must be f(input): every input offset once, each batch's part of a partition from one attempt, and for a stateful
+query the state that Spark keeps is the state that the committed output was made with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from einmal.pipeline import committer as protocol
+from einmal.pipeline.batch_plan import Batch
+from einmal.pipeline.claims import Claims, Denied
+from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.committer import Committer, Query
+from einmal.simulation.result import Result
+from einmal.simulation.spark_model import TARGETS, TASK_COUNT, Checkpoint, Job, Row, Steps, World
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
+
+INPUT_END: Final = 24
+STEPS_MAX: Final = 60_000
+_RECORDS: Final = "commits-0"
+_TERMINAL: Final = (protocol.Ready, protocol.Refused, protocol.Restart, protocol.Dead)
+
+
+class Crash(Exception):
+    """The driver's process is gone, or its query has ended with an error."""
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The query under test, over all its drivers."""
+
+    world: World
+    stateful: bool
+    checkpoint: Checkpoint
+    latest: int
+    finished: bool = False
+    incarnations: int = 0
+    refusals: list[str] | None = None
+
+
+class Driver:
+    """One process: Spark's micro-batch loop around our sink."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._world = pipeline.world
+        self._checkpoint = pipeline.checkpoint
+        self._state = ""
+
+    def run(self) -> Steps:
+        checkpoint = self._checkpoint
+        committer = Committer(
+            Query(
+                transactional_id="pipeline",
+                query_id=checkpoint.query_id,
+                checkpoint="cp",
+                is_fresh=not checkpoint.offsets,
+                stateful=self._pipeline.stateful,
+            )
+        )
+        self._check((yield from self._converse(committer, committer.start())))
+        resume = committer.resume_from()
+        if resume is not None:
+            # As our sink does: Spark begins with batch 1 where the committed output ends.
+            checkpoint.offsets[0] = int(resume[0])
+            checkpoint.commits[0] = ""
+        while True:
+            batch = yield from self._next_batch()
+            if batch is None:
+                self._pipeline.finished = True
+                return
+            outcome = yield from self._converse(committer, committer.batch(batch))
+            self._check(outcome)
+            yield
+            if batch.batch_id in checkpoint.commits:
+                raise Crash("commits/N is there already: another driver runs on this checkpoint")
+            checkpoint.commits[batch.batch_id] = self._state
+
+    def _next_batch(self) -> Generator[None, None, Batch | None]:
+        """The batch that Spark would run: the last one again if its commit file is absent, else a new one."""
+        checkpoint, world = self._checkpoint, self._world
+        last = max(checkpoint.offsets, default=-1)
+        if last >= 0 and last not in checkpoint.commits:
+            batch_id = last
+        else:
+            batch_id = last + 1
+            if batch_id == 0:
+                end = self._pipeline.latest  # The source's first batch is empty: it stores startingOffsets=latest.
+            else:
+                while (start := checkpoint.offsets[last]) >= self._pipeline.latest:
+                    if start >= INPUT_END:
+                        return None
+                    yield
+                end = world.rng.randint(start + 1, self._pipeline.latest)
+            yield
+            if batch_id in checkpoint.offsets:
+                raise Crash("offsets/N is there already: another driver runs on this checkpoint")
+            checkpoint.offsets[batch_id] = end
+        yield
+        return Batch(
+            query_id=checkpoint.query_id,
+            checkpoint="cp",
+            batch_id=batch_id,
+            start=(checkpoint.offsets[batch_id - 1],) if batch_id else None,
+            end=(checkpoint.offsets[batch_id],),
+        )
+
+    def _check(self, outcome: protocol.Effect) -> None:
+        if isinstance(outcome, protocol.Ready):
+            return
+        assert isinstance(outcome, protocol.Refused | protocol.Restart | protocol.Dead)
+        if isinstance(outcome, protocol.Refused) and self._pipeline.refusals is not None:
+            self._pipeline.refusals.append(outcome.reason)
+        raise Crash(outcome.reason)
+
+    def _converse(self, committer: Committer, effect: protocol.Effect) -> Generator[None, None, protocol.Effect]:
+        while not isinstance(effect, _TERMINAL):
+            yield
+            if self._world.fault(0.03):
+                raise Crash("killed")
+            event = yield from self._perform(effect)
+            if self._world.fault(0.03):
+                raise Crash("killed")
+            effect = committer.step(event)
+        return effect
+
+    def _perform(self, effect: protocol.Effect) -> Generator[None, None, protocol.Event]:
+        match effect:
+            case protocol.ReadRecord(certain):
+                return protocol.RecordRead((yield from self._read_record(certain)))
+            case protocol.InitProducerId(previous):
+                return (yield from self._init_producer_id(previous))
+            case protocol.FinishSparkCommit(record):
+                return self._finish_spark_commit(record)
+            case protocol.WriteBatch(identity):
+                return (yield from self._write_batch(identity))
+            case protocol.WriteCommitRecord(identity, record):
+                return (yield from self._append(identity, record))
+            case protocol.CommitSourcePositions():
+                return protocol.Done()
+            case protocol.EndTxn(identity, committed):
+                return (yield from self._end_txn(identity, committed))
+            case _:
+                raise AssertionError(effect)
+
+    def _read_record(self, certain: bool) -> Generator[None, None, CommitRecord | None]:
+        kafka = self._world.kafka
+        if certain:
+            high_watermark = kafka.high_watermark(_RECORDS)
+            while kafka.last_stable_offset(_RECORDS) < high_watermark:
+                yield
+        yield
+        records = kafka.committed(_RECORDS)
+        return records[-1] if records else None
+
+    def _init_producer_id(self, previous: ProducerIdAndEpoch | None) -> Generator[None, None, protocol.Event]:
+        while True:
+            yield
+            answer = self._world.kafka.init_producer_id(previous)
+            yield
+            if isinstance(answer, ProducerIdAndEpoch):
+                if self._world.fault(0.03):
+                    return protocol.Unclear("InitProducerId was not answered")
+                return protocol.IdentityGranted(answer)
+            if answer is not ErrorCode.concurrent_transactions:
+                return protocol.Fenced(answer.name)
+
+    def _finish_spark_commit(self, record: CommitRecord) -> protocol.Event:
+        checkpoint = self._checkpoint
+        if record.batch_id in checkpoint.commits:
+            return protocol.Finished()
+        if checkpoint.offsets.get(record.batch_id) != record.end[0] or record.batch_id + 1 in checkpoint.offsets:
+            return protocol.Failed("the checkpoint is not at the commit record's batch")
+        assert record.commit_text is not None
+        checkpoint.commits[record.batch_id] = record.commit_text
+        return protocol.Finished()
+
+    def _write_batch(self, identity: ProducerIdAndEpoch) -> Generator[None, None, protocol.Event]:
+        checkpoint = self._checkpoint
+        batch_id = max(checkpoint.offsets)
+        end = checkpoint.offsets[batch_id]
+        start = checkpoint.offsets.get(batch_id - 1, end)
+        token = f"{identity.producer_epoch}:{self._world.next_attempt()}"
+        claims = Claims(token)
+        job = Job(self._world, claims, token, identity, range(start, end))
+        job.start()
+        while job.result is None and not job.failure:
+            yield
+            if self._world.fault(0.005):
+                raise Crash("killed between tasks")
+        if job.result is None:
+            return protocol.Failed(job.failure)
+        outputs = claims.close(job.result)
+        if isinstance(outputs, Denied):
+            return protocol.Failed(outputs.reason)
+        if not self._pipeline.stateful:
+            return protocol.Written(outputs)
+        if any(len(ids) != 1 for ids in job.state_ids.values()):
+            return protocol.Failed("a state stage ran twice: state and output may disagree")
+        # What Spark keeps is the state of the first attempt of each task.
+        self._state = ",".join(str(ids[0]) for _task, ids in sorted(job.state_ids.items()))
+        return protocol.Written(outputs, self._state)
+
+    def _append(self, identity: ProducerIdAndEpoch, record: CommitRecord) -> Generator[None, None, protocol.Event]:
+        kafka = self._world.kafka
+        while True:
+            yield
+            error = ErrorCode.none
+            if kafka.version is not TransactionVersion.TV_2:
+                error = kafka.add_partition(identity, _RECORDS)
+            answer = error or kafka.produce(identity, _RECORDS, 0, (record,))
+            yield
+            if isinstance(answer, tuple):
+                if self._world.fault(0.02):
+                    continue
+                return protocol.Done()
+            if answer is not ErrorCode.concurrent_transactions:
+                return protocol.Failed(answer.name)
+
+    def _end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> Generator[None, None, protocol.Event]:
+        world = self._world
+        tv2 = world.kafka.version is TransactionVersion.TV_2
+        while True:
+            yield
+            if world.fault(0.03):
+                world.running.append(self._late_end_txn(identity, committed))
+                return protocol.Unclear("EndTxn was not answered")
+            answer = world.kafka.end_txn(identity, committed)
+            yield
+            if isinstance(answer, ProducerIdAndEpoch):
+                if world.fault(0.05):
+                    continue
+                return protocol.Ended(answer if tv2 else None)
+            if answer is ErrorCode.concurrent_transactions:
+                continue
+            if answer is ErrorCode.invalid_txn_state:
+                return protocol.Failed(answer.name) if committed else protocol.Ended(None)
+            return protocol.Fenced(answer.name)
+
+    def _late_end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> Steps:
+        for _ in range(self._world.rng.choice((1, 30, 300))):
+            yield
+        self._world.kafka.end_txn(identity, committed)
+
+
+def run_seed(seed: int) -> Result:
+    """One schedule, decided by ``seed`` alone."""
+    rng = random.Random(seed)
+    version = rng.choice((TransactionVersion.TV_1, TransactionVersion.TV_2))
+    world = World(rng, version)
+    stateful = rng.random() < 0.4
+    pipeline = Pipeline(world, stateful, Checkpoint("query-0"), latest=rng.randrange(0, 4), refusals=[])
+    trace = hashlib.sha256()
+    anomalies: list[str] = []
+    drivers: list[Steps] = []
+    foreign: tuple[int, int] | None = None
+    steps = 0
+    while not pipeline.finished and steps < STEPS_MAX:
+        steps += 1
+        if not drivers or (len(drivers) == 1 and world.fault(0.0005)):
+            drivers.append(_start(pipeline))
+        pipeline.latest = min(INPUT_END, pipeline.latest + (rng.random() < 0.02))
+        choice = rng.randrange(len(drivers) + len(world.running) + 2)
+        if choice < len(drivers):
+            if not _advance(drivers, choice):
+                continue
+        elif choice < len(drivers) + len(world.running):
+            _advance(world.running, choice - len(drivers))
+        elif choice == len(drivers) + len(world.running):
+            world.kafka.write_one_marker(rng.randrange(8))
+        else:
+            foreign = _disturb(world, foreign, steps)
+        trace.update(f"{choice},{world.kafka.high_watermark(_RECORDS)};".encode())
+    if not pipeline.finished:
+        anomalies.append(f"liveness: not finished after {steps} steps; last refusals {(pipeline.refusals or [])[-2:]}")
+    else:
+        _settle(world, foreign)
+        anomalies += check(pipeline)
+    return Result(seed, tuple(anomalies), steps / 1000, trace.hexdigest())
+
+
+def _start(pipeline: Pipeline) -> Steps:
+    """A new driver process; now and then it finds its checkpoint deleted (only where that may be survived)."""
+    pipeline.incarnations += 1
+    if not pipeline.stateful and pipeline.checkpoint.offsets and pipeline.world.fault(0.1):
+        pipeline.checkpoint = Checkpoint(f"query-{pipeline.incarnations}")
+    return Driver(pipeline).run()
+
+
+def _advance(processes: list[Steps], index: int) -> bool:
+    """One step of one process; it is gone when it has ended."""
+    try:
+        next(processes[index])
+    except (StopIteration, Crash):
+        del processes[index]
+        return False
+    return True
+
+
+def _disturb(world: World, foreign: tuple[int, int] | None, step: int) -> tuple[int, int] | None:
+    """What happens around the pipeline: transaction timeouts, and another pipeline's open transactions."""
+    if foreign is not None:
+        transaction, until = foreign
+        if step < until:
+            return foreign
+        world.kafka.foreign_end(_RECORDS, transaction)
+        return None
+    if world.fault(0.01):
+        world.kafka.time_out()
+    if world.fault(0.02):
+        return world.kafka.foreign_begin(_RECORDS), step + world.rng.randrange(400)
+    return None
+
+
+def _settle(world: World, foreign: tuple[int, int] | None) -> None:
+    """Faults are over: late requests arrive, markers too, and what is still open is timed out."""
+    for process in world.running:
+        for _ in process:
+            pass
+    if foreign is not None:
+        world.kafka.foreign_end(_RECORDS, foreign[0])
+    while world.kafka.write_one_marker(0):
+        pass
+    world.kafka.time_out()
+    while world.kafka.write_one_marker(0):
+        pass
+
+
+def check(pipeline: Pipeline) -> list[str]:
+    """The committed output against f(input); for a stateful query, Spark's state against that of the output."""
+    kafka = pipeline.world.kafka
+    begin = int(kafka.committed(_RECORDS)[0].end[0])
+    rows = [row for name in sorted(kafka.logs) if name != _RECORDS for row in kafka.committed(name)]
+    counts = Counter(row.offset for row in rows)
+    anomalies = [f"lost: input offset {o}" for o in range(begin, INPUT_END) if not counts[o]]
+    anomalies += [f"duplicated: input offset {o}, {n} times" for o, n in sorted(counts.items()) if n > 1]
+    anomalies += [f"not of the input: offset {o}" for o in sorted(counts) if not begin <= o < INPUT_END]
+    begin_of_batch = begin
+    for record in kafka.committed(_RECORDS):
+        written = [row for row in rows if begin_of_batch <= row.offset < record.end[0]]
+        begin_of_batch = max(begin_of_batch, int(record.end[0]))
+        anomalies += _check_attempts(record, written)
+        kept = pipeline.checkpoint.commits.get(record.batch_id)
+        if pipeline.stateful and kept != record.commit_text:
+            anomalies.append(
+                f"state: batch {record.batch_id} is committed with {record.commit_text}, Spark keeps {kept}"
+            )
+    return anomalies
+
+
+def _check_attempts(record: CommitRecord, written: list[Row]) -> list[str]:
+    """What one task wrote for a batch comes from one attempt: for a stateful query, that whose state is kept."""
+    anomalies = []
+    kept = [int(text) for text in record.commit_text.split(",")] if record.commit_text else None
+    for target in range(len(TARGETS)):
+        attempts = sorted({row.attempt for row in written if row.offset % len(TARGETS) == target})
+        if len(attempts) > 1:
+            anomalies.append(f"torn: batch {record.batch_id}, out-{target} comes from attempts {attempts}")
+        if kept and attempts and attempts[0] != kept[target % TASK_COUNT]:
+            anomalies.append(f"state: batch {record.batch_id}, out-{target} is not of the attempts {kept}")
+    return anomalies

@@ -1,0 +1,210 @@
+"""As much of Kafka as the commit protocol can see, in one value: a coordinator, partitions, epochs, markers.
+
+A model, not our broker: small enough that thousands of schedules of the pipeline's protocol run in a minute, and with
+both transaction versions' rules (KIP-98, KIP-890) where they differ. Requests are applied one at a time; that answers
+are lost, and requests come late, is the caller's part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
+
+from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
+
+OURS: Final = ProducerId(1)
+FOREIGN: Final = ProducerId(2)
+"""Another pipeline, whose open transactions hold the last stable offset back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    producer_id: ProducerId
+    transaction: int
+    value: Any
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition. ``batches``: what the producer appended under its current epoch (base sequence, count, offset)."""
+
+    entries: list[Entry] = field(default_factory=list)
+    epoch: int = -1
+    batches: list[tuple[int, int, int]] = field(default_factory=list)
+    open_transaction: int | None = None
+
+    @property
+    def next_sequence(self) -> int:
+        return self.batches[-1][0] + self.batches[-1][1] if self.batches else 0
+
+
+class State(Enum):
+    EMPTY = auto()
+    ONGOING = auto()
+    ENDING = auto()
+    """Decided and answered; markers are still on their way."""
+    COMPLETE = auto()
+
+
+class KafkaModel:
+    def __init__(self, version: TransactionVersion) -> None:
+        self.version = version
+        self.logs: dict[str, Log] = {}
+        self.decided: dict[int, bool] = {}
+        """Transactions by number: committed or not. Those absent are open."""
+        self.visible: dict[tuple[str, int], bool] = {}
+        """(partition, transaction): its marker is in the log."""
+        self._epoch = -1
+        self._state = State.EMPTY
+        self._partitions: list[str] = []
+        self._transaction = 0
+        self._transactions = 0
+        self._committed = False
+        self._pending_markers: list[str] = []
+
+    # --- the coordinator ------------------------------------------------------------------------------------
+
+    def init_producer_id(self, previous: ProducerIdAndEpoch | None) -> ErrorCode | ProducerIdAndEpoch:
+        if self._state is State.ENDING:
+            return ErrorCode.concurrent_transactions
+        if previous is not None and previous.producer_epoch != self._epoch:
+            return ErrorCode.producer_fenced
+        if self._state is State.ONGOING:
+            self._epoch += 1
+            self._end(committed=False)
+            return ErrorCode.concurrent_transactions if previous is None else ErrorCode.producer_fenced
+        self._epoch += 1
+        self._state = State.EMPTY
+        return self._identity()
+
+    def add_partition(self, identity: ProducerIdAndEpoch, partition: str) -> ErrorCode:
+        if identity.producer_epoch != self._epoch:
+            return ErrorCode.producer_fenced
+        if self._state is State.ENDING:
+            return ErrorCode.concurrent_transactions
+        if self._state is not State.ONGOING:
+            self._transactions += 1
+            self._transaction = self._transactions
+            self._partitions = []
+            self._state = State.ONGOING
+        if partition not in self._partitions:
+            self._partitions.append(partition)
+        return ErrorCode.none
+
+    def end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> ErrorCode | ProducerIdAndEpoch:
+        tv2 = self.version is TransactionVersion.TV_2
+        is_retry = tv2 and identity.producer_epoch == self._epoch - 1
+        if self._state is State.ENDING and (is_retry or identity.producer_epoch == self._epoch):
+            return ErrorCode.concurrent_transactions
+        if is_retry or (not tv2 and identity.producer_epoch == self._epoch and self._state is State.COMPLETE):
+            same = self._state is State.COMPLETE and self._committed == committed
+            return self._identity() if same else ErrorCode.invalid_txn_state
+        if identity.producer_epoch != self._epoch:
+            return ErrorCode.producer_fenced
+        if self._state is not State.ONGOING:
+            if committed or not tv2:
+                return ErrorCode.invalid_txn_state
+            self._partitions = []
+        if tv2:
+            self._epoch += 1
+        self._end(committed)
+        return self._identity()
+
+    def time_out(self) -> None:
+        """The coordinator aborts what its owner left open."""
+        if self._state is State.ONGOING:
+            self._epoch += 1
+            self._end(committed=False)
+
+    def _end(self, committed: bool) -> None:
+        self._state = State.ENDING
+        self._committed = committed
+        if self._partitions:
+            self.decided[self._transaction] = committed
+        self._pending_markers = list(self._partitions)
+        if not self._pending_markers:
+            self._state = State.COMPLETE
+
+    def write_one_marker(self, choice: int) -> bool:
+        """Let one marker reach its partition. False: none is on its way."""
+        if not self._pending_markers:
+            return False
+        partition = self._pending_markers.pop(choice % len(self._pending_markers))
+        log = self.log(partition)
+        self.visible[partition, self._transaction] = True
+        if self._epoch > log.epoch:
+            log.epoch, log.batches = self._epoch, []
+        log.open_transaction = None
+        if not self._pending_markers:
+            self._state = State.COMPLETE
+        return True
+
+    def _identity(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(OURS, ProducerEpoch(self._epoch))
+
+    # --- partitions -----------------------------------------------------------------------------------------
+
+    def log(self, partition: str) -> Log:
+        return self.logs.setdefault(partition, Log())
+
+    def produce(
+        self, identity: ProducerIdAndEpoch, partition: str, sequence: int, values: tuple[Any, ...]
+    ) -> ErrorCode | tuple[int, int]:
+        """One batch; (first, last) offset. A repeat of a batch of this epoch is acknowledged, not written."""
+        log = self.log(partition)
+        if identity.producer_epoch < log.epoch:
+            return ErrorCode.invalid_producer_epoch
+        if identity.producer_epoch == log.epoch:
+            for base, count, offset in log.batches[-5:]:
+                if (base, count) == (sequence, len(values)):
+                    return offset, offset + count - 1
+            if sequence != log.next_sequence:
+                return ErrorCode.out_of_order_sequence_number
+        elif sequence != 0:
+            return ErrorCode.out_of_order_sequence_number
+        is_first = log.open_transaction is None or identity.producer_epoch > log.epoch
+        if is_first and (error := self._verify(identity, partition)):
+            return error
+        if identity.producer_epoch > log.epoch:
+            log.epoch, log.batches = identity.producer_epoch, []
+        log.open_transaction = self._transaction
+        offset = len(log.entries)
+        log.entries += [Entry(OURS, self._transaction, value) for value in values]
+        log.batches.append((sequence, len(values), offset))
+        return offset, offset + len(values) - 1
+
+    def _verify(self, identity: ProducerIdAndEpoch, partition: str) -> ErrorCode:
+        """The leader asks the coordinator before a transaction's first append (KIP-890)."""
+        if self.version is TransactionVersion.TV_2:
+            return self.add_partition(identity, partition)
+        if identity.producer_epoch != self._epoch:
+            return ErrorCode.producer_fenced
+        is_added = self._state is State.ONGOING and partition in self._partitions
+        return ErrorCode.none if is_added else ErrorCode.invalid_txn_state
+
+    def foreign_begin(self, partition: str) -> int:
+        """Another producer's transaction begins in ``partition``; its number."""
+        self._transactions += 1
+        self.log(partition).entries.append(Entry(FOREIGN, self._transactions, None))
+        return self._transactions
+
+    def foreign_end(self, partition: str, transaction: int) -> None:
+        self.decided[transaction] = True
+        self.visible[partition, transaction] = True
+
+    # --- what readers see -----------------------------------------------------------------------------------
+
+    def high_watermark(self, partition: str) -> int:
+        return len(self.log(partition).entries)
+
+    def last_stable_offset(self, partition: str) -> int:
+        for offset, entry in enumerate(self.log(partition).entries):
+            if not self.visible.get((partition, entry.transaction)):
+                return offset
+        return self.high_watermark(partition)
+
+    def committed(self, partition: str) -> list[Any]:
+        """Our values, as a read_committed reader gets them now."""
+        entries = self.log(partition).entries[: self.last_stable_offset(partition)]
+        return [e.value for e in entries if e.producer_id == OURS and self.decided.get(e.transaction)]

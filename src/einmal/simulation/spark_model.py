@@ -1,0 +1,204 @@
+"""As much of Spark as the commit protocol can see: a checkpoint, and jobs whose tasks are tried more than once.
+
+Everything that runs is a generator; every ``yield`` is a place where anything else may happen first, or where the
+process may die. Attempts of tasks crash, are declared lost and go on as zombies, run twice by speculation, and again
+after they had succeeded (a stage retry, which starts attempt numbers at 0 again).
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Final
+
+from einmal.pipeline.claims import Claims, Denied, Output
+from einmal.simulation.kafka_model import KafkaModel
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+
+Steps = Generator[None, None, None]
+
+TARGETS: Final = ("out-0", "out-1", "out-2")
+TASK_COUNT: Final = 2
+TASK_FAILURES_MAX: Final = 3
+_RETRIABLE: Final = (ErrorCode.concurrent_transactions,)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Row:
+    """One input record's effect. ``attempt``: what a non-deterministic function made of it."""
+
+    offset: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Spark's folder of one query. ``commits`` names the state that a batch left (the query may keep none)."""
+
+    query_id: str
+    offsets: dict[int, int] = field(default_factory=dict)
+    commits: dict[int, str] = field(default_factory=dict)
+
+
+class World:
+    """What all processes share: the cluster, the processes themselves, and the seed."""
+
+    def __init__(self, rng: random.Random, version: TransactionVersion) -> None:
+        self.rng = rng
+        self.kafka = KafkaModel(version)
+        self.running: list[Steps] = []
+        self.faults_left = rng.randrange(0, 12)
+        self._attempts = 0
+
+    def fault(self, probability: float) -> bool:
+        """Whether to do harm now. Faults end, so that every schedule can finish."""
+        if self.faults_left and self.rng.random() < probability:
+            self.faults_left -= 1
+            return True
+        return False
+
+    def next_attempt(self) -> int:
+        self._attempts += 1
+        return self._attempts
+
+
+class TaskFailed(Exception):
+    """The attempt ended with an error that Spark sees."""
+
+
+@dataclass(slots=True)
+class Job:
+    """The write job of one transaction. ``result`` is set when Spark has one; ``failure`` when it gives up."""
+
+    world: World
+    claims: Claims
+    token: str
+    identity: ProducerIdAndEpoch
+    rows: range
+    result: list[Output] | None = None
+    failure: str = ""
+    state_ids: dict[int, list[int]] = field(default_factory=dict)
+    """Per task: the attempts whose state was committed, in order. Spark keeps the first."""
+    _outputs: dict[int, list[Output]] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        for task in range(TASK_COUNT):
+            self._launch(task)
+
+    def _launch(self, task: int) -> None:
+        self.world.running.append(self._attempt(task, self.world.next_attempt()))
+
+    def _attempt(self, task: int, attempt_id: int) -> Steps:
+        """One attempt of one task, with what Spark does about its end."""
+        world = self.world
+        yield
+        if world.fault(0.05):
+            self._launch(task)
+        is_zombie = False
+        outputs: list[Output] = []
+        steps = self._write(task, attempt_id, outputs)
+        while True:
+            try:
+                next(steps)
+            except StopIteration:
+                break
+            except TaskFailed as error:
+                if not is_zombie:
+                    self._failed(task, str(error))
+                return
+            if not is_zombie and world.fault(0.02):
+                self._failed(task, "lost")
+                if world.rng.random() < 0.5:
+                    return
+                is_zombie = True
+            yield
+        if not is_zombie:
+            self._succeeded(task, attempt_id, outputs)
+
+    def _failed(self, task: int, reason: str) -> None:
+        if task in self._outputs:
+            return
+        self._failures[task] = self._failures.get(task, 0) + 1
+        if self._failures[task] >= TASK_FAILURES_MAX:
+            self.failure = self.failure or reason
+        elif not self.failure:
+            self._launch(task)
+
+    def _succeeded(self, task: int, attempt_id: int, outputs: list[Output]) -> None:
+        self.state_ids.setdefault(task, []).append(attempt_id)
+        if self.result is not None or self.failure:
+            return
+        if task not in self._outputs and self.world.fault(0.05):
+            self._launch(task)  # The stage is run again: this result is forgotten.
+            return
+        self._outputs.setdefault(task, outputs)
+        if len(self._outputs) == TASK_COUNT:
+            self.result = [output for item in self._outputs.values() for output in item]
+
+    def _write(self, task: int, attempt_id: int, outputs: list[Output]) -> Steps:
+        """What our writer does in a task: claim, produce, report, for each target that the task owns."""
+        for index, target in enumerate(TARGETS):
+            if index % TASK_COUNT != task:
+                continue
+            rows = [Row(offset, attempt_id) for offset in self.rows if offset % len(TARGETS) == index]
+            if not rows:
+                continue
+            topic_partition = TopicPartition("out", index)
+            yield from self._ask(lambda tp=topic_partition: self.claims.claim(self.token, attempt_id, tp), target)
+            first = last = -1
+            sequence = 0
+            for chunk in _chunks(rows, self.world.rng.randint(1, 3)):
+                base, last = yield from self._produce(target, sequence, tuple(chunk))
+                first = base if first < 0 else first
+                sequence += len(chunk)
+            crc = zlib.crc32(repr([row.offset for row in rows]).encode())
+            output = Output("out", index, first, last, len(rows), crc)
+            yield from self._ask(lambda o=output: self.claims.report(self.token, attempt_id, o), None)
+            outputs.append(output)
+
+    def _ask(self, call: Callable[[], object], target: str | None) -> Steps:
+        """A request to the driver's claim server; asked again when its answer is lost."""
+        kafka = self.world.kafka
+        while True:
+            yield
+            answer = call()
+            if isinstance(answer, Denied):
+                raise TaskFailed(answer.reason)
+            if target is not None and kafka.version is not TransactionVersion.TV_2:
+                while (error := kafka.add_partition(self.identity, target)) in _RETRIABLE:
+                    yield
+                if error:
+                    raise TaskFailed(error.name)
+            yield
+            if not self.world.fault(0.03):
+                return
+
+    def _produce(self, target: str, sequence: int, values: tuple[Row, ...]) -> Generator[None, None, tuple[int, int]]:
+        """One batch; the identical batch again when the answer is lost or the error is retriable."""
+        world = self.world
+        while True:
+            yield
+            if world.fault(0.03):
+                world.running.append(self._late_produce(target, sequence, values))
+                if world.rng.random() < 0.5:
+                    continue  # The connection broke: the first request may still arrive.
+            answer = world.kafka.produce(self.identity, target, sequence, values)
+            yield
+            if isinstance(answer, tuple):
+                if not world.fault(0.03):
+                    return answer
+            elif answer not in _RETRIABLE:
+                raise TaskFailed(answer.name)
+
+    def _late_produce(self, target: str, sequence: int, values: tuple[Row, ...]) -> Steps:
+        for _ in range(self.world.rng.choice((1, 10, 200))):
+            yield
+        self.world.kafka.produce(self.identity, target, sequence, values)
+
+
+def _chunks(rows: list[Row], count: int) -> list[list[Row]]:
+    size = -(-len(rows) // count)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -1,0 +1,66 @@
+"""Claims about what the commit record and the checkpoint together decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from einmal.pipeline.batch_plan import AlreadyIn, Batch, Refuse, Write, plan_batch, plan_start
+from einmal.pipeline.commit_record import CommitRecord
+
+RECORD = CommitRecord(transactional_id="t", query_id="q", checkpoint="cp", batch_id=7, end=({"in": {"0": 30}},))
+NEXT = Batch(query_id="q", checkpoint="cp", batch_id=8, start=({"in": {"0": 30}},), end=({"in": {"0": 40}},))
+SAME = replace(NEXT, batch_id=7, start=({"in": {"0": 20}},), end=({"in": {"0": 30}},))
+
+
+@pytest.mark.parametrize(
+    ("record", "batch", "expected"),
+    [
+        (None, replace(NEXT, batch_id=0, start=None), Write),
+        (None, NEXT, Refuse),
+        (RECORD, NEXT, Write),
+        (RECORD, SAME, AlreadyIn),
+        (RECORD, replace(SAME, end=({"in": {"0": 31}},)), Refuse),
+        (RECORD, replace(NEXT, start=({"in": {"0": 29}},)), Refuse),
+        (RECORD, replace(NEXT, batch_id=9), Refuse),
+        (RECORD, replace(NEXT, batch_id=6), Refuse),
+        (RECORD, replace(NEXT, query_id="another", batch_id=1), Write),
+        (RECORD, replace(NEXT, query_id="another", batch_id=1, start=({"in": {"0": 0}},)), Refuse),
+        (RECORD, replace(NEXT, query_id="another", batch_id=0, start=None), Refuse),
+        (RECORD, replace(SAME, query_id="another", batch_id=7), Refuse),
+    ],
+)
+def test_a_batch_is_in_only_if_query_batch_and_end_agree(
+    record: CommitRecord | None, batch: Batch, expected: type
+) -> None:
+    assert type(plan_batch(record, batch, adopt=False)) is expected
+
+
+def test_offsets_are_compared_as_values() -> None:
+    spelled_differently = replace(SAME, end=({"in": {"0": 30.0}},))
+    assert plan_batch(RECORD, spelled_differently, adopt=False) == AlreadyIn()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [replace(NEXT, batch_id=9), replace(NEXT, start=None), replace(NEXT, query_id="another", batch_id=0, start=None)],
+)
+def test_adopt_takes_over_what_cannot_be_shown(batch: Batch) -> None:
+    assert plan_batch(RECORD, batch, adopt=True) == Write()
+
+
+def test_adopt_never_writes_a_batch_that_is_behind_the_record() -> None:
+    assert isinstance(plan_batch(RECORD, replace(NEXT, batch_id=6), adopt=True), Refuse)
+
+
+def test_a_name_from_another_checkpoint_is_refused_before_anything_is_fenced() -> None:
+    plan = plan_start(RECORD, query_id="other", checkpoint="elsewhere", stateful=False, adopt=False)
+    assert isinstance(plan, Refuse)
+    assert "'cp'" in plan.reason and "'elsewhere'" in plan.reason
+
+
+def test_a_deleted_checkpoint_is_resumed_only_without_state() -> None:
+    assert plan_start(RECORD, query_id="new", checkpoint="cp", stateful=False, adopt=False) == Write()
+    assert isinstance(plan_start(RECORD, query_id="new", checkpoint="cp", stateful=True, adopt=False), Refuse)
+    assert plan_start(RECORD, query_id="new", checkpoint="cp", stateful=True, adopt=True) == Write()
