@@ -1,0 +1,55 @@
+# Everything needs only Python 3.11+ and make. `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fix bench simulate requirements clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## the virtual environment, with every package pinned by hash
+
+$(READY): requirements/build.txt requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "einmal needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
+	$(BIN)/python -m pip install -q --require-hashes --no-build-isolation -r requirements/dev.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: $(READY)  ## real text through a broker and a Spark pipeline that are killed on the way
+	$(BIN)/einmal demo
+
+check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -q -m "not spark and not interop and not system and not slow"
+
+test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
+	$(PYTEST) -q -m "(interop or system or slow) and not spark"
+	$(PYTEST) -q -m spark
+
+fix: $(READY)  ## let the tools mend format and lint
+	$(BIN)/ruff format -q .
+	$(BIN)/ruff check -q --fix .
+
+bench: $(READY)  ## figures, beside the budgets
+	$(BIN)/einmal bench
+
+simulate: $(READY)  ## 1,000 seeds of the broker and 1,000 of the pipeline's commit protocol
+	$(BIN)/einmal simulate --workload broker --seeds 1000
+	$(BIN)/einmal simulate --workload pipeline --seeds 1000
+
+requirements:  ## compile requirements/*.in again (needs uv)
+	for name in build dev; do uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --allow-unsafe -q requirements/$$name.in -o requirements/$$name.txt; done
+
+clean:  ## what runs have left behind
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
