@@ -40,6 +40,9 @@ class Shard(Protocol[RecordT]):
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
         """Apply an end-of-transaction marker that was appended to this shard's partition."""
 
+    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+        """Once, after the log was replayed: start ages and timers, resume what was begun."""
+
     def next_deadline(self) -> int | None:
         """``monotonic_ms`` at which ``tick`` has something to do; None: nothing is due."""
 

@@ -1,0 +1,444 @@
+"""The transaction coordinator of one partition of ``__transaction_state``, as a value machine.
+
+Theory of operation
+-------------------
+Every method decides one request of the same name from the state as replayed so far and returns a Decision; only
+``replay`` changes what the log says of a transaction. The runtime appends and replays a decision before it decides the
+next, and holds back answers and actions until the high watermark passes: so no answer is built on a record that could
+still be lost, and no marker is written before its outcome is committed.
+
+Where Apache Kafka keeps a "pending state" while an append is under way, here the state has moved already. What remains
+pending is the time between the outcome (``Prepare*``) and its completion: until every marker is written each request
+of that transactional id gets CONCURRENT_TRANSACTIONS, before its epoch is looked at.
+
+The end of a transaction: ``end_txn`` (or a timeout, or an InitProducerId over an open transaction) decides
+``Prepare*`` with the action WriteMarkers; the marker sender reports ``markers_written``, which decides ``Complete*``. A
+transaction that reached no partition needs no markers: both records go out at once.
+
+Ages are on the monotonic clock. After a load they start anew: an open transaction gets its whole timeout again, an idle
+id its whole time to expiry.
+
+KIP-98, KIP-360 (recovery with producer id and epoch), KIP-664 (describe, list), KIP-890 (verification; version 2).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from einmal.shard.decision import Decision
+from einmal.transactions.fencing import (
+    Relation,
+    Verdict,
+    end_txn_outcome,
+    end_txn_outcome_before_tv_2,
+    producer_error,
+    relation,
+)
+from einmal.transactions.markers import WriteMarkers
+from einmal.transactions.records import TransactionRecord
+from einmal.transactions.states import AT_REST, TransactionState
+from einmal.transactions.transaction import Transaction
+from einmal.types import (
+    EPOCH_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ErrorCode,
+    Instant,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+
+TOMBSTONES_PER_BATCH: Final = 1_000
+"""So that the sweep for idle ids never makes a batch that the log would refuse."""
+
+ProducerIdSource = Callable[[], ProducerId | None]
+"""Hands out a producer id that nobody has had, or None while it has none at hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    id_expiration_interval_ms: int = 3_600_000
+    version: TransactionVersion = TransactionVersion.TV_2
+    """The cluster's finalized ``transaction.version``."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdResult:
+    error: ErrorCode
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnResult:
+    """Under version 2 the identity is what the client goes on with."""
+
+    error: ErrorCode
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+
+
+PartitionErrors = Mapping[TopicPartition, ErrorCode]
+
+
+class TransactionCoordinator:
+    def __init__(self, config: TransactionConfig, producer_ids: ProducerIdSource) -> None:
+        self._config = config
+        self._producer_ids = producer_ids
+        self._transactions: dict[str, Transaction] = {}
+        # (deadline, transactional id) of open transactions; entries that have lost their meaning are dropped lazily.
+        self._timeouts: list[tuple[int, str]] = []
+        self._next_expiry_sweep: int | None = None
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        return self._transactions
+
+    # --- InitProducerId ------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, producer: ProducerIdAndEpoch | None, now: Instant
+    ) -> Decision[InitProducerIdResult]:
+        """Give a new instance an identity and fence the one before; with ``producer``: move on its epoch (KIP-360)."""
+        if not transactional_id:
+            return _refuse_init(ErrorCode.invalid_request)
+        if not 0 < timeout_ms <= self._config.max_timeout_ms:
+            return _refuse_init(ErrorCode.invalid_transaction_timeout)
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return self._init_unknown(transactional_id, timeout_ms, now)
+        if transaction.state.is_prepared:
+            return _refuse_init(ErrorCode.concurrent_transactions)
+        if transaction.state is TransactionState.ONGOING:
+            return self._init_over_open(transaction, producer, now)
+        if producer is None:
+            return self._init_at_rest(transaction, NO_PRODUCER_EPOCH, timeout_ms, now)
+        if relation(transaction, producer) is Relation.CURRENT:
+            return self._init_at_rest(transaction, producer.producer_epoch, timeout_ms, now)
+        if not _is_retry_of_init(transaction, producer):
+            return _refuse_init(ErrorCode.producer_fenced)
+        return Decision(response=InitProducerIdResult(ErrorCode.none, *transaction.producer))
+
+    def _init_unknown(self, transactional_id: str, timeout_ms: int, now: Instant) -> Decision[InitProducerIdResult]:
+        producer_id = self._producer_ids()
+        if producer_id is None:
+            return _refuse_init(ErrorCode.coordinator_load_in_progress)
+        return _initialised(
+            Transaction(
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                producer_epoch=ProducerEpoch(0),
+                timeout_ms=timeout_ms,
+                state=TransactionState.EMPTY,
+                last_update_ms=now.wall_ms,
+                updated_at=now.monotonic_ms,
+            )
+        )
+
+    def _init_over_open(
+        self, transaction: Transaction, producer: ProducerIdAndEpoch | None, now: Instant
+    ) -> Decision[InitProducerIdResult]:
+        # Apache Kafka looks at the producer id only, so that a late retry of the predecessor aborts its successor's
+        # open transaction. Nobody but the current epoch can have a reason to ask this here.
+        if producer is not None and relation(transaction, producer) is not Relation.CURRENT:
+            return _refuse_init(ErrorCode.producer_fenced)
+        fenced = self._fence(transaction, now)
+        if fenced is None:
+            return _refuse_init(ErrorCode.coordinator_load_in_progress)
+        # Whoever asked comes again, and then finds the transaction ended.
+        records, actions = self._ending(fenced, now)
+        answer = InitProducerIdResult(ErrorCode.concurrent_transactions)
+        return Decision(records=records, response=answer, actions=actions)
+
+    def _init_at_rest(
+        self, transaction: Transaction, last_epoch: ProducerEpoch, timeout_ms: int, now: Instant
+    ) -> Decision[InitProducerIdResult]:
+        if not transaction.is_epoch_exhausted:
+            epoch = ProducerEpoch(transaction.producer_epoch + 1)
+            return _initialised(transaction.with_epoch(epoch, last_epoch, timeout_ms, now))
+        producer_id = self._producer_ids()
+        if producer_id is None:
+            return _refuse_init(ErrorCode.coordinator_load_in_progress)
+        return _initialised(transaction.with_producer_id(producer_id, last_epoch, timeout_ms, now))
+
+    # --- partitions ----------------------------------------------------------------------------------------------
+
+    def add_partitions_to_txn(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        version: TransactionVersion,
+        now: Instant,
+    ) -> Decision[ErrorCode]:
+        """Add partitions to the transaction, opening it where none is open.
+
+        ``version`` is TV_2 when a partition's leader asks for its client (AddPartitionsToTxn 4 and later), TV_0 when
+        the client itself does. AddOffsetsToTxn is this with the group's partition of ``__consumer_offsets``.
+        """
+        if not transactional_id:
+            return Decision(response=ErrorCode.invalid_request)
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return Decision(response=ErrorCode.invalid_producer_id_mapping)
+        if transaction.state.is_prepared:
+            return Decision(response=ErrorCode.concurrent_transactions)
+        error = producer_error(transaction, producer)
+        if error is not ErrorCode.none:
+            return Decision(response=error)
+        wanted = frozenset(partitions)
+        if transaction.state is TransactionState.ONGOING and transaction.has(wanted):
+            return Decision(response=ErrorCode.none)
+        return Decision(records=(_record(transaction.adding(wanted, version, now)),), response=ErrorCode.none)
+
+    def verify_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
+    ) -> Decision[PartitionErrors]:
+        """Whether this producer's open transaction has these partitions (KIP-890, part 1); changes nothing.
+
+        A partition that it has not: TRANSACTION_ABORTABLE.
+        """
+        error = self._verification_error(transactional_id, producer)
+        if error is not ErrorCode.none:
+            return Decision(response=dict.fromkeys(partitions, error))
+        known = frozenset(self._transactions[transactional_id].partitions)
+        return Decision(
+            response={each: ErrorCode.none if each in known else ErrorCode.transaction_abortable for each in partitions}
+        )
+
+    def _verification_error(self, transactional_id: str, producer: ProducerIdAndEpoch) -> ErrorCode:
+        if not transactional_id:
+            return ErrorCode.invalid_request
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return ErrorCode.invalid_producer_id_mapping
+        error = producer_error(transaction, producer)
+        if error is ErrorCode.none and transaction.state.is_prepared:
+            return ErrorCode.concurrent_transactions
+        return error
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def end_txn(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        version: TransactionVersion,
+        now: Instant,
+    ) -> Decision[EndTxnResult]:
+        """Decide the outcome. ``version``: TV_2 for EndTxn 5 and later, else TV_0."""
+        if not transactional_id:
+            return _refuse_end(ErrorCode.invalid_request)
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return _refuse_end(ErrorCode.invalid_producer_id_mapping)
+        judge = end_txn_outcome if version >= TransactionVersion.TV_2 else end_txn_outcome_before_tv_2
+        outcome = judge(transaction, producer, committed=committed)
+        if outcome is Verdict.END:
+            return self._end(transaction, committed=committed, version=version, now=now)
+        if outcome is Verdict.REPEAT:
+            return Decision(response=EndTxnResult(ErrorCode.none, *transaction.producer))
+        assert isinstance(outcome, ErrorCode)
+        return _refuse_end(outcome)
+
+    def _end(
+        self, transaction: Transaction, *, committed: bool, version: TransactionVersion, now: Instant
+    ) -> Decision[EndTxnResult]:
+        next_producer_id = self._producer_id_after(transaction, version)
+        if next_producer_id is None:
+            return _refuse_end(ErrorCode.coordinator_load_in_progress)
+        prepared = transaction.preparing(
+            committed=committed, version=version, next_producer_id=next_producer_id, now=now
+        )
+        records, actions = self._ending(prepared, now)
+        # The client goes on with the identity that completion will leave, although that record is still to come.
+        answer = EndTxnResult(ErrorCode.none, *prepared.completing(now).producer)
+        return Decision(records=records, response=answer, actions=actions)
+
+    def _fence(self, transaction: Transaction, now: Instant) -> Transaction | None:
+        """The coordinator's own abort of an open transaction; None while there is no producer id to go on with."""
+        version = self._config.version
+        next_producer_id = self._producer_id_after(transaction, version)
+        if next_producer_id is None:
+            return None
+        return transaction.fencing(version=version, next_producer_id=next_producer_id, now=now)
+
+    def _producer_id_after(self, transaction: Transaction, version: TransactionVersion) -> ProducerId | None:
+        """The id that follows the end of the epochs; NO_PRODUCER_ID where they go on; None: none at hand."""
+        if version >= TransactionVersion.TV_2 and transaction.is_epoch_exhausted:
+            return self._producer_ids()
+        return NO_PRODUCER_ID
+
+    def _ending(
+        self, prepared: Transaction, now: Instant
+    ) -> tuple[tuple[TransactionRecord, ...], tuple[WriteMarkers, ...]]:
+        if prepared.partitions:
+            return (_record(prepared),), (_markers(prepared),)
+        return (_record(prepared), _record(prepared.completing(now))), ()
+
+    def markers_written(self, transactional_id: str, producer: ProducerIdAndEpoch, now: Instant) -> Decision[ErrorCode]:
+        """Every marker of this outcome is in its partition. A report that comes twice changes nothing."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None or not transaction.state.is_prepared or transaction.producer != producer:
+            return Decision(response=ErrorCode.none)
+        return Decision(records=(_record(transaction.completing(now)),), response=ErrorCode.none)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def describe_transactions(self, transactional_id: str) -> Decision[Transaction | ErrorCode]:
+        if not transactional_id:
+            return Decision(response=ErrorCode.invalid_request)
+        return Decision(response=self._transactions.get(transactional_id, ErrorCode.transactional_id_not_found))
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[TransactionState] = (),
+        producer_ids: Collection[ProducerId] = (),
+        longer_than_ms: int = -1,
+        now: Instant,
+    ) -> Decision[tuple[Transaction, ...]]:
+        """Those that every given filter lets pass; an empty filter lets all pass. Durations as the log tells them."""
+
+        def passes(transaction: Transaction) -> bool:
+            return (
+                (not states or transaction.state in states)
+                and (not producer_ids or transaction.producer_id in producer_ids)
+                and (longer_than_ms < 0 or now.wall_ms - transaction.start_ms > longer_than_ms)
+            )
+
+        return Decision(response=tuple(each for each in self._transactions.values() if passes(each)))
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def replay(self, record: TransactionRecord) -> None:
+        transaction = record.transaction
+        if transaction is None:
+            self._transactions.pop(record.transactional_id, None)
+            return
+        before = self._transactions.get(record.transactional_id)
+        self._transactions[record.transactional_id] = transaction
+        opens = before is None or before.started_at != transaction.started_at
+        if transaction.started_at is not None and opens:
+            heapq.heappush(
+                self._timeouts, (transaction.started_at + transaction.timeout_ms, transaction.transactional_id)
+            )
+
+    def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
+        raise AssertionError("no transaction reaches into the transaction log")
+
+    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+        """Once after the log was replayed: ages start, and outcomes without completion get their markers again."""
+        resumed: list[Decision[None]] = []
+        for transaction in list(self._transactions.values()):
+            is_open = transaction.state is TransactionState.ONGOING
+            self.replay(
+                _record(
+                    replace(transaction, started_at=now.monotonic_ms if is_open else None, updated_at=now.monotonic_ms)
+                )
+            )
+            if transaction.state.is_prepared:
+                resumed.append(self._resume(transaction, now))
+        self._next_expiry_sweep = now.monotonic_ms + self._config.id_expiration_interval_ms
+        return tuple(resumed)
+
+    def _resume(self, prepared: Transaction, now: Instant) -> Decision[None]:
+        if prepared.partitions:
+            return Decision(response=None, actions=(_markers(prepared),))
+        return Decision(response=None, records=(_record(prepared.completing(now)),))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        while self._timeouts and not self._is_open_since(*self._timeouts[0]):
+            heapq.heappop(self._timeouts)
+        deadlines = [self._timeouts[0][0]] if self._timeouts else []
+        if self._next_expiry_sweep is not None and self._transactions:
+            deadlines.append(self._next_expiry_sweep)
+        return min(deadlines, default=None)
+
+    def _is_open_since(self, deadline: int, transactional_id: str) -> bool:
+        """Whether the transaction that this deadline was set for is still open."""
+        transaction = self._transactions.get(transactional_id)
+        return (
+            transaction is not None
+            and transaction.state is TransactionState.ONGOING
+            and transaction.started_at == deadline - transaction.timeout_ms
+        )
+
+    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+        return (*self._abort_overdue(now), *self._forget_idle(now))
+
+    def _abort_overdue(self, now: Instant) -> Iterator[Decision[None]]:
+        while self._timeouts and self._timeouts[0][0] <= now.monotonic_ms:
+            deadline, transactional_id = heapq.heappop(self._timeouts)
+            if not self._is_open_since(deadline, transactional_id):
+                continue
+            fenced = self._fence(self._transactions[transactional_id], now)
+            if fenced is None:
+                # No producer id at hand for an epoch at its end: this entry is early again at the next tick.
+                heapq.heappush(self._timeouts, (deadline, transactional_id))
+                return
+            records, actions = self._ending(fenced, now)
+            yield Decision(records=records, response=None, actions=actions)
+
+    def _forget_idle(self, now: Instant) -> Iterator[Decision[None]]:
+        if self._next_expiry_sweep is None or now.monotonic_ms < self._next_expiry_sweep:
+            return
+        self._next_expiry_sweep = now.monotonic_ms + self._config.id_expiration_interval_ms
+        oldest = now.monotonic_ms - self._config.id_expiration_ms
+        idle = [
+            TransactionRecord(each.transactional_id, None)
+            for each in self._transactions.values()
+            if each.state in AT_REST and each.updated_at is not None and each.updated_at <= oldest
+        ]
+        for start in range(0, len(idle), TOMBSTONES_PER_BATCH):
+            yield Decision(records=tuple(idle[start : start + TOMBSTONES_PER_BATCH]), response=None)
+
+
+def _is_retry_of_init(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
+    """Whether the answer to this producer's latest move (InitProducerId, EndTxn or our own abort) may have been lost.
+
+    Over the end of the epochs the producer still has the previous producer id.
+    """
+    is_same_id = producer.producer_id == transaction.producer_id or (
+        producer.producer_id == transaction.previous_producer_id and producer.producer_epoch >= EPOCH_MAX
+    )
+    return is_same_id and producer.producer_epoch == transaction.last_producer_epoch
+
+
+def _record(transaction: Transaction) -> TransactionRecord:
+    return TransactionRecord(transaction.transactional_id, transaction)
+
+
+def _markers(prepared: Transaction) -> WriteMarkers:
+    return WriteMarkers(
+        transactional_id=prepared.transactional_id,
+        producer=prepared.producer,
+        committed=prepared.is_committed,
+        partitions=prepared.partitions,
+        transaction_version=prepared.client_version,
+    )
+
+
+def _initialised(transaction: Transaction) -> Decision[InitProducerIdResult]:
+    answer = InitProducerIdResult(ErrorCode.none, *transaction.producer)
+    return Decision(records=(_record(transaction),), response=answer)
+
+
+def _refuse_init(error: ErrorCode) -> Decision[InitProducerIdResult]:
+    return Decision(response=InitProducerIdResult(error))
+
+
+def _refuse_end(error: ErrorCode) -> Decision[EndTxnResult]:
+    return Decision(response=EndTxnResult(error))

@@ -1,0 +1,226 @@
+"""The records of ``__transaction_state``, in Apache Kafka's bytes.
+
+Key version 0; value version 1 is written (flexible; what version 2 of the protocol needs is in its tags), version 0 is
+read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from einmal.transactions.states import TransactionState
+from einmal.transactions.transaction import Transaction
+from einmal.types import (
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+    TransactionVersion,
+)
+from einmal.wire.errors import Malformed, Truncated, UnknownVersion
+from einmal.wire.messages import read_uvarint
+
+_KEY_VERSION: Final = 0
+_FLEXIBLE_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">qhib")
+_TIMES: Final = struct.Struct(">qq")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+
+_PREVIOUS_PRODUCER_ID: Final = 0
+_NEXT_PRODUCER_ID: Final = 1
+_CLIENT_TRANSACTION_VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """What one record says: the whole of a transaction, or (None) that its transactional id has expired."""
+
+    transactional_id: str
+    transaction: Transaction | None
+
+
+def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    """Key and value."""
+    return _encode_key(record.transactional_id), None if record.transaction is None else _encode_value(
+        record.transaction
+    )
+
+
+def decode(key: bytes | None, value: bytes | None, producer_id: ProducerId | None = None) -> TransactionRecord | None:
+    """The record; None for a key of a version that we do not know. Raises WireError."""
+    assert producer_id is None, "the transaction log is not written in transactions"
+    if key is None:
+        raise Malformed("transaction log record without a key")
+    (version,) = _unpack(_INT16, key, 0)
+    if version != _KEY_VERSION:
+        return None
+    transactional_id = _Reader(key, 2, flexible=False).string()
+    return TransactionRecord(transactional_id, None if value is None else _decode_value(transactional_id, value))
+
+
+def _encode_key(transactional_id: str) -> bytes:
+    encoded = transactional_id.encode()
+    return _INT16.pack(_KEY_VERSION) + _INT16.pack(len(encoded)) + encoded
+
+
+def _encode_value(transaction: Transaction) -> bytes:
+    return b"".join(
+        (
+            _INT16.pack(_FLEXIBLE_VERSION),
+            _HEAD.pack(
+                transaction.producer_id, transaction.producer_epoch, transaction.timeout_ms, transaction.state.value
+            ),
+            _encode_partitions(transaction),
+            _TIMES.pack(transaction.last_update_ms, transaction.start_ms),
+            _encode_tags(transaction),
+        )
+    )
+
+
+def _encode_partitions(transaction: Transaction) -> bytes:
+    # Kafka writes null where a transaction has not begun.
+    if transaction.state is TransactionState.EMPTY:
+        return _count(-1)
+    topics = [
+        (topic, [each.partition for each in group])
+        for topic, group in groupby(transaction.partitions, key=lambda each: each.topic)
+    ]
+    parts = [_count(len(topics))]
+    for topic, ids in topics:
+        name = topic.encode()
+        parts += [_count(len(name)), name, _count(len(ids)), struct.pack(f">{len(ids)}i", *ids), b"\x00"]
+    return b"".join(parts)
+
+
+def _encode_tags(transaction: Transaction) -> bytes:
+    tags = []
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        tags.append((_PREVIOUS_PRODUCER_ID, _INT64.pack(transaction.previous_producer_id)))
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        tags.append((_NEXT_PRODUCER_ID, _INT64.pack(transaction.next_producer_id)))
+    if transaction.client_version != TransactionVersion.TV_0:
+        tags.append((_CLIENT_TRANSACTION_VERSION, _INT16.pack(transaction.client_version)))
+    return _uvarint(len(tags)) + b"".join(_uvarint(tag) + _uvarint(len(data)) + data for tag, data in tags)
+
+
+def _count(count: int) -> bytes:
+    """How many follow, -1 for null."""
+    return _uvarint(count + 1)
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _decode_value(transactional_id: str, value: bytes) -> Transaction:
+    (version,) = _unpack(_INT16, value, 0)
+    if version not in (0, _FLEXIBLE_VERSION):
+        raise UnknownVersion(f"transaction log value version {version}")
+    reader = _Reader(value, 2, flexible=version == _FLEXIBLE_VERSION)
+    producer_id, producer_epoch, timeout_ms, status = reader.fixed(_HEAD)
+    try:
+        state = TransactionState(status)
+    except ValueError as error:
+        raise Malformed(f"transaction status {status}") from error
+    partitions = tuple(sorted(reader.partitions()))
+    last_update_ms, start_ms = reader.fixed(_TIMES)
+    tags = reader.tags()
+    return Transaction(
+        transactional_id=transactional_id,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(producer_epoch),
+        previous_producer_id=ProducerId(_tag(tags, _PREVIOUS_PRODUCER_ID, _INT64, NO_PRODUCER_ID)),
+        next_producer_id=ProducerId(_tag(tags, _NEXT_PRODUCER_ID, _INT64, NO_PRODUCER_ID)),
+        timeout_ms=timeout_ms,
+        state=state,
+        partitions=partitions,
+        last_update_ms=last_update_ms,
+        start_ms=start_ms,
+        client_version=_client_version(_tag(tags, _CLIENT_TRANSACTION_VERSION, _INT16, 0)),
+    )
+
+
+def _client_version(level: int) -> TransactionVersion:
+    try:
+        return TransactionVersion(level)
+    except ValueError as error:
+        raise Malformed(f"client transaction version {level}") from error
+
+
+def _tag(tags: dict[int, bytes], tag: int, form: struct.Struct, default: int) -> int:
+    return int(_unpack(form, tags[tag], 0)[0]) if tag in tags else default
+
+
+def _unpack(form: struct.Struct, data: bytes, position: int) -> tuple[int, ...]:
+    try:
+        return form.unpack_from(data, position)
+    except struct.error as error:
+        raise Truncated("transaction log record") from error
+
+
+class _Reader:
+    """Reads a record's fields in order. Raises Truncated or Malformed."""
+
+    def __init__(self, data: bytes, position: int, *, flexible: bool) -> None:
+        self._data = data
+        self._position = position
+        self._flexible = flexible
+
+    def fixed(self, form: struct.Struct) -> tuple[int, ...]:
+        values = _unpack(form, self._data, self._position)
+        self._position += form.size
+        return values
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        for _ in range(self._count()):
+            topic = self.string()
+            for _ in range(self._count()):
+                (partition,) = self.fixed(_INT32)
+                yield TopicPartition(topic, partition)
+            if self._flexible:
+                self.tags()
+
+    def tags(self) -> dict[int, bytes]:
+        if not self._flexible:
+            return {}
+        tags = {}
+        for _ in range(self._uvarint()):
+            tag = self._uvarint()
+            tags[tag] = self._bytes(self._uvarint())
+        return tags
+
+    def string(self) -> str:
+        length = self._uvarint() - 1 if self._flexible else self.fixed(_INT16)[0]
+        if length < 0:
+            raise Malformed("null string in a transaction log record")
+        try:
+            return self._bytes(length).decode()
+        except UnicodeDecodeError as error:
+            raise Malformed("a name in a transaction log record is not UTF-8") from error
+
+    def _count(self) -> int:
+        # A null array (-1) counts as empty; a lying one ends at the record's end.
+        return self._uvarint() - 1 if self._flexible else self.fixed(_INT32)[0]
+
+    def _uvarint(self) -> int:
+        value, self._position = read_uvarint(self._data, self._position)
+        return value
+
+    def _bytes(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise Truncated("transaction log record")
+        data = self._data[self._position : end]
+        self._position = end
+        return data

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from einmal.transactions.records import TransactionRecord, decode, encode
+from einmal.transactions.states import TransactionState
+from einmal.transactions.transaction import Transaction
+from einmal.types import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition, TransactionVersion
+from einmal.wire.errors import WireError
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+names = st.text(min_size=1, max_size=40).filter(lambda name: len(name.encode(errors="replace")) < 2**15)
+partitions = st.lists(
+    st.builds(TopicPartition, st.sampled_from(["a", "b", "a.b", "ü"]), st.integers(0, 2**31 - 1)), unique=True
+)
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> Transaction:
+    state = draw(st.sampled_from(TransactionState))
+    return Transaction(
+        transactional_id=draw(names.filter(lambda name: name.isprintable())),
+        producer_id=ProducerId(draw(st.integers(0, 2**63 - 1))),
+        producer_epoch=ProducerEpoch(draw(st.integers(0, 2**15 - 1))),
+        previous_producer_id=ProducerId(draw(st.integers(-1, 2**63 - 1))),
+        next_producer_id=ProducerId(draw(st.integers(-1, 2**63 - 1))),
+        timeout_ms=draw(st.integers(0, 2**31 - 1)),
+        state=state,
+        partitions=() if state is TransactionState.EMPTY else tuple(sorted(draw(partitions))),
+        last_update_ms=draw(int64),
+        start_ms=draw(int64),
+        client_version=draw(st.sampled_from(TransactionVersion)),
+    )
+
+
+@given(transactions())
+def test_a_record_survives_its_round_trip(transaction: Transaction) -> None:
+    record = TransactionRecord(transaction.transactional_id, transaction)
+    assert decode(*encode(record)) == record
+
+
+def test_a_null_value_is_a_tombstone() -> None:
+    record = TransactionRecord("gone", None)
+    key, value = encode(record)
+    assert value is None
+    assert decode(key, value) == record
+
+
+ONGOING = Transaction(
+    transactional_id="tx",
+    producer_id=ProducerId(7),
+    producer_epoch=ProducerEpoch(3),
+    previous_producer_id=ProducerId(7),
+    timeout_ms=60_000,
+    state=TransactionState.ONGOING,
+    partitions=(TopicPartition("t", 0), TopicPartition("t", 2)),
+    last_update_ms=2,
+    start_ms=1,
+    client_version=TransactionVersion.TV_2,
+)
+
+
+KEY = bytes.fromhex("000000027478")
+HEAD = "000000000000000700030000ea6001"
+TIMES = "00000000000000020000000000000001"
+TAGS = "020008000000000000000702020002"
+
+
+def test_the_bytes_are_those_of_apache_kafka() -> None:
+    """Field by field after TransactionLogKey.json and TransactionLogValue.json."""
+    partitions = "02027403000000000000000200"
+    value = bytes.fromhex("0001" + HEAD + partitions + TIMES + TAGS)
+    assert encode(TransactionRecord("tx", ONGOING)) == (KEY, value)
+
+
+def test_the_first_version_of_the_value_is_read_too() -> None:
+    partitions = "00000001000174000000020000000000000002"
+    value = bytes.fromhex("0000" + HEAD + partitions + TIMES)
+    before_tv_1 = replace(ONGOING, previous_producer_id=NO_PRODUCER_ID, client_version=TransactionVersion.TV_0)
+    assert decode(KEY, value) == TransactionRecord("tx", before_tv_1)
+
+
+def test_a_tag_of_a_later_version_is_skipped() -> None:
+    key, value = encode(TransactionRecord("tx", ONGOING))
+    assert value is not None
+    tags = len(value) - len(bytes.fromhex("020008000000000000000702020002"))
+    later = value[:tags] + b"\x03" + value[tags + 1 :] + bytes.fromhex("03020005")
+    assert decode(key, later) == TransactionRecord("tx", ONGOING)
+
+
+def test_a_key_of_another_version_is_left_alone() -> None:
+    assert decode(b"\x00\x01\x00\x02tx", b"") is None
+
+
+@given(st.binary(max_size=80))
+def test_garbage_is_refused_as_broken_input(value: bytes) -> None:
+    key, _ = encode(TransactionRecord("tx", None))
+    with contextlib.suppress(WireError):
+        decode(key, value)
+
+
+@pytest.mark.parametrize("cut", range(60))
+def test_a_cut_record_is_refused(cut: int) -> None:
+    key, value = encode(TransactionRecord("tx", ONGOING))
+    assert value is not None
+    if cut < len(value):
+        with pytest.raises(WireError):
+            decode(key, value[:cut])
