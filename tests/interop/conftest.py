@@ -1,0 +1,113 @@
+"""Brokers for the interop tests: Apache Kafka and ours, each started once per session, when first asked for.
+
+Apache Kafka needs Java and Maven; where one is missing, its tests are skipped and say so. Ours is never skipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
+from tests.interop.einmal_broker import EinmalBroker
+from tests.interop.topics import Broker, create_topic
+from tests.interop.transaction_driver import TV1, TV2, Dialect, TransactionDriver
+
+Node = ApacheKafka | EinmalBroker
+NodeFactory = Callable[[str, int], Node]
+
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A running broker, and how a client speaks to it.
+
+    The broker's own ``transaction.version`` and the client's version are two things: a TV1 client may speak to a
+    TV2 broker.
+    """
+
+    node: Node
+    dialect: Dialect
+
+    @property
+    def broker(self) -> Broker:
+        return Broker(self.node.host, self.node.port)
+
+    @property
+    def broker_is_tv1(self) -> bool:
+        return self.node.transaction_version == 1
+
+    def driver(self, *, partitions: int = 6, timeout_ms: int = 60_000) -> TransactionDriver:
+        """A driver with a new transactional id and a new topic."""
+        name = f"interop-{next(_names)}"
+        create_topic(self.broker, name, partitions)
+        return TransactionDriver(self.broker, f"id-of-{name}", name, self.dialect, timeout_ms=timeout_ms)
+
+
+@pytest.fixture(scope="session")
+def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFactory]:
+    """Gives the node of a kind ("apache" or "einmal") and transaction version, started when first asked for."""
+    nodes: dict[tuple[str, int], Node] = {}
+
+    def get(kind: str, transaction_version: int) -> Node:
+        if (kind, transaction_version) not in nodes:
+            directory = tmp_path_factory.mktemp(f"{kind}-{transaction_version}-")
+            node = _make(kind, transaction_version, directory)
+            node.start()
+            nodes[kind, transaction_version] = node
+        return nodes[kind, transaction_version]
+
+    yield get
+    for node in nodes.values():
+        node.stop()
+
+
+def _make(kind: str, transaction_version: int, directory: Path) -> Node:
+    if kind == "einmal":
+        assert transaction_version == 2, "our broker's transaction.version is 2"
+        return EinmalBroker(directory)
+    try:
+        return ApacheKafka(directory, transaction_version=transaction_version)
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(node_of: NodeFactory) -> Node:
+    """Apache Kafka of the newest release; ``.bootstrap`` is its address."""
+    return node_of("apache", 2)
+
+
+@pytest.fixture(scope="session", params=["apache", "einmal"])
+def broker(request: pytest.FixtureRequest, node_of: NodeFactory) -> Node:
+    """Each of the two brokers in turn, as its users find it; ``.bootstrap`` is its address."""
+    return node_of(request.param, 2)
+
+
+_SETTINGS: Final = {
+    "apache-TV1-broker": ("apache", 1, TV1),
+    "apache-TV1-client": ("apache", 2, TV1),
+    "apache-TV2": ("apache", 2, TV2),
+    "einmal-TV1-client": ("einmal", 2, TV1),
+    "einmal-TV2": ("einmal", 2, TV2),
+}
+
+
+@pytest.fixture(params=_SETTINGS)
+def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
+    """Each broker under each transaction version."""
+    kind, transaction_version, dialect = _SETTINGS[request.param]
+    return Setting(node_of(kind, transaction_version), dialect)
+
+
+@pytest.fixture
+def driver(setting: Setting) -> Iterator[TransactionDriver]:
+    """A driver with a topic of six partitions."""
+    with setting.driver() as driver:
+        yield driver
