@@ -1,0 +1,153 @@
+"""A query's checkpoint directory: read as Spark wrote it, and finished in Spark's own format.
+
+All access is through Hadoop's FileSystem, as Spark's: a path may be local, HDFS, or an object store. A file appears
+under its name whole or not at all, and never replaces another. Knows nothing of Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+_VOID: Final = "-"
+"""How Spark spells that a source has no offset yet."""
+_OFFSETS_VERSION: Final = "v1"
+
+
+class CheckpointError(Exception):
+    """The checkpoint is not in a state, or not in a format, that can be gone on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLogEntry:
+    """``offsets/N``: where batch N ends, one value per source (None: that source has none), parsed JSON."""
+
+    end: tuple[Any, ...]
+
+
+class Checkpoint:
+    """The directory of one query."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        jvm = spark._jvm
+        assert jvm is not None
+        self._jvm: Any = jvm
+        self._spark = spark
+        self._configuration = spark._jsparkSession.sessionState().newHadoopConf()
+        path = self._jvm.org.apache.hadoop.fs.Path(location)
+        self._fs = path.getFileSystem(self._configuration)
+        self._root = self._fs.makeQualified(path)
+
+    @property
+    def name(self) -> str:
+        """The directory as a full URI: two spellings of one place are one name."""
+        return str(self._root.toString())
+
+    # --- what is there ------------------------------------------------------------------------------------------
+
+    def query_id(self) -> str | None:
+        """The id that every run of the query on this checkpoint has."""
+        text = self._read("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def latest_batch_id(self) -> int | None:
+        """The newest batch that was planned, whether it ran or not."""
+        return max(self._batch_ids("offsets"), default=None)
+
+    def latest_committed(self) -> int | None:
+        """The newest batch that Spark believes done."""
+        return max(self._batch_ids("commits"), default=None)
+
+    def has_commit(self, batch_id: int) -> bool:
+        return self._read(f"commits/{batch_id}") is not None
+
+    def commit_text(self, batch_id: int) -> str | None:
+        return self._read(f"commits/{batch_id}")
+
+    def has_state(self) -> bool:
+        return bool(self._fs.exists(self._path("state")))
+
+    def offsets(self, batch_id: int) -> OffsetLogEntry | None:
+        """Raises CheckpointError for a format that is not known."""
+        text = self._read(f"offsets/{batch_id}")
+        if text is None:
+            return None
+        version, _metadata, *sources = text.split("\n")
+        if version != _OFFSETS_VERSION:
+            raise CheckpointError(f"{self.name}/offsets/{batch_id} has format {version}, known is {_OFFSETS_VERSION}")
+        return OffsetLogEntry(tuple(_parse(line) for line in sources))
+
+    # --- what is added ------------------------------------------------------------------------------------------
+
+    def ensure_query_id(self) -> str:
+        """The query's id; a new checkpoint gets one now, in the file in which Spark would have written its own."""
+        existing = self.query_id()
+        if existing is not None:
+            return existing
+        query_id = str(uuid.uuid4())
+        self.write("metadata", json.dumps({"id": query_id}, separators=(",", ":")))
+        return query_id
+
+    def begin_at(self, end: tuple[Any, ...], commit_text: str) -> None:
+        """Make a fresh checkpoint one whose batch 0 is done and ended at ``end``, so that Spark goes on from there."""
+        metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":"))
+        lines = [_VOID if value is None else json.dumps(value, separators=(",", ":")) for value in end]
+        # The commit comes last: offsets/0 alone would be a planned batch.
+        self.write("offsets/0", "\n".join([_OFFSETS_VERSION, metadata, *lines]))
+        self.write("commits/0", commit_text)
+
+    def write(self, name: str, text: str) -> None:
+        """Create a file, whole or not at all. Raises CheckpointError where it exists."""
+        target = self._path(name)
+        self._fs.mkdirs(target.getParent())
+        temporary = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4()}.tmp")
+        stream = self._fs.create(temporary, True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri(), self._configuration)
+        # No flag: an existing file is an error, not replaced.
+        gateway = self._spark.sparkContext._gateway
+        assert gateway is not None
+        flags = gateway.new_array(self._jvm.org.apache.hadoop.fs.Options.Rename, 0)
+        if self._fs.exists(target):
+            self._fs.delete(temporary, False)
+            raise CheckpointError(f"{target.toString()} exists already")
+        context.rename(temporary, target, flags)
+
+    # --- Hadoop -------------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+    def _read(self, name: str) -> str | None:
+        path = self._path(name)
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _batch_ids(self, directory: str) -> list[int]:
+        path = self._path(directory)
+        if not self._fs.exists(path):
+            return []
+        names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)]
+        return [int(name) for name in names if name.isdecimal()]
+
+
+def _parse(line: str) -> Any:
+    if line == _VOID:
+        return None
+    try:
+        return json.loads(line)
+    except ValueError:
+        # A source may spell its offsets as it likes.
+        return line

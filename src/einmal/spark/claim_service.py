@@ -1,0 +1,207 @@
+"""How tasks on executors reach the driver's claims: a small TCP service that lives as long as the query.
+
+One JSON object per line, each answered by one line. A connection proves itself with the query's secret in its first
+line; an answer always names what was refused. Tasks ask for three things: how many partitions a topic has in this batch
+(fixed by the driver at the first question), the right to write a partition, and to have their result written down.
+Knows nothing of Spark: the decisions are ``pipeline.claims``'.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from einmal.pipeline.claims import Claims, Denied, Granted, Output
+from einmal.types import TopicPartition
+
+_LINE_BYTES_MAX: Final = 64 * 1024
+_CONNECT_S: Final = 10.0
+_ANSWER_S: Final = 120.0
+"""Under TV0 and TV1 the driver adds the partition to the transaction before it answers."""
+
+
+class ClaimRefused(Exception):
+    """The driver did not let this task write: another attempt does, or the transaction has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a task finds the service, and what it must know. Travels inside the task."""
+
+    host: str
+    port: int
+    secret: str
+
+
+class TopicTable:
+    """The partition counts of one batch. A count is looked up once and does not change until the batch has ended.
+
+    Every partition gets a number, its topic's base plus its own, by which rows are routed.
+    """
+
+    def __init__(self, count_of: Callable[[str], int]) -> None:
+        self._count_of = count_of
+        self._topics: dict[str, tuple[int, int]] = {}
+        self._total = 0
+
+    def look_up(self, topic: str) -> tuple[int, int]:
+        """(base, count). Raises what ``count_of`` raises."""
+        known = self._topics.get(topic)
+        if known is None:
+            known = (self._total, self._count_of(topic))
+            self._topics[topic] = known
+            self._total += known[1]
+        return known
+
+    def target(self, number: int) -> TopicPartition:
+        for topic, (base, count) in self._topics.items():
+            if base <= number < base + count:
+                return TopicPartition(topic, number - base)
+        raise ClaimRefused(f"no partition has the number {number} in this batch")
+
+
+class Transaction:
+    """What the service knows of the transaction that is open. ``add`` puts a partition into it, under TV0 and TV1."""
+
+    def __init__(self, topics: TopicTable, add: Callable[[TopicPartition], None]) -> None:
+        self.token: Final = secrets.token_hex(8)
+        self._claims = Claims(self.token)
+        self._topics = topics
+        self._add = add
+        self._lock = threading.Lock()
+
+    def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
+        with self._lock:
+            return self._claims.close(collected)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        # One request at a time: a grant must not overtake the AddPartitionsToTxn it stands for.
+        with self._lock:
+            match request["ask"]:
+                case "topic":
+                    base, count = self._topics.look_up(request["topic"])
+                    return {"base": base, "count": count}
+                case "claim":
+                    return self._claim(request)
+                case "report":
+                    return _spelled(self._claims.report(self.token, request["attempt"], Output(**request["output"])))
+                case other:
+                    return {"denied": f"unknown question {other!r}"}
+
+    def _claim(self, request: dict[str, Any]) -> dict[str, Any]:
+        target = self._topics.target(request["number"])
+        answer = self._claims.claim(self.token, request["attempt"], target)
+        if isinstance(answer, Granted) and answer.add:
+            self._add(target)
+        return _spelled(answer) | {"topic": target.topic, "partition": target.partition}
+
+
+def _spelled(answer: Granted | Denied) -> dict[str, Any]:
+    return {"denied": answer.reason} if isinstance(answer, Denied) else {"granted": True}
+
+
+class ClaimService:
+    """Listens from construction to ``close``. ``begin`` and ``end`` frame a transaction."""
+
+    def __init__(self, bind: str, advertised: str) -> None:
+        self._transaction: Transaction | None = None
+        self._secret = secrets.token_hex(16)
+        self._server = _Server((bind, 0), _Handler)
+        self._server.service = self
+        self.address = Address(advertised, self._server.server_address[1], self._secret)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="einmal-claims", daemon=True)
+        self._thread.start()
+
+    def begin(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def end(self) -> None:
+        self._transaction = None
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if not hmac.compare_digest(str(request.get("secret")).encode(), self._secret.encode()):
+            return {"denied": "not a task of this query"}
+        transaction = self._transaction
+        if transaction is None or request.get("token") != transaction.token:
+            return {"denied": "the claim belongs to a transaction that has ended"}
+        return transaction.answer(request)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+    service: ClaimService
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+    timeout = 600.0
+
+    def handle(self) -> None:
+        while line := self.rfile.readline(_LINE_BYTES_MAX):
+            try:
+                request = json.loads(line)
+            except ValueError:
+                return
+            if not isinstance(request, dict):
+                return
+            try:
+                answer = self.server.service.answer(request)
+            except Exception as error:  # noqa: BLE001 - the task must learn why, whatever it is
+                answer = {"denied": f"{type(error).__name__}: {error}"}
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+            if "denied" in answer:
+                return
+
+
+class ClaimClient:
+    """A task's side. Used by one thread; ``with`` closes it."""
+
+    def __init__(self, address: Address, token: str, attempt_id: int) -> None:
+        self._known = {"secret": address.secret, "token": token, "attempt": attempt_id}
+        self._socket = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
+        self._socket.settimeout(_ANSWER_S)
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> ClaimClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def topic(self, topic: str) -> tuple[int, int]:
+        """(base, count) of a topic in this batch. Raises ClaimRefused."""
+        answer = self._ask(ask="topic", topic=topic)
+        return answer["base"], answer["count"]
+
+    def claim(self, number: int) -> TopicPartition:
+        """The partition behind a number, which this task alone may write from now on. Raises ClaimRefused."""
+        answer = self._ask(ask="claim", number=number)
+        return TopicPartition(answer["topic"], answer["partition"])
+
+    def report(self, output: Output) -> None:
+        """Every acknowledgement for the partition is in. Raises ClaimRefused."""
+        self._ask(ask="report", output=asdict(output))
+
+    def _ask(self, **question: Any) -> dict[str, Any]:
+        self._socket.sendall(json.dumps(self._known | question).encode() + b"\n")
+        line = self._lines.readline(_LINE_BYTES_MAX)
+        if not line:
+            raise ClaimRefused("the driver does not answer: the query has ended")
+        answer: dict[str, Any] = json.loads(line)
+        if "denied" in answer:
+            raise ClaimRefused(answer["denied"])
+        return answer

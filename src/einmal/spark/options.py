@@ -1,0 +1,244 @@
+"""What a source or sink can be told: the option names of Spark's ``format("kafka")``, and ours for transactions.
+
+Names are matched without regard to case, as Spark does (a Python source gets them in lower case). An unknown name is
+an error that says which one was probably meant: a misspelt ``startingOffsets`` must not read a topic from its end.
+Options ``kafka.*`` are the client's settings under Kafka's names, checked by the client.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.types import TopicPartition
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""As in Spark's JSON of starting offsets, and in Kafka's ListOffsets."""
+
+Offsets = dict[str, dict[int, int]]
+"""Topic, partition, offset: the shape of Spark's JSON, whose partitions are strings."""
+
+EXACTLY_ONCE: Final = "exactly_once_v2"
+AT_LEAST_ONCE: Final = "at_least_once"
+
+MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
+"""A first backfill must not become one batch that outlives its transaction: so there is a limit by default."""
+
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""Kafka's default for ``transaction.max.timeout.ms``: a batch may take as long as the broker allows."""
+
+
+class OptionError(ValueError):
+    """An option is missing, unknown, or has a value that it cannot have. Raised before anything is sent."""
+
+
+class Options:
+    """Options by name, whatever their case."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name.lower(): (name, value) for name, value in given.items()}
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        found = self._given.get(name.lower())
+        return default if found is None or found[1] is None else str(found[1])
+
+    def required(self, name: str, example: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise OptionError(f'option "{name}" is missing\nhint: .option("{name}", "{example}")')
+        return value
+
+    def number(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return default
+        if not re.fullmatch(r"-?\d+", value) or int(value) < minimum:
+            raise OptionError(f'option "{name}" is a whole number of at least {minimum}, not {value!r}')
+        return int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = (self.text(name) or str(default)).lower()
+        if value not in ("true", "false"):
+            raise OptionError(f'option "{name}" is true or false, not {value!r}')
+        return value == "true"
+
+    def client(self) -> dict[str, str]:
+        """The ``kafka.*`` options, without the prefix."""
+        return {name.removeprefix("kafka."): str(v) for name, (_, v) in self._given.items() if name.startswith("kafka.")}
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        names = {name.lower(): name for name in known}
+        for lower, (given, _) in self._given.items():
+            if lower in names or lower.startswith("kafka."):
+                continue
+            nearest = difflib.get_close_matches(lower, names, n=1, cutoff=0.6)
+            hint = f'did you mean "{names[nearest[0]]}"?' if nearest else f"known are: {', '.join(sorted(known))}, kafka.*"
+            raise OptionError(f'unknown option "{given}"\nhint: {hint}')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """``starting`` and ``ending`` are "earliest", "latest", a timestamp in ms, or offsets with EARLIEST and LATEST."""
+
+    client: Mapping[str, str]
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+    starting: str | int | Offsets
+    ending: str | Offsets = "latest"
+    max_offsets_per_trigger: int
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+
+    @property
+    def isolation(self) -> str:
+        return self.client["isolation.level"]
+
+
+_SOURCE: Final = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "groupIdPrefix",
+)
+
+
+def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOptions:
+    """Raises OptionError. A stream begins at "latest" unless told otherwise, a batch query at "earliest"."""
+    options = Options(given)
+    options.refuse_unknown((*_SOURCE, "path"))
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name)]
+    if len(chosen) != 1:
+        raise OptionError(
+            f'one of "subscribe", "subscribePattern" and "assign" says what to read; given: {chosen or "none"}\n'
+            'hint: .option("subscribe", "topic1,topic2")'
+        )
+    if streaming and options.text("endingOffsets"):
+        raise OptionError('option "endingOffsets" ends a batch query (spark.read); a stream has no end')
+    client = {"isolation.level": "read_committed"} | options.client()
+    # The source assigns itself partitions and joins no group: the prefix only names the client in the broker's logs.
+    client.setdefault("client.id", options.text("groupIdPrefix") or "einmal-spark-source")
+    return SourceOptions(
+        client=client,
+        topics=tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip()),
+        pattern=_pattern(options.text("subscribePattern")),
+        assigned=_assigned(options.text("assign")),
+        starting=_starting(options, "latest" if streaming else "earliest"),
+        ending=_position("endingOffsets", options.text("endingOffsets", "latest"), ("latest",)),
+        max_offsets_per_trigger=options.number("maxOffsetsPerTrigger") or MAX_OFFSETS_PER_TRIGGER,
+        min_partitions=options.number("minPartitions"),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        include_headers=options.flag("includeHeaders", False),
+    )
+
+
+def _starting(options: Options, default: str) -> str | int | Offsets:
+    timestamp = options.number("startingTimestamp", minimum=0)
+    if timestamp is not None:
+        # Spark lets the timestamp win where both are given.
+        return timestamp
+    return _position("startingOffsets", options.text("startingOffsets", default), ("earliest", "latest"))
+
+
+def _position(name: str, text: str | None, words: tuple[str, ...]) -> str | Offsets:
+    assert text is not None
+    if text.strip().lower() in words:
+        return text.strip().lower()
+    example = '{"topic":{"0":23,"1":-2}}'
+    message = f'option "{name}" is {" or ".join(words)}, or JSON such as {example}, not {text!r}'
+    try:
+        return {
+            topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+            for topic, partitions in json.loads(text).items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionError(message) from error
+
+
+def _pattern(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f'option "subscribePattern" is not a regular expression: {error}') from error
+    return text
+
+
+def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
+    if text is None:
+        return ()
+    try:
+        chosen = json.loads(text)
+        return tuple(sorted(TopicPartition(topic, int(each)) for topic in chosen for each in chosen[topic]))
+    except (ValueError, TypeError, LookupError) as error:
+        raise OptionError(f'option "assign" is JSON such as {{"topic":[0,1]}}, not {text!r}') from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    client: Mapping[str, str]
+    guarantee: str
+    transactional_id: str | None
+    checkpoint: str
+    topic: str | None = None
+    group_id: str | None = None
+    adopt: bool = False
+    passed_on: Mapping[str, Any] = field(default_factory=dict)
+    """What Spark's own writer is to know: the checkpoint."""
+
+
+_SINK: Final = ("topic", "transactional.id", "processing.guarantee", "checkpointLocation", "einmal.adopt")
+
+
+def sink_options(given: Mapping[str, Any]) -> SinkOptions:
+    """Raises OptionError."""
+    options = Options(given)
+    options.refuse_unknown(_SINK)
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    checkpoint = options.required("checkpointLocation", "/data/checkpoints/wordcount")
+    guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
+    client = options.client()
+    transactional_id = options.text("transactional.id") or client.pop("transactional.id", None)
+    if guarantee == EXACTLY_ONCE and not transactional_id:
+        raise OptionError(
+            'option "transactional.id" is missing: a stable name of this pipeline, under which its output is committed '
+            'and a second copy of it is fenced\nhint: .option("transactional.id", "wordcount")'
+        )
+    client.pop("transactional.id", None)
+    group_id = client.pop("group.id", None)
+    client.setdefault("client.id", transactional_id or "einmal-spark-sink")
+    return SinkOptions(
+        client=client,
+        guarantee=guarantee,
+        transactional_id=transactional_id if guarantee == EXACTLY_ONCE else None,
+        checkpoint=checkpoint,
+        topic=options.text("topic"),
+        group_id=group_id or transactional_id,
+        adopt=options.flag("einmal.adopt", False),
+        passed_on={"checkpointLocation": checkpoint},
+    )
+
+
+def _guarantee(value: str | None) -> str:
+    if value in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        return value
+    retired = value in ("exactly_once", "exactly_once_beta")
+    hint = f"\nhint: {value} has been retired, as in Kafka Streams 4: use {EXACTLY_ONCE}" if retired else ""
+    raise OptionError(f'option "processing.guarantee" is {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {value!r}{hint}')
+
+

@@ -1,0 +1,102 @@
+"""A Spark session with defaults that suit exactly-once pipelines on one machine, and nothing hidden.
+
+Every default is a Spark setting that the caller can overrule. State stores are RocksDB with checkpoint format 2: only
+there does Spark's commit file name the state of the committed attempt (SPARK-51714), which the sink depends on to keep
+state and output together. A session of the user's own works too: then ``register`` makes the source known to it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from einmal.spark.java import cache_directory, use_java
+from einmal.spark.source import KafkaDataSource
+
+_STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_DEFAULTS: Final = {
+    "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # Adaptive execution does not work on streams with state, and Spark warns of it in every start.
+    "spark.sql.adaptive.enabled": "false",
+}
+_LOCAL_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Without these Spark guesses an address from the host's name, which may be one it cannot reach.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# What ends a query is raised by awaitTermination; here it would be printed a second time, with every Java frame.
+logger.streaming.name = org.apache.spark.sql.execution.streaming
+logger.streaming.level = off
+# A task that fails is named in the error that ends its batch.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+
+def session(
+    app_name: str = "einmal",
+    *,
+    master: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    quiet: bool = True,
+) -> SparkSession:
+    """The running session, or a new one: on ``master`` (default: ``spark.master``, else all cores of this machine).
+
+    ``config`` holds Spark settings and wins over the defaults. ``quiet`` keeps Spark's log to errors, on a local
+    master. Java is found by ``einmal.spark.java``; Python workers run this interpreter. Raises JavaMissing.
+    """
+    wanted = {name: str(value) for name, value in (config or {}).items()}
+    master = master or wanted.pop("spark.master", None) or "local[*]"
+    if SparkSession.getActiveSession() is None:
+        use_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = dict(_DEFAULTS)
+    if master.startswith("local"):
+        settings |= _LOCAL_DEFAULTS
+        settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+        if quiet:
+            settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j().as_uri()}"
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in (settings | wanted).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session."""
+    spark.dataSource.register(KafkaDataSource)
+
+
+def _cores(master: str) -> int:
+    number = master.removeprefix("local[").split(",")[0].rstrip("]")
+    return int(number) if number.isdecimal() else (os.cpu_count() or 1) if number == "*" else 1
+
+
+def _log4j() -> Path:
+    path = cache_directory() / "spark-log4j2.properties"
+    if not path.exists() or path.read_text() != _LOG4J:
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_text(_LOG4J)
+        temporary.replace(path)
+    return path

@@ -1,0 +1,110 @@
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from einmal.pipeline.claims import Denied, Output
+from einmal.spark.claim_service import Address, ClaimClient, ClaimRefused, ClaimService, TopicTable, Transaction
+from einmal.types import TopicPartition
+
+
+class Driver:
+    """A service with one open transaction over topics ``a`` (2 partitions) and ``b`` (3)."""
+
+    def __init__(self) -> None:
+        self.service = ClaimService("127.0.0.1", "127.0.0.1")
+        self.added: list[TopicPartition] = []
+        self.looked_up: list[str] = []
+        self.transaction = Transaction(TopicTable(self._count), self.added.append)
+        self.service.begin(self.transaction)
+
+    def _count(self, topic: str) -> int:
+        self.looked_up.append(topic)
+        return {"a": 2, "b": 3}[topic]
+
+    def task(self, attempt_id: int) -> ClaimClient:
+        return ClaimClient(self.service.address, self.transaction.token, attempt_id)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.service.close()
+
+
+def test_a_partition_count_is_fixed_for_the_batch_and_every_partition_has_a_number(driver: Driver) -> None:
+    with driver.task(1) as first, driver.task(2) as second:
+        assert first.topic("a") == (0, 2)
+        assert second.topic("b") == (2, 3)
+        assert second.topic("a") == (0, 2)
+        assert first.claim(4) == TopicPartition("b", 2)
+    assert driver.looked_up == ["a", "b"]
+
+
+def test_a_partition_is_added_to_the_transaction_before_its_claim_is_granted(driver: Driver) -> None:
+    with driver.task(1) as task:
+        task.topic("a")
+        assert task.claim(1) == TopicPartition("a", 1)
+        assert driver.added == [TopicPartition("a", 1)]
+        task.claim(1)
+    assert driver.added == [TopicPartition("a", 1)]
+
+
+def test_a_second_attempt_gets_no_claim(driver: Driver) -> None:
+    with driver.task(1) as first, driver.task(2) as second:
+        first.topic("a")
+        first.claim(0)
+        with pytest.raises(ClaimRefused, match="task attempt 1"):
+            second.claim(0)
+
+
+def test_outputs_are_what_the_tasks_reported(driver: Driver) -> None:
+    output = Output("a", 0, 5, 9, 5, 77)
+    with driver.task(1) as task:
+        task.topic("a")
+        task.claim(0)
+        task.report(output)
+    assert driver.transaction.close([output]) == (output,)
+
+
+def test_a_claim_without_a_report_keeps_the_batch_from_committing(driver: Driver) -> None:
+    with driver.task(1) as task:
+        task.topic("a")
+        task.claim(0)
+    assert isinstance(driver.transaction.close([]), Denied)
+
+
+def test_a_task_of_an_ended_transaction_is_refused(driver: Driver) -> None:
+    with driver.task(1) as late:
+        driver.service.begin(Transaction(TopicTable(lambda _: 1), driver.added.append))
+        with pytest.raises(ClaimRefused, match="has ended"):
+            late.claim(0)
+
+
+def test_a_lookup_that_fails_is_told_to_the_task(driver: Driver) -> None:
+    with driver.task(1) as task, pytest.raises(ClaimRefused, match="KeyError"):
+        task.topic("nowhere")
+
+
+def test_a_stranger_without_the_secret_is_refused(driver: Driver) -> None:
+    address = Address(driver.service.address.host, driver.service.address.port, "guess")
+    with ClaimClient(address, driver.transaction.token, 1) as stranger, pytest.raises(ClaimRefused, match="not a task"):
+        stranger.topic("a")
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b"\xff\xfe\n", b"x" * 100_000])
+def test_what_is_not_a_task_is_cut_off_and_the_service_goes_on(driver: Driver, line: bytes) -> None:
+    with socket.create_connection((driver.service.address.host, driver.service.address.port), timeout=10) as stranger:
+        stranger.sendall(line)
+        stranger.shutdown(socket.SHUT_WR)
+        answer = b""
+        try:
+            while data := stranger.recv(4096):
+                answer += data
+        except ConnectionResetError:
+            pass
+        assert answer == b"" or "denied" in json.loads(answer)
+    with driver.task(1) as task:
+        assert task.topic("a") == (0, 2)

@@ -1,0 +1,54 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from einmal.spark.offsets import Positions, from_json, limited, ranges, to_json
+from einmal.types import Offset, TopicPartition
+
+
+def positions(*offsets: int) -> Positions:
+    return {TopicPartition("t", partition): Offset(offset) for partition, offset in enumerate(offsets)}
+
+
+def test_offsets_have_the_shape_of_sparks_kafka_source() -> None:
+    value = {"a": {"0": 23, "1": 5}, "b": {"0": 1}}
+    assert to_json(from_json(value)) == value
+
+
+def test_every_partition_gives_in_proportion_to_its_backlog() -> None:
+    assert limited(positions(0, 0), positions(300, 100), 40) == positions(30, 10)
+
+
+def test_a_small_backlog_beside_a_large_one_is_not_starved() -> None:
+    assert limited(positions(0, 0), positions(1_000_000, 1), 10)[TopicPartition("t", 1)] == 1
+
+
+def test_an_end_is_never_before_the_start() -> None:
+    assert limited(positions(50), positions(20), 10) == positions(50)
+
+
+def test_nothing_to_read_makes_no_tasks() -> None:
+    assert ranges(positions(5, 9), positions(5, 3), 8) == []
+
+
+pairs = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)), min_size=1, max_size=8)
+
+
+@given(pairs, st.integers(1, 30))
+def test_cut_ranges_cover_the_offsets_once_and_in_order(bounds: list[tuple[int, int]], least: int) -> None:
+    start = positions(*(low for low, _ in bounds))
+    end = positions(*(low + size for low, size in bounds))
+    pieces = ranges(start, end, least)
+    for topic_partition in start:
+        mine = [piece for piece in pieces if piece.topic_partition == topic_partition]
+        covered = [offset for piece in mine for offset in range(piece.start, piece.end)]
+        assert covered == list(range(start[topic_partition], end[topic_partition]))
+
+
+@given(pairs, st.integers(1, 5_000))
+def test_batches_go_forward_and_end_at_what_is_there(bounds: list[tuple[int, int]], most: int) -> None:
+    start = positions(*(low for low, _ in bounds))
+    available = positions(*(low + size for low, size in bounds))
+    end = limited(start, available, most)
+    assert all(start[each] <= end[each] <= available[each] for each in start)
+    assert start == available or end != start
+    assert sum(end.values()) - sum(start.values()) <= most + len(start)
