@@ -3,8 +3,8 @@
 Theory of operation. *Hard state* is what the log says: each group's last written generation, the committed offsets, the
 offsets pending in transactions. ``replay`` and ``replay_marker`` alone change it, live and while loading alike. *Soft
 state* is what a living group needs beside it: sessions, waiting joins and syncs, the phase of a rebalance
-(``membership.py``). It is changed by the decisions and dies with the coordinator; ``loaded`` gives every member in the log
-a whole session to come back in.
+(``membership.py``). It is changed by the decisions and dies with the coordinator; ``loaded`` gives every member in the
+log a whole session to come back in.
 
 A generation begins with the joins' answers but is written only with the leader's assignment: a new coordinator that
 knows the one before refuses its members' syncs and commits, and they join again. Nobody can have read anything in a

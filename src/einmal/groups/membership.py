@@ -2,12 +2,12 @@
 
 A rebalance has two phases. *Joining* ends when all members have (re)joined, or the rebalance timeout has passed for
 those that have not; every waiting join is answered with the new generation, its leader's with all members. *Syncing*
-ends when the leader brings the assignment, which becomes a record; every waiting sync is answered once that is committed.
+ends when the leader brings the assignment, which becomes a record; waiting syncs are answered once that is committed.
 An empty group's first joining lasts a while longer for each newcomer (KIP-134), so that a group of many starts once.
 
 Soft state only: the group objects are changed here by decisions; what must outlive the coordinator is in the records.
-Answers that wait are tickets in the members; each ticket is answered once. Knows nothing of offsets. Times are monotonic
-ms, but for the timestamp in a record.
+Answers that wait are tickets in the members; each ticket is answered once. Knows nothing of offsets. Times are
+monotonic ms, but for the timestamp in a record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The offsets that groups have committed, and those that open transactions would commit.
 
 Hard state: changed by ``replay`` and ``replay_marker`` only. An offset that was written in a transaction is pending
-until that producer's marker: then it is committed, or dropped. Where a plain and a transactional commit of one partition
-meet, the one that is later *in the log* stays, whenever the marker comes; the order of replay is the order of the log.
+until that producer's marker: then it is committed, or dropped. Where a plain and a transactional commit of one
+partition meet, the one that is later *in the log* stays, whenever the marker comes; the order of replay is that of the
+log.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType, TypeAlias
 
-from einmal.groups.records import NO_TIMESTAMP, CommittedOffset, Record
+from einmal.groups.records import CommittedOffset, Record
 from einmal.shard.decision import Decision
-from einmal.types import ProducerIdAndEpoch, TopicPartition
+from einmal.types import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
 
 Ticket = NewType("Ticket", int)
 """Names a request whose answer may come later. Given by whoever asks; never given twice."""
@@ -102,9 +102,11 @@ class OffsetToCommit:
 
     def stamp(self, now: int, retention_ms: int | None = None) -> CommittedOffset:
         """As it is written down at ``now`` (wall clock)."""
-        expire_timestamp = NO_TIMESTAMP if retention_ms is None else now + retention_ms
         metadata = self.committed_metadata or ""
-        return CommittedOffset(self.committed_offset, self.committed_leader_epoch, metadata, now, expire_timestamp)
+        if retention_ms is None:
+            return CommittedOffset(self.committed_offset, self.committed_leader_epoch, metadata, now)
+        # The only value with a time of expiry has no leader epoch: what is kept must be what can be read again.
+        return CommittedOffset(self.committed_offset, NO_LEADER_EPOCH, metadata, now, now + retention_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

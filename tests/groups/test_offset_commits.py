@@ -1,0 +1,304 @@
+"""Claims about who may commit offsets, and what is read back (failures.md 39-43)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from einmal.groups.config import GroupConfig
+from einmal.groups.requests import OffsetFetchGroup, OffsetToCommit
+from einmal.types import ErrorCode, TopicPartition
+from tests.groups.drive import GROUP, TOPIC, Consumer, GroupLog, only_error, producer, settle, stable_group
+
+NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0)
+DAY_MS = 24 * 60 * 60_000
+
+
+def shard_at_once() -> GroupLog:
+    return GroupLog(NO_DELAY)
+
+
+def subscription(*topics: str) -> bytes:
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
+
+
+# --- plain commits ---------------------------------------------------------------------------------------------
+
+
+def test_a_simple_consumer_commits_without_a_group() -> None:
+    shard = shard_at_once()
+    assert shard.fetch() == -1
+    assert shard.commit(42) is ErrorCode.none
+    assert shard.fetch() == 42
+    assert shard.state() == "Empty"
+
+
+def test_a_zombie_of_an_older_generation_cannot_commit() -> None:
+    shard = shard_at_once()
+    old, new = Consumer(shard, "a"), Consumer(shard, "b")
+    stable_group(shard, old)
+    assert old.commit(5) is ErrorCode.none
+    new.join()
+    old.join()
+    zombie = Consumer(shard, "a", member_id=old.member_id, generation_id=old.generation_id)
+    settle(old, new)
+    assert zombie.commit(1) is ErrorCode.illegal_generation
+    assert zombie.txn_commit(1, producer()) is ErrorCode.illegal_generation
+    assert shard.fetch() == 5
+
+
+def test_a_member_that_was_expelled_cannot_commit() -> None:
+    shard = shard_at_once()
+    expelled, other = Consumer(shard, "a"), Consumer(shard, "b")
+    stable_group(shard, expelled)
+    shard.pass_time(expelled.session_timeout_ms)
+    stable_group(shard, other)
+    assert expelled.commit(1) is ErrorCode.unknown_member_id
+    assert expelled.txn_commit(1, producer()) is ErrorCode.unknown_member_id
+    assert shard.fetch() == -1
+
+
+def test_nobody_commits_past_the_members_of_a_living_group() -> None:
+    shard = shard_at_once()
+    stable_group(shard, Consumer(shard, "a"))
+    assert shard.commit(1) is ErrorCode.unknown_member_id
+    assert shard.commit(1, group_instance_id="X") is ErrorCode.unknown_member_id
+
+
+def test_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
+    shard = shard_at_once()
+    assert shard.commit(1, generation_id=3, member_id="m") is ErrorCode.illegal_generation
+    assert shard.txn_commit(1, producer(), generation_id=3, member_id="m") is ErrorCode.illegal_generation
+    assert shard.commit(1, group_id="") is ErrorCode.invalid_group_id
+    assert shard.log == []
+
+
+def test_a_commit_between_join_and_sync_is_sent_back() -> None:
+    shard = shard_at_once()
+    consumer = Consumer(shard, "a")
+    consumer.join()
+    consumer.joined()
+    assert consumer.commit(1) is ErrorCode.rebalance_in_progress
+    # In a transaction it is the generation alone that counts.
+    assert consumer.txn_commit(1, producer()) is ErrorCode.none
+
+
+def test_a_member_may_commit_while_its_group_prepares_a_rebalance() -> None:
+    shard = shard_at_once()
+    old, new = Consumer(shard, "a"), Consumer(shard, "b")
+    stable_group(shard, old)
+    new.join()
+    assert old.commit(7) is ErrorCode.none
+    assert shard.fetch() == 7
+
+
+def test_metadata_that_is_too_large_is_refused_for_its_partition_alone() -> None:
+    shard = shard_at_once()
+    fits, too_large = OffsetToCommit(1, -1, "x" * 4_096), OffsetToCommit(2, -1, "ü" * 2_049)
+    assert shard.commit(0, offsets={TOPIC: fits}) is ErrorCode.none
+    assert shard.commit(0, offsets={TOPIC: too_large}) is ErrorCode.offset_metadata_too_large
+    assert shard.fetch() == 1
+
+
+def test_all_of_a_groups_offsets_can_be_asked_for() -> None:
+    shard = shard_at_once()
+    other = TopicPartition("other", 1)
+    shard.commit(0, offsets={TOPIC: OffsetToCommit(5, 2, None)})
+    shard.commit(0, offsets={other: OffsetToCommit(6, -1, "note")})
+    request = OffsetFetchGroup(GROUP, None)
+    response = shard.apply(shard.coordinator.offset_fetch(request, require_stable=False))
+    none = ErrorCode.none
+    first = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 2, "metadata": ""}
+    second = {"partition_index": 1, "committed_offset": 6, "committed_leader_epoch": -1, "metadata": "note"}
+    assert response["topics"] == (
+        {"name": "topic", "partitions": ({**first, "error_code": none},)},
+        {"name": "other", "partitions": ({**second, "error_code": none},)},
+    )
+
+
+# --- commits in a transaction ----------------------------------------------------------------------------------
+
+
+def test_offsets_in_a_transaction_are_read_only_after_its_commit() -> None:
+    shard = shard_at_once()
+    shard.commit(1)
+    assert shard.txn_commit(5, producer()) is ErrorCode.none
+    assert shard.fetch() == 1
+    assert shard.fetch(require_stable=True) is ErrorCode.unstable_offset_commit
+    shard.mark(producer(), True)
+    assert shard.fetch(require_stable=True) == 5
+
+
+def test_offsets_of_an_aborted_transaction_were_never_there() -> None:
+    shard = shard_at_once()
+    shard.commit(1)
+    shard.txn_commit(5, producer())
+    shard.mark(producer(), False)
+    assert shard.fetch(require_stable=True) == 1
+
+
+def test_a_fetch_of_everything_shows_what_is_not_decided() -> None:
+    shard = shard_at_once()
+    shard.txn_commit(5, producer())
+    request = OffsetFetchGroup(GROUP, None)
+    stable = shard.apply(shard.coordinator.offset_fetch(request, require_stable=True))
+    assert only_error(stable) is ErrorCode.unstable_offset_commit
+    assert shard.apply(shard.coordinator.offset_fetch(request, require_stable=False))["topics"] == ()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_pending_offsets_survive_a_change_of_coordinator(committed: bool) -> None:
+    shard = shard_at_once()
+    shard.commit(1)
+    shard.txn_commit(5, producer())
+    shard.fail_over()
+    assert shard.fetch(require_stable=True) is ErrorCode.unstable_offset_commit
+    shard.mark(producer(), committed)
+    shard.fail_over()
+    assert shard.fetch(require_stable=True) == (5 if committed else 1)
+
+
+def test_a_rebalance_in_mid_transaction_fences_the_old_generation() -> None:
+    shard = shard_at_once()
+    static = Consumer(shard, "a", group_instance_id="A")
+    stable_group(shard, static)
+    assert static.txn_commit(5, producer()) is ErrorCode.none
+    restarted = Consumer(shard, "b", group_instance_id="A")
+    restarted.join()
+    restarted.joined()
+    assert static.txn_commit(6, producer()) is ErrorCode.fenced_instance_id
+    assert shard.fetch(require_stable=True) is ErrorCode.unstable_offset_commit
+    shard.mark(producer(), False)
+    assert shard.fetch(require_stable=True) == -1
+
+
+def test_a_transactional_client_that_cannot_say_its_generation_is_let_through() -> None:
+    shard = shard_at_once()
+    stable_group(shard, Consumer(shard, "a"))
+    assert shard.txn_commit(5, producer()) is ErrorCode.none
+
+
+# --- what is dropped, and when ---------------------------------------------------------------------------------
+
+
+def test_offsets_of_an_empty_group_expire_after_the_retention_and_the_group_with_them() -> None:
+    shard = shard_at_once()
+    consumer = Consumer(shard, "a", session_timeout_ms=6_000)
+    stable_group(shard, consumer)
+    consumer.commit(5)
+    consumer.leave()
+    shard.pass_time(7 * DAY_MS - 1)
+    assert shard.fetch() == 5
+    shard.pass_time(600_001)
+    assert shard.fetch() == -1
+    assert shard.state() == "Dead"
+    shard.fail_over()
+    assert shard.state() == "Dead"
+
+
+def test_the_retention_of_a_group_begins_when_its_last_member_leaves() -> None:
+    shard = shard_at_once()
+    consumer = Consumer(shard, "a", session_timeout_ms=1_800_000)
+    stable_group(shard, consumer)
+    consumer.commit(5)
+    for _ in range(8 * 24 * 4):
+        shard.pass_time(15 * 60_000)
+        assert consumer.heartbeat() is ErrorCode.none
+    assert shard.fetch() == 5
+    # Its session ends in the same moment in which expired offsets are looked for.
+    shard.pass_time(6 * DAY_MS)
+    assert shard.fetch() == 5
+    shard.fail_over()
+    shard.pass_time(2 * DAY_MS)
+    assert shard.fetch() == -1
+
+
+def test_offsets_of_a_simple_consumer_expire_one_by_one() -> None:
+    shard = shard_at_once()
+    other = TopicPartition("other", 0)
+    shard.commit(5)
+    shard.pass_time(4 * DAY_MS)
+    shard.commit(0, offsets={other: OffsetToCommit(6, -1, None)})
+    shard.pass_time(4 * DAY_MS)
+    assert shard.fetch() == -1
+    assert shard.state() == "Empty"
+    shard.pass_time(4 * DAY_MS)
+    assert shard.state() == "Dead"
+
+
+def test_an_old_client_may_ask_for_a_retention_of_its_own() -> None:
+    shard = shard_at_once()
+    shard.commit(5, retention_ms=DAY_MS)
+    shard.fail_over()
+    shard.pass_time(DAY_MS - 1)
+    assert shard.fetch() == 5
+    shard.pass_time(600_001)
+    assert shard.fetch() == -1
+
+
+def test_offsets_that_a_transaction_may_move_do_not_expire() -> None:
+    shard = shard_at_once()
+    shard.commit(5)
+    shard.txn_commit(6, producer())
+    shard.pass_time(30 * DAY_MS)
+    assert shard.fetch() == 5
+    assert shard.delete() is ErrorCode.non_empty_group
+    shard.mark(producer(), True)
+    assert shard.fetch() == 6
+
+
+def test_an_empty_group_can_be_deleted_and_a_living_one_cannot() -> None:
+    shard = shard_at_once()
+    consumer = Consumer(shard, "a")
+    stable_group(shard, consumer)
+    consumer.commit(5)
+    assert shard.delete() is ErrorCode.non_empty_group
+    consumer.leave()
+    assert shard.delete() is ErrorCode.none
+    assert shard.delete() is ErrorCode.group_id_not_found
+    assert shard.delete("") is ErrorCode.invalid_group_id
+    assert shard.fetch() == -1
+    shard.fail_over()
+    assert (shard.fetch(), shard.state()) == (-1, "Dead")
+
+
+def delete_offset(shard: GroupLog, group_id: str = GROUP) -> ErrorCode:
+    response = shard.apply(shard.coordinator.offset_delete(group_id, (TOPIC,)))
+    if response["error_code"] is not ErrorCode.none:
+        error = response["error_code"]
+        assert isinstance(error, ErrorCode)
+        return error
+    return only_error(response)
+
+
+def test_single_offsets_can_be_deleted_unless_somebody_may_need_them() -> None:
+    shard = shard_at_once()
+    assert delete_offset(shard) is ErrorCode.group_id_not_found
+    shard.commit(5)
+    shard.txn_commit(6, producer())
+    assert delete_offset(shard) is ErrorCode.unstable_offset_commit
+    shard.mark(producer(), True)
+    assert delete_offset(shard) is ErrorCode.none
+    assert shard.fetch() == -1
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "metadata", "error"),
+    [
+        ("consumer", subscription("topic"), ErrorCode.group_subscribed_to_topic),
+        ("consumer", subscription("other"), ErrorCode.none),
+        ("consumer", b"unreadable", ErrorCode.group_subscribed_to_topic),
+        ("connect", subscription("other"), ErrorCode.non_empty_group),
+    ],
+)
+def test_the_offsets_of_a_living_group_can_be_deleted_where_it_does_not_subscribe(
+    protocol_type: str, metadata: bytes, error: ErrorCode
+) -> None:
+    shard = shard_at_once()
+    consumer = Consumer(shard, "a", protocol_type=protocol_type, protocols=(("range", metadata),))
+    stable_group(shard, consumer)
+    consumer.commit(5)
+    assert delete_offset(shard) is error
+    assert shard.fetch() == (-1 if error is ErrorCode.none else 5)

@@ -1,0 +1,47 @@
+"""Claims about deadlines that move."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from einmal.groups.timers import Timers
+
+
+def test_a_key_is_popped_once_and_in_the_order_of_deadlines() -> None:
+    timers: Timers[str] = Timers()
+    timers.watch("b", 20)
+    timers.watch("a", 10)
+    timers.watch("c", 10)
+    assert timers.next_deadline() == 10
+    assert list(timers.pop_due(20)) == ["a", "c", "b"]
+    assert timers.next_deadline() is None
+    assert list(timers.pop_due(100)) == []
+
+
+def test_an_earlier_deadline_replaces_a_later_one_and_a_later_one_changes_nothing() -> None:
+    timers: Timers[str] = Timers()
+    timers.watch("a", 20)
+    timers.watch("a", 10)
+    timers.watch("a", 30)
+    assert list(timers.pop_due(15)) == ["a"]
+    assert list(timers.pop_due(100)) == []
+
+
+def test_a_key_may_be_watched_again_while_it_is_popped() -> None:
+    timers: Timers[str] = Timers()
+    timers.watch("a", 10)
+    for key in timers.pop_due(10):
+        timers.watch(key, 11)
+    assert timers.next_deadline() == 11
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=30))
+def test_no_key_is_popped_later_than_its_earliest_watch(watches: list[tuple[int, int]]) -> None:
+    timers: Timers[int] = Timers()
+    earliest: dict[int, int] = {}
+    for key, deadline in watches:
+        timers.watch(key, deadline)
+        earliest[key] = min(earliest.get(key, deadline), deadline)
+    popped = {key: now for now in range(21) for key in timers.pop_due(now)}
+    assert popped == earliest
