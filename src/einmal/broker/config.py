@@ -69,6 +69,9 @@ class BrokerConfig:
     log_message_timestamp_type: str = _setting(
         "CreateTime", "Whose clock stamps records.", one_of=("CreateTime", "LogAppendTime")
     )
+    log_message_timestamp_after_max_ms: int = _setting(
+        3_600_000, "How far a producer's time may be ahead of the broker's.", low=0
+    )
     log_flush_interval_messages: int = _setting(
         _INT64_MAX, "1: every write is on the disk before it is answered; else the operating system decides.", low=1
     )

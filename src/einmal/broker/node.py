@@ -6,13 +6,25 @@ builds the same node on virtual time, network and disk.
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from pathlib import PurePosixPath
+from typing import Final
+from uuid import UUID
 
-from einmal.broker.config import BrokerConfig
+from einmal.broker.cluster_metadata import ClusterMetadata, new_cluster_id
+from einmal.broker.config import BrokerConfig, ConfigError, Endpoint, parse_properties
+from einmal.broker.fetch_sessions import FetchSessions
+from einmal.broker.partitions import Partitions
 from einmal.broker.router import Router
 from einmal.broker.server import Server
 from einmal.log.disk import Disk
+from einmal.metadata.records import BrokerEndpoint
 from einmal.seams import Clock, Listener, Network
+
+_META_PROPERTIES: Final = "meta.properties"
+_CHECKPOINT_SECONDS: Final = 5.0
 
 
 class Node:
@@ -24,9 +36,14 @@ class Node:
         self.network = network
         self.disk = disk
         self.random = random
+        self.directory = PurePosixPath(config.log_dirs)
+        self.partitions = Partitions(config, self.directory, disk, clock)
+        self.metadata = ClusterMetadata(self)
+        self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, random)
         self.router = Router(self)
         self.server = Server(self.router, config, clock)
         self._listener: Listener | None = None
+        self._chores: list[asyncio.Task[None]] = []
 
     @property
     def port(self) -> int:
@@ -34,24 +51,75 @@ class Node:
         assert self._listener is not None, "the node has not been started"
         return self._listener.port
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """What clients are told to connect to. Only after ``start``."""
+        return self.config.advertised(self.port)
+
     async def start(self) -> None:
-        """Recover what is on disk, then listen. Raises OSError."""
+        """Recover what is on disk, then listen. Raises OSError, LogCorruption or ConfigError."""
+        self.disk.make_directory(self.directory)
+        self.metadata.cluster_id = self._identify()
+        await self.metadata.load()
+        # The port is taken before anything is written down that names it; requests wait for their turn below.
         self._listener = await self.network.listen(self.server.connection, *self.config.listener)
+        host, port = self.endpoint
+        await self.metadata.register((BrokerEndpoint("PLAINTEXT", host, port),))
+        self.metadata.open_replicas()
+        await self.partitions.flushed()
         self.server.start()
+        self._every(_CHECKPOINT_SECONDS, self.partitions.checkpoint)
+        self._every(self.config.log_retention_check_interval_ms / 1000, self._retain)
 
     async def stop(self) -> None:
         """Clean stop: no new connections, the existing ones closed, everything flushed."""
         if self._listener is not None:
             self._listener.close()
+        for chore in self._chores:
+            chore.cancel()
         self.server.stop()
+        await self.partitions.close()
+
+    def new_uuid(self) -> UUID:
+        return UUID(bytes=self.random.randbytes(16), version=4)
+
+    def _identify(self) -> str:
+        """The cluster's id: read, or given now to an empty data folder. Raises ConfigError."""
+        path = self.directory / _META_PROPERTIES
+        if self.disk.exists(path):
+            known = parse_properties(self.disk.read_file(path).decode())
+            if known.get("node.id") != str(self.config.node_id):
+                raise ConfigError(
+                    f"the data in {self.directory} is of node.id={known.get('node.id')}, "
+                    f"this broker is node.id={self.config.node_id}"
+                )
+            return known["cluster.id"]
+        if self.partitions.has_folders():
+            raise ConfigError(f"{self.directory} holds partitions, but no {_META_PROPERTIES} that says whose they are")
+        cluster_id = new_cluster_id(self.new_uuid())
+        text = f"version=1\ncluster.id={cluster_id}\nnode.id={self.config.node_id}\n"
+        self.disk.write_file(path, text.encode())
+        return cluster_id
+
+    def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                await chore()
+
+        self._chores.append(asyncio.get_running_loop().create_task(repeat()))
+
+    async def _retain(self) -> None:
+        self.partitions.retain()
+
+    # --- features ------------------------------------------------------------------------------------------------
 
     def supported_features(self) -> tuple[tuple[str, int, int], ...]:
         """Name, lowest and highest level."""
         return (("transaction.version", 0, 2),)
 
     def finalized_features(self) -> tuple[tuple[str, int], ...]:
-        level = self.config.transaction_version
-        return (("transaction.version", level),) if level else ()
+        return tuple((name, level) for name, level in self.metadata.image.features.items() if level > 0)
 
     def features_epoch(self) -> int:
-        return 0
+        return self.metadata.broker_epoch

@@ -13,7 +13,25 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from einmal.broker.context import Body, Buffer, Handler, Parked, RequestContext, Versions
-from einmal.broker.handlers import api_versions
+from einmal.broker.handlers import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    fetch,
+    incremental_alter_configs,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
 from einmal.types import ErrorCode
 from einmal.wire.errors import UnknownVersion
 from einmal.wire.messages import (
@@ -28,7 +46,25 @@ if TYPE_CHECKING:
 
     from einmal.broker.node import Node
 
-HANDLERS: Final[tuple[ModuleType, ...]] = (api_versions,)
+HANDLERS: Final[tuple[ModuleType, ...]] = (
+    produce,
+    fetch,
+    list_offsets,
+    metadata,
+    api_versions,
+    create_topics,
+    delete_topics,
+    delete_records,
+    offset_for_leader_epoch,
+    describe_configs,
+    alter_configs,
+    describe_log_dirs,
+    create_partitions,
+    incremental_alter_configs,
+    describe_cluster,
+    describe_producers,
+    describe_topic_partitions,
+)
 """One module per API, in the order of their keys. To add an API, add its module here."""
 
 Parts: TypeAlias = list[Buffer]

@@ -40,11 +40,16 @@ class Server:
         self.config = config
         self.clock = clock
         self.connections: dict[int, Connection] = {}
+        self.is_serving = False
         self._next_id = 0
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        """Begin to serve. Requests that came before have waited."""
+        self.is_serving = True
         self._watch_idle()
+        for connection in list(self.connections.values()):
+            connection.resume()
 
     def connection(self) -> Connection:
         """The protocol of a connection that is being accepted."""
@@ -128,6 +133,10 @@ class Connection(asyncio.Protocol):
     def is_idle(self) -> bool:
         return not self._frames and not self._answers
 
+    def resume(self) -> None:
+        if not self._is_scheduled:
+            self._run()
+
     def close(self) -> None:
         self._is_closed = True
         self._transport.close()
@@ -147,7 +156,13 @@ class Connection(asyncio.Protocol):
         self._control_reading()
 
     def _may_start(self) -> bool:
-        return self._running is None and self._can_write and len(self._answers) < PARKED_MAX and not self._is_closed
+        return (
+            self._running is None
+            and self._can_write
+            and len(self._answers) < PARKED_MAX
+            and self._server.is_serving
+            and not self._is_closed
+        )
 
     def _control_reading(self) -> None:
         """Stop reading while complete requests wait here: the peer's window, not our memory, holds the rest."""

@@ -120,6 +120,9 @@ class Controller:
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
         raise AssertionError("no transaction writes to the metadata log")
 
+    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+        return ()
+
     def next_deadline(self) -> int | None:
         return None
 

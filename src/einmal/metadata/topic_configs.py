@@ -64,7 +64,7 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "index.interval.bytes": TopicSetting("INT", "log.index.interval.bytes", low=0),
     "max.compaction.lag.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=1),
     "max.message.bytes": TopicSetting("INT", "message.max.bytes", low=0),
-    "message.timestamp.after.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
+    "message.timestamp.after.max.ms": TopicSetting("LONG", "log.message.timestamp.after.max.ms", low=0),
     "message.timestamp.before.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
     "message.timestamp.type": TopicSetting(
         "STRING", "log.message.timestamp.type", one_of=("CreateTime", "LogAppendTime")

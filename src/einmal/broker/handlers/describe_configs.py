@@ -1,0 +1,101 @@
+"""DescribeConfigs: the settings of topics and of this broker.
+
+API: 32. Versions: 1-4.
+Behaviour: every setting with its value and where that comes from; the broker's are read-only here.
+Version notes: v1 sources and synonyms; v3 types and documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from einmal.broker.config import SETTINGS
+from einmal.broker.context import RequestContext, Versions
+from einmal.broker.partitions import setting
+from einmal.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.types import ErrorCode
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+
+API_KEY: Final = 32
+VERSIONS: Final = Versions(1, 4, flexible=4)
+
+_DYNAMIC_TOPIC: Final = 1
+_STATIC_BROKER: Final = 4
+_DEFAULT: Final = 5
+_TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+
+
+def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    return {
+        "results": [
+            {"resource_type": item.resource_type, "resource_name": item.resource_name, **_describe(context, item)}
+            for item in request.resources
+        ]
+    }
+
+
+def _describe(context: RequestContext, resource: Any) -> dict[str, Any]:
+    node = context.node
+    if resource.resource_type == TOPIC_RESOURCE:
+        if resource.resource_name not in node.metadata.image.topics:
+            return {"error_code": ErrorCode.unknown_topic_or_partition, "configs": []}
+        return {"configs": topic_settings(node, resource.resource_name, resource.configuration_keys)}
+    if resource.resource_type == BROKER_RESOURCE:
+        if resource.resource_name not in ("", str(node.config.node_id)):
+            message = f"Unexpected broker id, expected {node.config.node_id}, but received {resource.resource_name}"
+            return {"error_code": ErrorCode.invalid_request, "error_message": message, "configs": []}
+        return {"configs": _broker_settings(node, resource.configuration_keys)}
+    message = f"Unsupported resource type: {resource.resource_type}"
+    return {"error_code": ErrorCode.invalid_request, "error_message": message, "configs": []}
+
+
+def topic_settings(node: Node, topic: str, names: Collection[str] | None) -> list[dict[str, Any]]:
+    """The settings of a topic as fields of the answer; ``names`` None: all."""
+    own = node.metadata.image.topic_configs(topic)
+    entries = []
+    for name, described in TOPIC_SETTINGS.items():
+        if names is not None and name not in names:
+            continue
+        synonyms = []
+        if name in own:
+            synonyms.append({"name": name, "value": own[name], "source": _DYNAMIC_TOPIC})
+        if described.broker_key is None:
+            synonyms.append({"name": name, "value": described.default, "source": _DEFAULT})
+        else:
+            source = _STATIC_BROKER if described.broker_key in node.config.given else _DEFAULT
+            synonyms.append({"name": described.broker_key, "value": setting(node.config, {}, name), "source": source})
+        entries.append(_entry(name, synonyms, _TYPES[described.kind], read_only=False))
+    return entries
+
+
+def _broker_settings(node: Node, names: Collection[str] | None) -> list[dict[str, Any]]:
+    entries = []
+    for key, item in SETTINGS.items():
+        if names is not None and key not in names:
+            continue
+        value = getattr(node.config, item.name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        source = _STATIC_BROKER if key in node.config.given else _DEFAULT
+        kind = "BOOLEAN" if isinstance(value, bool) else "LONG" if isinstance(value, int) else "STRING"
+        synonyms = [{"name": key, "value": text, "source": source}]
+        entries.append(_entry(key, synonyms, _TYPES[kind], read_only=True, about=item.metadata["about"]))
+    return entries
+
+
+def _entry(
+    name: str, synonyms: list[dict[str, Any]], kind: int, *, read_only: bool, about: str | None = None
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": synonyms[0]["value"],
+        "read_only": read_only,
+        "config_source": synonyms[0]["source"],
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": kind,
+        "documentation": about,
+    }

@@ -1,0 +1,46 @@
+"""DescribeProducers: the producers that a partition remembers.
+
+API: 61. Versions: 0.
+Behaviour: identity, last sequence, last write and the open transaction's first offset, for each (KIP-664).
+Version notes: none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from einmal.broker.context import RequestContext, Versions
+from einmal.types import ErrorCode, TopicPartition
+
+API_KEY: Final = 61
+VERSIONS: Final = Versions(0, 0, flexible=0)
+
+
+def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": [_partition(context, topic.name, i) for i in topic.partition_indexes]}
+            for topic in request.topics
+        ]
+    }
+
+
+def _partition(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
+    partition = context.node.partitions.get(TopicPartition(topic, index))
+    if partition is None:
+        return {"partition_index": index, "error_code": ErrorCode.unknown_topic_or_partition, "active_producers": []}
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "active_producers": [
+            {
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+                "last_sequence": producer.last_sequence,
+                "last_timestamp": producer.last_timestamp,
+                "coordinator_epoch": producer.coordinator_epoch,
+                "current_txn_start_offset": producer.current_txn_start_offset,
+            }
+            for producer in partition.log.producers.describe()
+        ],
+    }

@@ -1,0 +1,69 @@
+"""DescribeTopicPartitions: leaders and replicas, page by page.
+
+API: 75. Versions: 0.
+Behaviour: topics in the order of their names from the cursor on, at most 2,000 partitions in one answer (KIP-966).
+Version notes: none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from einmal.broker.context import RequestContext, Versions
+from einmal.broker.handlers.metadata import TOPIC_OPERATIONS
+from einmal.metadata.image import TopicImage
+from einmal.types import ErrorCode
+
+API_KEY: Final = 75
+VERSIONS: Final = Versions(0, 0, flexible=0)
+_PARTITIONS_MAX: Final = 2_000
+
+
+def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    image = context.node.metadata.image
+    room = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
+    names = sorted(dict.fromkeys(topic.name for topic in request.topics)) or sorted(image.topics)
+    first_partition = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        if names and names[0] == request.cursor.topic_name:
+            first_partition = max(0, request.cursor.partition_index)
+    topics: list[dict[str, Any]] = []
+    for name in names:
+        topic = image.topics.get(name)
+        if room <= 0:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        if topic is None:
+            topics.append({"name": name, "topic_id": UUID(int=0), "error_code": ErrorCode.unknown_topic_or_partition})
+            first_partition = 0
+            continue
+        after = min(len(topic.partitions), first_partition + room)
+        room -= after - first_partition
+        topics.append(_topic(topic, first_partition, after))
+        if after < len(topic.partitions):
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": after}}
+        first_partition = 0
+    return {"topics": topics, "next_cursor": None}
+
+
+def _topic(topic: TopicImage, first: int, after: int) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "partition_index": index,
+                "leader_id": topic.partitions[index].leader,
+                "leader_epoch": topic.partitions[index].leader_epoch,
+                "replica_nodes": topic.partitions[index].replicas,
+                "isr_nodes": topic.partitions[index].isr,
+                "eligible_leader_replicas": (),
+                "last_known_elr": (),
+                "offline_replicas": (),
+            }
+            for index in range(first, after)
+        ],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }

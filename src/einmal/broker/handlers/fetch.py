@@ -1,0 +1,216 @@
+"""Fetch: read record batches.
+
+API: 1. Versions: 4-18.
+Behaviour: read_committed reads below the last stable offset and names the aborted transactions of what it returns;
+read_uncommitted reads below the high watermark. Waits until min_bytes are there, at most max_wait_ms. At least one
+batch of the first partition that has any, whatever the limits; one contiguous read per partition. KIP-227 sessions.
+Version notes: v7 sessions; v9 current leader epoch; v12 last fetched epoch and diverging epoch; v13 topic ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
+from einmal.broker.fetch_sessions import NO_SESSION, Wanted
+from einmal.broker.partitions import Partition
+from einmal.log.errors import LogCorruption
+from einmal.types import ErrorCode, IsolationLevel, LeaderEpoch, Offset, TopicPartition
+from einmal.wire.fetch import (
+    EpochEndOffset,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+from einmal.wire.primitives import Topic
+from einmal.wire.record_batch import iter_headers
+
+log = logging.getLogger(__name__)
+
+API_KEY: Final = 1
+VERSIONS: Final = Versions(4, 18, flexible=12)
+_TOPIC_IDS: Final = 13
+
+decode = decode_fetch_request
+
+
+def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
+    wanted = context.node.fetch_sessions.begin(
+        request, context.now.monotonic_ms, has_topic_ids=context.api_version >= _TOPIC_IDS
+    )
+    if isinstance(wanted, ErrorCode):
+        return encode_fetch_response(context.api_version, FetchResponse([], wanted))
+    fetch = _Fetch(context, request, wanted)
+    if fetch.read() or request.max_wait_ms <= 0:
+        return fetch.encode()
+    return Parked(fetch.wait())
+
+
+class _Fetch:
+    """One request: read now, or again when more has come."""
+
+    def __init__(self, context: RequestContext, request: FetchRequest, wanted: Wanted) -> None:
+        node = context.node
+        self._version = context.api_version
+        self._request = request
+        self._session = wanted.session
+        self._is_incremental = wanted.is_incremental
+        self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
+        self._bytes_max = min(request.max_bytes, node.config.fetch_max_bytes)
+        names = node.metadata.image.topic_names
+        self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
+        for topic, partition in wanted.partitions:
+            name = topic if isinstance(topic, str) else names.get(topic)
+            found = None if name is None else node.partitions.get(TopicPartition(name, partition.partition))
+            missing = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+            self._wanted.append((topic, partition, found or missing))
+        self._results: list[tuple[Topic, FetchedPartition]] = []
+        self._bytes_read = 0
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Read all partitions; whether the answer need not wait."""
+        self._results.clear()
+        self._bytes_read = 0
+        must_answer = not self._wanted
+        for topic, wanted, partition in self._wanted:
+            if isinstance(partition, ErrorCode):
+                fetched = FetchedPartition(wanted.partition, partition)
+            else:
+                fetched = self._read(wanted, partition)
+                self._bytes_read += len(fetched.records)
+            if fetched.error_code is not ErrorCode.none or fetched.diverging_epoch is not None:
+                must_answer = True
+            self._results.append((topic, fetched))
+        return must_answer or self._bytes_read >= self._request.min_bytes
+
+    def _read(self, wanted: FetchPartition, partition: Partition) -> FetchedPartition:
+        partition_log = partition.log
+        error = partition.check_leader_epoch(wanted.current_leader_epoch)
+        if error is not ErrorCode.none:
+            return FetchedPartition(wanted.partition, error)
+        if wanted.last_fetched_epoch >= 0:
+            diverging = _diverging(wanted, partition)
+            if diverging is not None:
+                return self._fetched(wanted, partition, b"", diverging)
+        offset = Offset(wanted.fetch_offset)
+        if not partition_log.log_start_offset <= offset <= partition_log.log_end_offset:
+            return FetchedPartition(wanted.partition, ErrorCode.offset_out_of_range)
+        below = partition.visible_end(self._isolation)
+        room = min(wanted.partition_max_bytes, self._bytes_max - self._bytes_read)
+        if offset >= below or (room <= 0 and self._bytes_read):
+            return self._fetched(wanted, partition, b"")
+        try:
+            # Only the first records of an answer may exceed the limits: else a large batch could never be read.
+            records = partition_log.read(offset, max(room, 0), below=below, min_one=not self._bytes_read)
+        except LogCorruption as corruption:
+            log.error("partition %s: %s", partition.topic_partition, corruption)
+            return FetchedPartition(wanted.partition, ErrorCode.corrupt_message)
+        except OSError as failure:
+            log.error("partition %s cannot be read: %s", partition.topic_partition, failure)
+            return FetchedPartition(wanted.partition, ErrorCode.kafka_storage_error)
+        return self._fetched(wanted, partition, records)
+
+    def _fetched(
+        self, wanted: FetchPartition, partition: Partition, records: bytes, diverging: EpochEndOffset | None = None
+    ) -> FetchedPartition:
+        partition_log = partition.log
+        aborted: list[tuple[int, int]] | None = None
+        if self._isolation is IsolationLevel.READ_COMMITTED:
+            aborted = _aborted(partition, Offset(wanted.fetch_offset), records) if records else []
+        return FetchedPartition(
+            wanted.partition,
+            ErrorCode.none,
+            partition_log.high_watermark,
+            partition_log.last_stable_offset,
+            partition_log.log_start_offset,
+            aborted,
+            records,
+            diverging_epoch=diverging,
+        )
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self) -> asyncio.Future[Body]:
+        """The answer, when there is enough to read or the time is over."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Body] = loop.create_future()
+        partitions = [partition for _topic, _wanted, partition in self._wanted if isinstance(partition, Partition)]
+        missing = self._request.min_bytes - self._bytes_read
+        enough = sum(partition.bytes_appended for partition in partitions) + missing
+        is_scheduled = False
+
+        def changed() -> None:
+            nonlocal is_scheduled
+            if not is_scheduled and (missing <= 1 or self._may_be_enough(partitions, enough)):
+                is_scheduled = True
+                loop.call_soon(look)
+
+        def look() -> None:
+            nonlocal is_scheduled
+            is_scheduled = False
+            if not done.done() and self.read():
+                done.set_result(self.encode())
+
+        def expire() -> None:
+            if not done.done():
+                self.read()
+                done.set_result(self.encode())
+
+        timer = loop.call_later(self._request.max_wait_ms / 1000, expire)
+        for partition in partitions:
+            partition.watch(self, changed)
+
+        def end(_done: asyncio.Future[Body]) -> None:
+            timer.cancel()
+            for partition in partitions:
+                partition.unwatch(self)
+
+        done.add_done_callback(end)
+        return done
+
+    def _may_be_enough(self, partitions: list[Partition], enough: int) -> bool:
+        """Without this a Fetch for a megabyte would read it again with every small batch that comes.
+
+        Bytes of a transaction become visible long after they came: then the count has been reached before.
+        """
+        return sum(partition.bytes_appended for partition in partitions) >= enough or any(
+            partition.is_closed for partition in partitions
+        )
+
+    # --- answering -----------------------------------------------------------------------------------------------
+
+    def encode(self) -> Body:
+        session = self._session
+        topics: dict[Topic, list[FetchedPartition]] = {}
+        for topic, fetched in self._results:
+            is_new = session is None or session.remember(topic, fetched)
+            if is_new or not self._is_incremental:
+                topics.setdefault(topic, []).append(fetched)
+        response = FetchResponse(list(topics.items()), session_id=NO_SESSION if session is None else session.session_id)
+        return encode_fetch_response(self._version, response)
+
+
+def _diverging(wanted: FetchPartition, partition: Partition) -> EpochEndOffset | None:
+    """Where the reader's log and ours part, if they do (KIP-595)."""
+    epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(wanted.last_fetched_epoch))
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return EpochEndOffset(epoch, end_offset)
+    return None
+
+
+def _aborted(partition: Partition, offset: Offset, records: bytes) -> list[tuple[int, int]]:
+    """The aborted transactions with records in what is returned."""
+    candidates = partition.log.aborted_transactions(offset, partition.log.last_stable_offset)
+    if not candidates:
+        return []
+    end = offset
+    for _position, header in iter_headers(records):
+        end = header.next_offset
+    return [(item.producer_id, item.first_offset) for item in candidates if item.first_offset < end]

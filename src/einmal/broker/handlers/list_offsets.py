@@ -1,0 +1,77 @@
+"""ListOffsets: offsets by time.
+
+API: 2. Versions: 1-11.
+Behaviour: -1 the end that this isolation level may read, -2 and -4 the log's start, -3 the record with the largest
+timestamp, -5 and -6 nothing (no tiered storage), else the first record of that time or later. What is not visible yet
+is not found.
+Version notes: v2 isolation level; v4 leader epochs; v7 -3; v8 -4; v9 -5; v10 a timeout, not needed here; v11 -6.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from einmal.broker.context import RequestContext, Versions
+from einmal.broker.partitions import Partition
+from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, IsolationLevel, TopicPartition
+
+API_KEY: Final = 2
+VERSIONS: Final = Versions(1, 11, flexible=6)
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_NO_TIMESTAMP: Final = -1
+
+
+class _Found(NamedTuple):
+    offset: int = NO_OFFSET
+    timestamp: int = _NO_TIMESTAMP
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    isolation = IsolationLevel(1 if getattr(request, "isolation_level", 0) else 0)
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_partition(context, topic.name, asked, isolation) for asked in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _partition(context: RequestContext, topic: str, asked: Any, isolation: IsolationLevel) -> dict[str, Any]:
+    partition = context.node.partitions.get(TopicPartition(topic, asked.partition_index))
+    error, found = ErrorCode.unknown_topic_or_partition, _Found()
+    if partition is not None:
+        error = partition.check_leader_epoch(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+        if error is ErrorCode.none:
+            found = _find(partition, asked.timestamp, isolation)
+    return {
+        "partition_index": asked.partition_index,
+        "error_code": error,
+        "timestamp": found.timestamp,
+        "offset": found.offset,
+        "leader_epoch": found.leader_epoch,
+    }
+
+
+def _find(partition: Partition, timestamp: int, isolation: IsolationLevel) -> _Found:
+    end = partition.visible_end(isolation)
+    if timestamp == _LATEST:
+        return _Found(end, _NO_TIMESTAMP, partition.leader_epoch)
+    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        start = partition.log.log_start_offset
+        return _Found(start, _NO_TIMESTAMP, partition.log.epoch_of_offset(start))
+    if timestamp == _MAX_TIMESTAMP:
+        found = partition.log.offset_of_max_timestamp()
+    elif timestamp < 0:
+        found = None
+    else:
+        found = partition.log.offset_for_timestamp(timestamp)
+    if found is None or found[0] >= end:
+        return _Found()
+    return _Found(*found)

@@ -1,0 +1,45 @@
+"""OffsetForLeaderEpoch: where a leader epoch ends.
+
+API: 23. Versions: 2-4.
+Behaviour: the largest epoch that is not above the one asked for, and the offset after its last record; -1 and -1 where
+there is none. Consumers find out by it that a log lost its end (KIP-320).
+Version notes: v3 replica id, of no use here; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from einmal.broker.context import RequestContext, Versions
+from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, LeaderEpoch, TopicPartition
+
+API_KEY: Final = 23
+VERSIONS: Final = Versions(2, 4, flexible=4)
+
+
+def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [_partition(context, topic.topic, asked) for asked in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _partition(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+    partition = context.node.partitions.get(TopicPartition(topic, asked.partition))
+    error, epoch, end_offset = ErrorCode.unknown_topic_or_partition, NO_LEADER_EPOCH, NO_OFFSET
+    if partition is not None:
+        error = partition.check_leader_epoch(asked.current_leader_epoch)
+        if error is ErrorCode.none and asked.leader_epoch >= 0:
+            if asked.leader_epoch >= partition.leader_epoch:
+                # The epoch of now has no end yet. It may have no record yet either, and then the log does not know it.
+                epoch, end_offset = partition.leader_epoch, partition.high_watermark
+                if asked.leader_epoch > partition.leader_epoch:
+                    epoch, end_offset = NO_LEADER_EPOCH, NO_OFFSET
+            else:
+                epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(asked.leader_epoch))
+    return {"partition": asked.partition, "error_code": error, "leader_epoch": epoch, "end_offset": end_offset}

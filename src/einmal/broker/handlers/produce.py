@@ -1,0 +1,226 @@
+"""Produce: append record batches.
+
+API: 0. Versions: 3-13 (0 is advertised as the minimum, see ``api_versions``).
+Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all, 1 and all when the batches are below
+the high watermark. The first transactional batch of a transaction in a partition is first verified at, or from v12 on
+added by, the transaction coordinator (KIP-890); all others are appended before this call returns.
+Version notes: v13 names topics by id; errors that old versions do not know are mapped by the coordinator's side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
+from einmal.broker.partitions import Partition
+from einmal.log.partition_log import AppendResult, VerificationGuard
+from einmal.metadata.image import INTERNAL_TOPICS
+from einmal.types import NO_OFFSET, ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.errors import WireError
+from einmal.wire.primitives import Topic
+from einmal.wire.produce import (
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    decode_produce_request,
+    encode_produce_response,
+)
+from einmal.wire.record_batch import HEADER_SIZE, TRANSACTIONAL, read_header
+
+API_KEY: Final = 0
+VERSIONS: Final = Versions(3, 13, flexible=9)
+_ALL_REPLICAS: Final = -1
+_ATTRIBUTES_LOW_BYTE: Final = 22
+"""Of the two attribute bytes of a batch, the one with the transactional bit."""
+
+decode = decode_produce_request
+
+
+def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
+    if request.acks not in (0, 1, _ALL_REPLICAS):
+        return _Answer(context, request).refuse_all(ErrorCode.invalid_required_acks)
+    answer = _Answer(context, request)
+    if any(
+        records is not None and len(records) >= HEADER_SIZE and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL
+        for _topic, partitions in request.topics
+        for _partition, records in partitions
+    ):
+        to_verify = answer.to_verify()
+        if to_verify:
+            return answer.verify_and_append(to_verify)
+    answer.append({})
+    return answer.result()
+
+
+class _Unverified(NamedTuple):
+    """A transactional batch that may be the first of its transaction in its partition."""
+
+    topic_partition: TopicPartition
+    producer: ProducerIdAndEpoch
+    guard: VerificationGuard
+
+
+class _Waiting(NamedTuple):
+    """An answer that holds only when ``offset`` is committed in ``partition``."""
+
+    topic_index: int
+    partition_index: int
+    partition: Partition
+    offset: Offset
+
+
+class _Answer:
+    """The answer of one request while it is being made."""
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self._node = context.node
+        self._version = context.api_version
+        self._request = request
+        self._topics: list[tuple[Topic, list[ProducedPartition]]] = []
+        self._waiting: list[_Waiting] = []
+
+    # --- verification --------------------------------------------------------------------------------------------
+
+    def to_verify(self) -> list[_Unverified]:
+        unverified = []
+        for topic, partitions in self._request.topics:
+            for index, records in partitions:
+                partition = self._partition(topic, index)
+                if records is None or not isinstance(partition, Partition):
+                    continue
+                try:
+                    header = read_header(records)
+                except WireError:
+                    continue
+                if not header.is_transactional:
+                    continue
+                producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+                guard = partition.log.producers.begin_verification(
+                    producer, header.base_sequence, 2 if self._version >= 12 else 1
+                )
+                if guard is not None:
+                    unverified.append(_Unverified(partition.topic_partition, producer, guard))
+        return unverified
+
+    async def verify_and_append(self, unverified: list[_Unverified]) -> Body:
+        verdicts: dict[TopicPartition, ErrorCode | VerificationGuard] = {}
+        if self._request.transactional_id is None:
+            for item in unverified:
+                verdicts[item.topic_partition] = ErrorCode.transactional_id_authorization_failed
+        else:
+            by_producer: dict[ProducerIdAndEpoch, list[_Unverified]] = {}
+            for item in unverified:
+                by_producer.setdefault(item.producer, []).append(item)
+            for producer, items in by_producer.items():
+                errors = await self._node.transactions.verify_produce(
+                    self._request.transactional_id, producer, [item.topic_partition for item in items], self._version
+                )
+                for item in items:
+                    error = errors[item.topic_partition]
+                    verdicts[item.topic_partition] = item.guard if error is ErrorCode.none else error
+        self.append(verdicts)
+        result = self.result()
+        return await result.body if isinstance(result, Parked) else result
+
+    # --- appending -----------------------------------------------------------------------------------------------
+
+    def append(self, verdicts: Mapping[TopicPartition, ErrorCode | VerificationGuard]) -> None:
+        now = self._node.clock.now()
+        for topic, partitions in self._request.topics:
+            results: list[ProducedPartition] = []
+            for index, records in partitions:
+                partition = self._partition(topic, index)
+                if not isinstance(partition, Partition):
+                    results.append(ProducedPartition(index, partition))
+                    continue
+                verdict = verdicts.get(partition.topic_partition) if verdicts else None
+                if isinstance(verdict, ErrorCode):
+                    results.append(ProducedPartition(index, verdict))
+                elif records is None:
+                    results.append(ProducedPartition(index, ErrorCode.invalid_record))
+                elif self._request.acks == _ALL_REPLICAS and partition.min_insync_replicas > 1:
+                    results.append(ProducedPartition(index, ErrorCode.not_enough_replicas))
+                else:
+                    appended = partition.append(bytearray(records), now, verification=verdict)
+                    self._note(len(self._topics), len(results), partition, appended)
+                    results.append(_produced(index, appended))
+            self._topics.append((topic, results))
+
+    def _note(self, topic_index: int, partition_index: int, partition: Partition, appended: AppendResult) -> None:
+        if appended.error is ErrorCode.none and not partition.is_committed(appended.last_offset):
+            self._waiting.append(_Waiting(topic_index, partition_index, partition, appended.last_offset))
+
+    def _partition(self, topic: Topic, index: int) -> Partition | ErrorCode:
+        if isinstance(topic, str):
+            name, unknown = topic, ErrorCode.unknown_topic_or_partition
+        else:
+            known = self._node.metadata.image.topic_names.get(topic)
+            if known is None:
+                return ErrorCode.unknown_topic_id
+            name, unknown = known, ErrorCode.unknown_topic_or_partition
+        if name in INTERNAL_TOPICS:
+            # Only coordinators write there.
+            return ErrorCode.invalid_topic_exception
+        return self._node.partitions.get(TopicPartition(name, index)) or unknown
+
+    # --- answering -----------------------------------------------------------------------------------------------
+
+    def refuse_all(self, error: ErrorCode) -> Body:
+        for topic, partitions in self._request.topics:
+            self._topics.append((topic, [ProducedPartition(index, error) for index, _records in partitions]))
+        return self._encode()
+
+    def result(self) -> Body | Parked:
+        if self._request.acks == 0:
+            return None
+        if not self._waiting:
+            return self._encode()
+        return Parked(self._when_committed())
+
+    def _when_committed(self) -> asyncio.Future[Body]:
+        """The answer, when all batches are committed or the request's time is over."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Body] = loop.create_future()
+        remaining = len(self._waiting)
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(self._encode())
+
+        def committed(waiting: _Waiting, future: asyncio.Future[ErrorCode]) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not future.cancelled() and (error := future.result()) is not ErrorCode.none:
+                self._fail(waiting, error)
+            if remaining == 0:
+                timer.cancel()
+                finish()
+
+        def expire() -> None:
+            for waiting in self._waiting:
+                if not waiting.partition.is_committed(waiting.offset):
+                    self._fail(waiting, ErrorCode.request_timed_out)
+            finish()
+
+        timer = loop.call_later(max(0, self._request.timeout_ms) / 1000, expire)
+        for waiting in self._waiting:
+            future = waiting.partition.when_committed(waiting.offset)
+            future.add_done_callback(lambda future, waiting=waiting: committed(waiting, future))
+        return done
+
+    def _fail(self, waiting: _Waiting, error: ErrorCode) -> None:
+        results = self._topics[waiting.topic_index][1]
+        results[waiting.partition_index] = ProducedPartition(results[waiting.partition_index].partition, error)
+
+    def _encode(self) -> Any:
+        return encode_produce_response(self._version, ProduceResponse(self._topics))
+
+
+def _produced(index: int, appended: AppendResult) -> ProducedPartition:
+    if appended.error is not ErrorCode.none:
+        return ProducedPartition(index, appended.error, NO_OFFSET, -1, appended.log_start_offset)
+    return ProducedPartition(
+        index, appended.error, appended.base_offset, appended.log_append_time, appended.log_start_offset
+    )
