@@ -1,0 +1,76 @@
+"""The bank: transfers between accounts, of which a ``read_committed`` reader must never see a half.
+
+A transfer is two entries, a debit and a credit, written in one transaction, and perhaps to two partitions. A reader
+that has read a partition as far as it may must have both entries of a transfer inside that partition or none; over all
+partitions the balances and what is under way (one entry seen, the other partition not read so far yet) must always add
+up to the initial sum; at the end nothing is under way, and every transfer has happened once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from einmal.checker.history import Anomaly
+
+
+class Entry(NamedTuple):
+    """One side of a transfer; ``partition`` and ``partner``: where this one and the other one are written."""
+
+    transfer: str
+    account: int
+    delta: int
+    partition: int
+    partner: int
+
+
+class BankReader:
+    """What one ``read_committed`` reader has seen of the bank."""
+
+    def __init__(self, name: str, initial: Mapping[int, int]) -> None:
+        self._name = name
+        self._total = sum(initial.values())
+        self._balances = dict(initial)
+        self._open: dict[str, Entry] = {}
+        self._done: dict[str, None] = {}
+        self.anomalies: list[Anomaly] = []
+
+    def read(self, partition: int, entries: Sequence[Entry]) -> None:
+        """All that could be read of a partition at one moment; then look whether the sum still holds."""
+        for entry in entries:
+            self._apply(entry)
+        halves = [other.transfer for other in self._open.values() if other.partner == other.partition == partition]
+        if halves:
+            self._report(f"partition {partition} shows one half of {halves}")
+        under_way = sum(entry.delta for entry in self._open.values())
+        if sum(self._balances.values()) != self._total + under_way:
+            self._report(f"the accounts hold {sum(self._balances.values())}, not {self._total + under_way}")
+
+    def _apply(self, entry: Entry) -> None:
+        other = self._open.pop(entry.transfer, None)
+        self._balances[entry.account] = self._balances.get(entry.account, 0) + entry.delta
+        if entry.transfer in self._done or (other is not None and other.account == entry.account):
+            self.anomalies.append(Anomaly("duplicate", f"{self._name} saw {entry.transfer} more than once"))
+        elif other is None:
+            self._open[entry.transfer] = entry
+        else:
+            self._done[entry.transfer] = None
+            if other.delta + entry.delta:
+                self._report(f"{entry.transfer} takes {other.delta} and gives {entry.delta}")
+
+    def _report(self, detail: str) -> None:
+        self.anomalies.append(Anomaly("bank-sum", f"{self._name}: {detail}"))
+
+    def finish(self, acknowledged: Sequence[str], refused: Sequence[str] = ()) -> list[Anomaly]:
+        """Everything has been read: what was asked for must have happened, what was refused must not."""
+        return [*self.anomalies, *self._finish(acknowledged, refused)]
+
+    def _finish(self, acknowledged: Sequence[str], refused: Sequence[str]) -> Iterator[Anomaly]:
+        for entry in self._open.values():
+            yield Anomaly("torn-transaction", f"{self._name} saw only one half of {entry.transfer} at the end")
+        for transfer in acknowledged:
+            if transfer not in self._done and transfer not in self._open:
+                yield Anomaly("lost-write", f"{self._name} never saw {transfer}")
+        for transfer in refused:
+            if transfer in self._done:
+                yield Anomaly("G1a", f"{self._name} saw {transfer}, which had failed")

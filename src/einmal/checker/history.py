@@ -1,0 +1,81 @@
+"""What clients did and what they were told: the input of the checker.
+
+An operation is a list of sends and polls of one process, and how it ended. Values are unique within their key (a topic
+partition), so that a value names its write. Offsets are what the client was told; None where it was not. Knows neither
+a broker nor how the operations were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from einmal.types import TopicPartition
+
+Key = TopicPartition
+Value = str
+
+
+class Outcome(Enum):
+    """OK: it happened. FAIL: it did not and never will. INFO: nobody knows."""
+
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+class Send(NamedTuple):
+    key: Key
+    value: Value
+    offset: int | None = None
+
+
+class Poll(NamedTuple):
+    """``records``: (offset, value) in the order in which they were delivered."""
+
+    key: Key
+    records: tuple[tuple[int, Value], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """``starts_anew``: the reader's position was set before this (a rebalance, a restart, a rewind after an abort).
+
+    ``aborted_later``: the outcome was unknown to the client, but a later abort of that transaction was acknowledged.
+    """
+
+    process: int
+    actions: tuple[Send | Poll, ...]
+    outcome: Outcome
+    transactional: bool = False
+    read_committed: bool = True
+    starts_anew: bool = False
+    aborted_later: bool = False
+
+    @property
+    def sends(self) -> list[Send]:
+        return [action for action in self.actions if isinstance(action, Send)]
+
+    @property
+    def polls(self) -> list[Poll]:
+        return [action for action in self.actions if isinstance(action, Poll)]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """``ops`` in the order in which they ended; ``is_read_to_the_end``: a reader has read every key to its end."""
+
+    ops: Sequence[Op]
+    is_read_to_the_end: bool = False
+
+
+class Anomaly(NamedTuple):
+    """``kind``: the class, by its usual name; ``detail``: in words, for whoever reads the report."""
+
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"

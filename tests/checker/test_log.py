@@ -1,0 +1,143 @@
+"""Each class of anomaly with histories that are guilty of it, and with innocent ones that look alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from einmal.checker.history import History, Op, Outcome, Poll, Send
+from einmal.checker.log import find_anomalies
+from einmal.types import TopicPartition
+
+X = TopicPartition("x", 0)
+Y = TopicPartition("y", 0)
+WRITER, OTHER, READER = 1, 2, 9
+
+
+def sent(*sends: Send, outcome: Outcome = Outcome.OK, process: int = WRITER, aborted_later: bool = False) -> Op:
+    return Op(process=process, actions=sends, outcome=outcome, aborted_later=aborted_later)
+
+
+def transaction(*actions: Send | Poll, outcome: Outcome = Outcome.OK, aborted_later: bool = False) -> Op:
+    return Op(process=WRITER, actions=actions, outcome=outcome, transactional=True, aborted_later=aborted_later)
+
+
+def read(key: TopicPartition, *records: tuple[int, str], process: int = READER, **more: bool) -> Op:
+    return Op(process=process, actions=(Poll(key, records),), outcome=Outcome.OK, **more)
+
+
+def kinds(*ops: Op, to_the_end: bool = True) -> set[str]:
+    return {anomaly.kind for anomaly in find_anomalies(History(ops, to_the_end))}
+
+
+_A, _B, _C = Send(X, "a", 0), Send(X, "b", 1), Send(X, "c", 2)
+_ALL = read(X, (0, "a"), (1, "b"), (2, "c"))
+
+GUILTY = {
+    "duplicate": [sent(_A), read(X, (0, "a"), (1, "a"))],
+    "duplicate, by its acknowledgement": [sent(Send(X, "a", 5)), read(X, (0, "a"))],
+    "lost-write": [sent(_A), sent(_B), sent(_C), read(X, (0, "a"), (2, "c"))],
+    "lost-write, of a transaction seen in another key": [
+        transaction(_A, Send(Y, "y", 0)),
+        sent(_B),
+        read(X, (1, "b")),
+        read(Y, (0, "y")),
+    ],
+    "G1a": [sent(_A, outcome=Outcome.FAIL), read(X, (0, "a"))],
+    "G1a, of a transaction": [transaction(_A, Send(Y, "y"), outcome=Outcome.FAIL), read(Y, (4, "y"))],
+    "phantom-commit": [transaction(_A, outcome=Outcome.INFO, aborted_later=True), read(X, (0, "a"))],
+    "inconsistent-offsets": [sent(_A), sent(_B), read(X, (0, "a"), (1, "b")), read(X, (0, "b"), process=8)],
+    "precommitted-read": [transaction(_A, Poll(X, ((0, "a"),)))],
+    "int-poll-skip": [sent(_A), sent(_B), sent(_C), read(X, (0, "a"), (2, "c")), read(X, (1, "b"), process=8)],
+    "int-nonmonotonic-poll": [sent(_A), sent(_B), read(X, (1, "b"), (0, "a"))],
+    "int-nonmonotonic-poll, a repeat": [sent(_A), read(X, (0, "a"), (0, "a"))],
+    "int-nonmonotonic-send": [transaction(Send(X, "a", 1), Send(X, "b", 0)), read(X, (0, "b"), (1, "a"))],
+    "int-nonmonotonic-send, seen by a reader": [
+        transaction(Send(X, "a"), Send(X, "b"), outcome=Outcome.INFO),
+        read(X, (0, "b"), (1, "a")),
+    ],
+    "nonmonotonic-send": [sent(Send(X, "a", 1)), sent(Send(X, "b", 0)), read(X, (0, "b"), (1, "a"))],
+    "poll-skip": [sent(_A), sent(_B), sent(_C), read(X, (0, "a")), read(X, (2, "c")), read(X, (1, "b"), process=8)],
+    "nonmonotonic-poll": [sent(_A), sent(_B), read(X, (0, "a"), (1, "b")), read(X, (1, "b"))],
+    "unseen": [sent(_A), sent(_B), read(X, (0, "a"))],
+    "unseen, of a writer that was told no offset": [sent(Send(X, "a")), sent(_B), read(X, (1, "b"))],
+    "torn-transaction": [
+        transaction(Send(X, "a"), Send(Y, "y"), outcome=Outcome.INFO),
+        sent(Send(Y, "z", 3), process=OTHER),
+        read(X, (0, "a")),
+        read(Y, (3, "z")),
+    ],
+    "torn-transaction, of one that was acknowledged": [transaction(_A, Send(Y, "y", 0)), read(X, (0, "a"))],
+    "G1b": [transaction(_A, _B), sent(_C), read(X, (0, "a"), (2, "c")), read(X, (1, "b"), process=8)],
+}
+
+INNOCENT = {
+    "everything is read once": [sent(_A), sent(_B), sent(_C), _ALL],
+    "offsets have gaps where markers are": [sent(_A), sent(Send(X, "b", 7)), read(X, (0, "a"), (7, "b"))],
+    "a failed write is not seen": [sent(_A), sent(_B, outcome=Outcome.FAIL), sent(_C), read(X, (0, "a"), (2, "c"))],
+    "an unknown write is not seen": [sent(_A), sent(Send(X, "b"), outcome=Outcome.INFO), read(X, (0, "a"))],
+    "an unknown write is seen": [sent(_A), sent(Send(X, "b"), outcome=Outcome.INFO), read(X, (0, "a"), (1, "b"))],
+    "a transaction of unknown outcome is seen whole": [
+        transaction(Send(X, "a"), Send(Y, "y"), outcome=Outcome.INFO),
+        read(X, (0, "a")),
+        read(Y, (0, "y")),
+    ],
+    "an aborted transaction is not seen": [
+        transaction(_A, Send(Y, "y"), outcome=Outcome.INFO, aborted_later=True),
+        sent(_B),
+        read(X, (1, "b")),
+    ],
+    "a read_uncommitted reader sees what aborts": [
+        transaction(_A, outcome=Outcome.FAIL),
+        sent(_B),
+        read(X, (0, "a"), (1, "b"), read_committed=False, process=8),
+        read(X, (1, "b")),
+    ],
+    "a reader starts anew after an abort": [
+        sent(_A),
+        sent(_B),
+        read(X, (0, "a"), (1, "b")),
+        read(X, (0, "a"), (1, "b"), starts_anew=True),
+    ],
+    "a reader that starts late does not skip": [sent(_A), sent(_B), _ALL, sent(_C), read(X, (2, "c"), process=8)],
+    "others write between a transaction's sends": [
+        transaction(_A, _C),
+        sent(_B, process=OTHER),
+        _ALL,
+    ],
+    "two processes' sends have no order": [
+        sent(Send(X, "a", 1)),
+        sent(Send(X, "b", 0), process=OTHER),
+        read(X, (0, "b"), (1, "a")),
+    ],
+    "a failed send has no place in the order": [
+        sent(Send(X, "a", 5), outcome=Outcome.FAIL),
+        sent(Send(X, "b", 1)),
+        read(X, (1, "b")),
+    ],
+    "a transaction reads others' values": [
+        sent(_A, process=OTHER),
+        transaction(Poll(X, ((0, "a"),)), _B),
+        read(X, (0, "a"), (1, "b")),
+    ],
+    "a reader is in the middle of a transaction": [transaction(_A, _B), read(X, (0, "a")), read(X, (1, "b"))],
+}
+
+
+@pytest.mark.parametrize("name", GUILTY)
+def test_the_guilty_are_found(name: str) -> None:
+    assert name.partition(",")[0] in kinds(*GUILTY[name])
+
+
+@pytest.mark.parametrize("name", INNOCENT)
+def test_the_innocent_are_left_alone(name: str) -> None:
+    assert kinds(*INNOCENT[name]) == set()
+
+
+def test_nothing_is_unseen_or_torn_before_the_end_is_read() -> None:
+    ops = [sent(_A), sent(_B), transaction(_C, Send(Y, "y", 0)), read(X, (0, "a"))]
+    assert kinds(*ops, to_the_end=False) == set()
+
+
+def test_the_report_has_the_same_order_each_time() -> None:
+    ops = [op for history in GUILTY.values() for op in history]
+    assert find_anomalies(History(ops, True)) == find_anomalies(History(list(ops), True))
