@@ -1,0 +1,121 @@
+"""``einmal demo``: progress on stderr, the result on stdout."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+    from einmal.demo.report import Report
+    from einmal.demo.timeline import Moment
+
+
+class Format(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def demo(
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option("--input", help="Text to count: files or folders. Default: real text found here."),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Where the report and all working files go.")] = Path("build/demo"),
+    output_format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.TEXT,
+) -> None:
+    """Send real text through a broker and a Spark pipeline, kill both on the way, and compare.
+
+    Exit status: 0 only if the verdict is "exactly-once"; 1 if it is not; 2 if the demo could not run.
+    """
+    from rich.console import Console
+
+    from einmal.client.errors import KafkaError
+    from einmal.demo import report as reports
+    from einmal.demo.processes import ProcessFailed
+    from einmal.demo.run import Demo
+    from einmal.demo.text import NoInput, read_lines
+
+    talk = Console(stderr=True)
+    try:
+        source, lines = read_lines(inputs or [])
+        with _Progress(talk) as stage:
+            report, timeline = Demo(output, source, lines, stage).run()
+    except (NoInput, OSError, ProcessFailed, KafkaError) as error:
+        talk.print(f"[red]error:[/red] {error}", highlight=False)
+        talk.print(f"hint: what the processes said is in {output}", highlight=False)
+        raise typer.Exit(2) from error
+    as_json, page = reports.write(output, report, timeline)
+    if output_format is Format.JSON:
+        typer.echo(json.dumps(report.fields()))
+    else:
+        _print_result(report, timeline.moments)
+    talk.print(f"report: {page} and {as_json}", highlight=False)
+    raise typer.Exit(0 if report.verdict == reports.EXACTLY_ONCE else 1)
+
+
+class _Progress:
+    """The demo's stages as progress bars; plain lines where stderr is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description:<58}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._said = ""
+
+    def __enter__(self) -> _Progress:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, name: str, text: str, total: int | None) -> None:
+        self._tasks[name] = self._progress.add_task(text, total=total)
+        self._say(text)
+
+    def advance(self, name: str, done: int, text: str | None = None) -> None:
+        task = self._tasks[name]
+        self._progress.update(task, completed=done, description=text)
+        if text:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if not self._console.is_terminal and text != self._said:
+            self._said = text
+            self._console.print(text, highlight=False)
+
+
+def _print_result(report: Report, moments: list[Moment]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from einmal.demo.report import EXACTLY_ONCE, rows
+
+    console = Console()
+    for moment in moments:
+        if moment.kind != "step":
+            console.print(f"{moment.seconds:6.1f} s  {moment.kind:<11} {moment.text}", highlight=False)
+    table = Table("", "expected", "seen", "lost", "repeated")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows(report):
+        table.add_row(*row)
+    console.print(table)
+    colour = "green" if report.verdict == EXACTLY_ONCE else "red"
+    console.print(f"verdict: [{colour}]{report.verdict}[/{colour}]  ({report.seconds:.0f} s, {report.kills} kills)")

@@ -1,0 +1,12 @@
+"""What the demo and its Spark driver call things: apart from the driver, so that the demo needs no Spark itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXACTLY_ONCE: Final = "counts"
+CONTROL: Final = "counts-at-least-once"
+GUARANTEES: Final = {EXACTLY_ONCE: "exactly_once_v2", CONTROL: "at_least_once"}
+
+AFTER_END_TXN: Final = "right after EndTxn"
+BETWEEN_TASKS: Final = "between tasks"

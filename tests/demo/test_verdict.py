@@ -1,0 +1,31 @@
+"""Claims about the demo's comparison: a difference cannot hide behind another one."""
+
+from __future__ import annotations
+
+from einmal.demo.verdict import compare, verdict
+
+GOOD = compare({"a": 2}, {"a": 2})
+REPEATED = compare({"a": 2}, {"a": 3})
+
+
+def test_a_loss_and_a_repeat_do_not_cancel() -> None:
+    comparison = compare({"a": 2, "b": 2}, {"a": 1, "b": 3})
+    assert (comparison.lost, comparison.duplicated) == (1, 1)
+    assert comparison.expected == comparison.seen == 4
+    assert not comparison.is_exact
+
+
+def test_what_nobody_wrote_counts_as_repeated() -> None:
+    assert compare({}, {"x": 2}).duplicated == 2
+
+
+def test_examples_show_the_largest_differences() -> None:
+    assert compare({"a": 9, "b": 1}, {}, examples_max=1).examples == (("a", 9, 0),)
+
+
+def test_exactly_once_needs_every_part() -> None:
+    assert verdict(GOOD, GOOD, REPEATED, kills=4, kills_wanted=4) == "exactly-once"
+    assert "producer" in verdict(REPEATED, GOOD, REPEATED, 4, 4)
+    assert "pipeline" in verdict(GOOD, REPEATED, REPEATED, 4, 4)
+    assert "3 of 4" in verdict(GOOD, GOOD, REPEATED, 3, 4)
+    assert "control" in verdict(GOOD, GOOD, GOOD, 4, 4)
