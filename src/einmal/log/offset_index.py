@@ -33,8 +33,8 @@ class OffsetIndex:
         if sys.byteorder == "little":
             fields.byteswap()
         index = cls(base_offset)
-        index._offsets.extend(base_offset + relative for relative in fields[0::2])
-        index._positions.extend(fields[1::2])
+        index._offsets = array("q", [base_offset + relative for relative in fields[0::2]])
+        index._positions = array("q", fields[1::2].tolist())
         return index
 
     def encode(self, first_entry: int = 0) -> bytes:
@@ -53,20 +53,24 @@ class OffsetIndex:
         self._offsets.append(last_offset)
         self._positions.append(position)
 
-    def lookup(self, offset: Offset) -> Position:
-        """Where to begin to walk to reach the batch that holds ``offset``."""
-        # The entry of the batch itself is found only when ``offset`` is its last: the one before is as good.
+    def lookup(self, offset: Offset) -> tuple[Position, Offset]:
+        """Where to begin to walk to reach the batch that holds ``offset``, and the last offset of the batch there.
+
+        Without an entry: the segment's beginning, and its base offset.
+        """
         entry = bisect_right(self._offsets, offset) - 1
-        return Position(self._positions[entry]) if entry >= 0 else Position(0)
+        if entry < 0:
+            return Position(0), self._base_offset
+        return Position(self._positions[entry]), Offset(self._offsets[entry])
 
     def floor(self, position: int) -> Position:
         """The last position in the index that is not above ``position``: a batch begins there."""
         entry = bisect_right(self._positions, position) - 1
         return Position(self._positions[entry]) if entry >= 0 else Position(0)
 
-    def position_of_entry(self, entry: int) -> Position:
-        """The position of entry ``entry``; 0 for those before the first, as from the end with negative numbers."""
-        entry = entry if entry >= 0 else len(self._positions) + entry
+    def floor_before(self, position: int, entries: int) -> Position:
+        """The position ``entries`` entries before that of ``floor``."""
+        entry = bisect_right(self._positions, position) - 1 - entries
         return Position(self._positions[entry]) if entry >= 0 else Position(0)
 
     def truncate_to(self, offset: Offset) -> None:

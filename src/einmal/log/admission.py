@@ -1,0 +1,114 @@
+"""What may be appended, as far as the bytes and the topic's settings tell; producer state is judged elsewhere.
+
+Pure. Nothing is decompressed or unpacked, but on compacted topics, where a record without a key has no meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from einmal.log.config import LOG_APPEND_TIME, LogConfig
+from einmal.log.producer_state import Origin
+from einmal.types import ErrorCode, LeaderEpoch, Offset
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import (
+    CONTROL,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    decode_records,
+    patch,
+    read_header,
+    set_log_append_time,
+    validate,
+)
+
+_MAGIC_POSITION: Final = 16
+
+
+def validated_headers(batches: bytearray) -> list[BatchHeader]:
+    """The headers of whole, valid batches that fill the buffer. Raises WireError."""
+    headers = []
+    position, size = 0, len(batches)
+    while True:
+        header = read_header(batches, position)
+        validate(batches, position, header)
+        headers.append(header)
+        position += header.batch_length + LENGTH_OVERHEAD
+        if position >= size:
+            return headers
+
+
+def error_of_invalid(batches: bytearray) -> ErrorCode:
+    """The answer to bytes that are not valid batches."""
+    is_other_magic = len(batches) > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC
+    return ErrorCode.invalid_record if is_other_magic else ErrorCode.corrupt_message
+
+
+def refusal(
+    batches: bytearray,
+    headers: list[BatchHeader],
+    origin: Origin,
+    config: LogConfig,
+    *,
+    log_end_offset: Offset,
+    wall_ms: int,
+) -> ErrorCode:
+    """The error that refuses valid batches; ``none`` when they may be appended."""
+    if origin is Origin.REPLICATION:
+        for header in headers:
+            if header.base_offset < log_end_offset:
+                return ErrorCode.offset_out_of_range
+            log_end_offset = header.next_offset
+        return ErrorCode.none
+    if len(batches) > config.segment_bytes:
+        return ErrorCode.record_list_too_large
+    return _refusal_of_client(batches, headers, config, wall_ms) if origin is Origin.CLIENT else ErrorCode.none
+
+
+def _refusal_of_client(batches: bytearray, headers: list[BatchHeader], config: LogConfig, wall_ms: int) -> ErrorCode:
+    header = headers[0]
+    if len(batches) > config.max_message_bytes:
+        return ErrorCode.message_too_large
+    if (
+        len(headers) != 1
+        or header.base_offset != 0
+        or header.attributes & CONTROL
+        or header.record_count != header.last_offset_delta + 1
+        or (header.producer_id >= 0 and header.base_sequence < 0)
+    ):
+        return ErrorCode.invalid_record
+    latest = wall_ms + config.message_timestamp_after_max_ms
+    if header.max_timestamp > latest and config.timestamp_type != LOG_APPEND_TIME:
+        return ErrorCode.invalid_timestamp
+    return _refusal_of_compacted(batches, header) if config.is_compacted else ErrorCode.none
+
+
+def _refusal_of_compacted(batches: bytearray, header: BatchHeader) -> ErrorCode:
+    try:
+        records = decode_records(batches, 0, header)
+    except WireError:
+        return ErrorCode.corrupt_message
+    return ErrorCode.invalid_record if any(record.key is None for record in records) else ErrorCode.none
+
+
+def stamp(
+    batches: bytearray,
+    headers: list[BatchHeader],
+    *,
+    base_offset: Offset,
+    leader_epoch: LeaderEpoch,
+    append_time: int,
+) -> list[BatchHeader]:
+    """Write offsets, leader epoch and, unless -1, the append time into the batches; returns the headers as they are."""
+    position = 0
+    stamped = []
+    for header in headers:
+        patch(batches, position, base_offset, leader_epoch)
+        if append_time >= 0:
+            set_log_append_time(batches, position, append_time)
+        header = read_header(batches, position)
+        stamped.append(header)
+        base_offset = header.next_offset
+        position += header.batch_length + LENGTH_OVERHEAD
+    return stamped

@@ -1,0 +1,63 @@
+"""Walks over the record batches of a segment file.
+
+``walk`` looks at headers only and believes them; ``scan`` reads every byte and believes the CRC-32C. Knows no index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from einmal.log.disk import File
+from einmal.wire.errors import CorruptBatch, Truncated
+from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
+
+_WALK_BYTES: Final = 4096
+"""A page: one read for many small batches, little waste for large ones."""
+_SCAN_BYTES: Final = 1 << 20
+
+
+def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of the whole batches from ``position``, where one begins, to before ``end``.
+
+    Raises CorruptBatch where there is no header, or offsets do not rise.
+    """
+    chunk, chunk_position, expected = b"", position, -1
+    while end - position >= HEADER_SIZE:
+        at = position - chunk_position
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_position, at = file.read(position, min(_WALK_BYTES, end - position)), position, 0
+        header = peek_header(chunk, at)
+        following = position + header.size
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise CorruptBatch(f"offset {header.base_offset} at position {position}")
+        if following > end:
+            return
+        yield position, header
+        expected = header.next_offset
+        position = following
+
+
+def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """As ``walk``, but each batch is validated. Raises CorruptBatch or Truncated at the first that is not valid."""
+    chunk, chunk_position, expected = b"", position, -1
+    while position < end:
+        at = position - chunk_position
+        try:
+            header = read_header(chunk, at)
+        except Truncated:
+            if at == 0 and len(chunk) >= end - position:
+                raise
+            # The length is not checked yet; a batch longer than the rest of the file fails on the second look.
+            needed = peek_header(chunk, at).size if at + HEADER_SIZE <= len(chunk) else 0
+            chunk = file.read(position, min(max(_SCAN_BYTES, needed), end - position))
+            chunk_position = position
+            if not chunk:
+                raise
+            continue
+        validate(chunk, at, header)
+        if header.base_offset < expected:
+            raise CorruptBatch(f"offset {header.base_offset} at position {position}")
+        yield position, header
+        expected = header.next_offset
+        position += header.size

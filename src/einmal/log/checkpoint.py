@@ -1,0 +1,121 @@
+"""What is proved to be on disk: ``recovery-checkpoint``, and how a new one is made.
+
+A checkpoint says how much of each segment has been flushed, and the size and CRC-32C of every file that was derived
+from it (indexes, leader epochs). Recovery reads the log from there on only, and believes a derived file only if it is
+the one that the checkpoint means; so those need no flush of their own. Without a checkpoint, or with a broken one,
+all is rebuilt from the log.
+
+The order matters: batches are flushed, then the derived files are written, then the checkpoint replaces the last one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from google_crc32c import value as crc32c
+
+from einmal.log.disk import Disk
+from einmal.log.segment import IndexWrite, Segment, SegmentSummary, Stored, StoredIndexes
+from einmal.types import Offset
+
+FILE_NAME: Final = "recovery-checkpoint"
+_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The content of the file. The recovery point is the end of the last segment named."""
+
+    log_start_offset: Offset
+    segments: tuple[SegmentSummary, ...]
+    leader_epochs: Stored
+
+    def encode(self) -> bytes:
+        segments = [
+            [*segment[:-1], *(number for stored in segment.stored for number in stored)] for segment in self.segments
+        ]
+        fields = {
+            "version": _VERSION,
+            "log_start_offset": self.log_start_offset,
+            "leader_epochs": self.leader_epochs,
+            "segments": segments,
+        }
+        text = json.dumps(fields, separators=(",", ":")).encode()
+        return b"%08x\n%s\n" % (crc32c(text), text)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Summary:
+        """Raises ValueError when the file is not whole."""
+        crc, _, text = data.partition(b"\n")
+        text = text.removesuffix(b"\n")
+        if crc != b"%08x" % crc32c(text):
+            raise ValueError("not a recovery checkpoint")
+        fields: dict[str, Any] = json.loads(text)
+        if fields["version"] != _VERSION:
+            raise ValueError("a recovery checkpoint of another version")
+        return cls(
+            Offset(fields["log_start_offset"]),
+            tuple(_segment_summary(numbers) for numbers in fields["segments"]),
+            Stored(*fields["leader_epochs"]),
+        )
+
+
+def _segment_summary(numbers: list[int]) -> SegmentSummary:
+    base, size, end, max_timestamp, max_timestamp_offset, *stored = numbers
+    indexes = StoredIndexes(Stored(*stored[0:2]), Stored(*stored[2:4]), Stored(*stored[4:6]))
+    return SegmentSummary(Offset(base), size, Offset(end), max_timestamp, Offset(max_timestamp_offset), indexes)
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A log at one moment, to be stored while the log goes on."""
+
+    disk: Disk
+    directory: PurePosixPath
+    unflushed: tuple[Segment, ...]
+    index_writes: tuple[IndexWrite, ...]
+    files: tuple[tuple[PurePosixPath, bytes], ...]
+    """Small derived files to be written anew: snapshots, leader epochs."""
+    summary: Summary
+    snapshots: tuple[Offset, ...]
+    is_stored: bool = False
+
+    @property
+    def end_offset(self) -> Offset:
+        """The recovery point."""
+        return self.summary.segments[-1].end_offset
+
+    def store(self) -> None:
+        """Flush and write; blocking. Raises OSError: then nothing that was not flushed before may count as flushed."""
+        for segment in self.unflushed:
+            segment.sync()
+        for path, position, data in self.index_writes:
+            write_from(self.disk, path, position, data)
+        for path, data in self.files:
+            write_from(self.disk, path, 0, data)
+        self.disk.sync_directory(self.directory)
+        self.disk.write_file(self.directory / FILE_NAME, self.summary.encode())
+        self.is_stored = True
+
+
+def write_from(disk: Disk, path: PurePosixPath, position: int, data: bytes) -> None:
+    """Make a file that is not flushed: its first ``position`` bytes, then ``data``. Raises OSError."""
+    file = disk.open(path, create=True)
+    try:
+        if file.size() > position:
+            file.truncate(position)
+        if data:
+            file.append(data)
+    finally:
+        file.close()
+
+
+def load(disk: Disk, directory: PurePosixPath) -> Summary | None:
+    """The checkpoint of a partition's folder; None when there is none that can be believed."""
+    try:
+        return Summary.decode(disk.read_file(directory / FILE_NAME))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,619 @@
+"""One partition's log: what is appended is validated against the producer state, written, and can be read back.
+
+Synchronous, for one event loop; only ``flush`` and ``Checkpoint.store`` may run in another thread meanwhile, one at a
+time. Knows no replica, no coordinator and no network. Expected refusals are error codes in the result.
+
+Invariants: log start offset <= last stable offset <= high watermark <= log end offset. State changes only after the
+bytes are written. After an I/O error other than a full disk the log is offline: what the disk holds is then unknown,
+and only recovery may say.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from einmal.log import checkpoint, leader_epochs, partition_metadata
+from einmal.log.aborted_index import AbortedTransaction
+from einmal.log.admission import error_of_invalid, refusal, stamp, validated_headers
+from einmal.log.checkpoint import Checkpoint
+from einmal.log.config import LOG_APPEND_TIME, LogConfig
+from einmal.log.disk import Disk
+from einmal.log.errors import LogCorruption
+from einmal.log.producer_state import BatchMetadata, Origin, ProducerStates, VerificationGuard
+from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
+from einmal.log.retention import expired_segments
+from einmal.log.segment import LOG, SNAPSHOT, BatchPlace, Segment, Stored, file_name
+from einmal.types import (
+    NO_OFFSET,
+    ErrorCode,
+    Instant,
+    LeaderEpoch,
+    Offset,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+from einmal.wire.control_batch import encode_marker
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import (
+    CONTROL,
+    LENGTH_OVERHEAD,
+    BatchHeader,
+    decode_records,
+)
+
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+_FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
+_CHECKPOINT_BYTES: Final = 64 << 20
+_CHECKPOINT_BATCHES: Final = 20_000
+"""After so much a checkpoint is due: recovery of one partition then takes a fraction of a second."""
+_WARM_SEGMENTS: Final = 2
+"""Old segments whose indexes stay in memory after a read."""
+_ROLL_SNAPSHOTS: Final = 2
+"""Snapshots taken at a roll that may wait in memory for the next checkpoint."""
+
+
+class AppendResult(NamedTuple):
+    """``base_offset`` and ``last_offset`` are -1 with an error; ``log_append_time`` is -1 under CreateTime."""
+
+    error: ErrorCode
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time: int
+    log_start_offset: Offset
+    is_duplicate: bool = False
+
+
+class TimestampOffset(NamedTuple):
+    """The answer to a search by time."""
+
+    offset: Offset
+    timestamp: int
+    leader_epoch: LeaderEpoch
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: PurePosixPath,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        now: Instant,
+        topic_id: UUID | None,
+    ) -> None:
+        recovered = recover(disk, directory, config, now)
+        self._disk = disk
+        self._directory = directory
+        self._now = now
+        self.config = config
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.producers: ProducerStates = recovered.producers
+        """Replaced, not changed, when the log is truncated."""
+        self._epochs = recovered.epochs
+        self._segments = recovered.segments
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        self._log_start_offset = recovered.log_start_offset
+        self._high_watermark = recovered.log_start_offset
+        self._flushed_offset = recovered.flushed_offset
+        self._snapshots = recovered.snapshots
+        self._roll_snapshots: dict[Offset, bytes] = {}
+        self._stored_epochs = recovered.stored_epochs
+        self._unstored_bytes = self._active.end_offset - self._flushed_offset
+        self._unstored_batches = 0
+        self._has_changed = True
+        self._names_changed = True
+        self._start_moved = False
+        self._is_busy = False
+        self._is_offline = False
+        self._retired: list[Segment] = []
+        self._warm: list[Segment] = []
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: PurePosixPath,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        now: Instant,
+        *,
+        topic_id: UUID | None = None,
+    ) -> PartitionLog:
+        """Recover the log in ``directory``, which is made when it is not there. Raises LogCorruption or OSError."""
+        disk.make_directory(directory)
+        path = directory / partition_metadata.FILE_NAME
+        if topic_id is not None:
+            if not disk.exists(path):
+                checkpoint.write_from(disk, path, 0, partition_metadata.encode(topic_id))
+        elif disk.exists(path):
+            try:
+                topic_id = partition_metadata.decode(disk.read_file(path))
+            except ValueError as error:
+                raise LogCorruption(f"{path}: {error}") from error
+        log = cls(disk, directory, topic_partition, config, now, topic_id)
+        if config.flush_each:
+            log.flush()
+            log.mark_flushed(log.log_end_offset)
+        return log
+
+    # --- where it is -----------------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return self._active.end_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it no transaction is undecided: what a ``read_committed`` reader may see."""
+        first_unstable = self.producers.first_unstable_offset
+        if first_unstable is None or first_unstable >= self._high_watermark:
+            return self._high_watermark
+        return max(first_unstable, self._log_start_offset)
+
+    @property
+    def flushed_offset(self) -> Offset:
+        return self._flushed_offset
+
+    @property
+    def is_offline(self) -> bool:
+        return self._is_offline
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        return self._epochs.latest
+
+    def size(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def advance_high_watermark(self, offset: Offset) -> None:
+        assert self._high_watermark <= offset <= self.log_end_offset, "the high watermark only moves up"
+        self._high_watermark = offset
+        self.producers.advance_high_watermark(offset)
+
+    # --- appending -------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        batches: bytearray,
+        *,
+        leader_epoch: LeaderEpoch,
+        now: Instant,
+        origin: Origin = Origin.CLIENT,
+        verification: VerificationGuard | None = None,
+    ) -> AppendResult:
+        """Validate and write whole batches; their offset and leader epoch are written into ``batches``.
+
+        A client's append is one batch. Replicated batches keep the offsets and epochs that they have.
+        """
+        if self._is_offline:
+            return self._refuse(ErrorCode.kafka_storage_error)
+        try:
+            headers = validated_headers(batches)
+        except WireError:
+            return self._refuse(error_of_invalid(batches))
+        end = self.log_end_offset
+        error = refusal(batches, headers, origin, self.config, log_end_offset=end, wall_ms=now.wall_ms)
+        if error is not ErrorCode.none:
+            return self._refuse(error)
+        for header in headers:
+            if header.producer_id >= 0 and not header.attributes & CONTROL:
+                verdict = self.producers.check(header, origin, verification)
+                if isinstance(verdict, BatchMetadata):
+                    return self._duplicate(verdict)
+                if verdict is not ErrorCode.none:
+                    return self._refuse(verdict)
+        return self._write(batches, headers, leader_epoch, now, origin)
+
+    def append_marker(
+        self,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        leader_epoch: LeaderEpoch,
+        now: Instant,
+        transaction_version: TransactionVersion,
+    ) -> AppendResult:
+        """End the producer's transaction here. A marker without a transaction is written too, as it fences."""
+        if self._is_offline:
+            return self._refuse(ErrorCode.kafka_storage_error)
+        error = self.producers.check_marker(producer, coordinator_epoch, transaction_version)
+        if error is not ErrorCode.none:
+            return self._refuse(error)
+        marker = encode_marker(
+            *producer, committed=committed, coordinator_epoch=coordinator_epoch, timestamp=now.wall_ms
+        )
+        batches = bytearray(marker)
+        return self._write(batches, validated_headers(batches), leader_epoch, now, Origin.COORDINATOR)
+
+    def _write(
+        self, batches: bytearray, headers: list[BatchHeader], leader_epoch: LeaderEpoch, now: Instant, origin: Origin
+    ) -> AppendResult:
+        self._now = now
+        append_time = -1
+        if origin is not Origin.REPLICATION:
+            if self.config.timestamp_type == LOG_APPEND_TIME:
+                append_time = now.wall_ms
+            headers = stamp(
+                batches,
+                headers,
+                base_offset=self.log_end_offset,
+                leader_epoch=leader_epoch,
+                append_time=append_time,
+            )
+        places = [BatchPlace(header.size, header.last_offset, header.max_timestamp) for header in headers]
+        try:
+            if self._must_roll(places):
+                self._roll()
+            self._active.append(batches, places)
+        except OSError as error:
+            return self._storage_error(error)
+        self._unstored_bytes += len(batches)
+        self._unstored_batches += len(headers)
+        self._has_changed = True
+        position = 0
+        for header in headers:
+            if header.partition_leader_epoch != self._epochs.latest:
+                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                if header.attributes & CONTROL:
+                    view = memoryview(batches)[position : position + header.size]
+                    aborted = replay_control_batch(self.producers, view, header, now)
+                    if aborted is not None:
+                        self._active.aborted_index.append(aborted)
+                else:
+                    self.producers.replay_batch(header, header.base_offset, header.last_offset, now)
+            position += header.batch_length + LENGTH_OVERHEAD
+        first, last = headers[0], headers[-1]
+        return AppendResult(
+            ErrorCode.none, first.base_offset, last.last_offset, append_time, self._log_start_offset, False
+        )
+
+    def _must_roll(self, places: list[BatchPlace]) -> bool:
+        active = self._active
+        if not active.size:
+            return False
+        config = self.config
+        if active.size + sum(place.size for place in places) > config.segment_bytes:
+            return True
+        if places[-1].last_offset - active.base_offset > _RELATIVE_OFFSET_MAX:
+            return True
+        first_timestamp = active.first_timestamp
+        return first_timestamp is not None and places[0].max_timestamp - first_timestamp > config.segment_ms
+
+    def _roll(self) -> None:
+        """Begin a new segment. Raises OSError."""
+        base = self.log_end_offset
+        segment = Segment.create(self._disk, self._directory, base, self.config.index_interval_bytes)
+        self._names_changed = self._has_changed = True
+        self._roll_snapshots[base] = self.producers.encode_snapshot()
+        if len(self._roll_snapshots) > _ROLL_SNAPSHOTS:
+            del self._roll_snapshots[next(iter(self._roll_snapshots))]
+        self._segments.append(segment)
+        self._bases.append(base)
+        self._active = segment
+
+    def _refuse(self, error: ErrorCode) -> AppendResult:
+        return AppendResult(error, NO_OFFSET, NO_OFFSET, -1, self._log_start_offset)
+
+    def _duplicate(self, original: BatchMetadata) -> AppendResult:
+        return AppendResult(
+            ErrorCode.none,
+            original.first_offset,
+            original.last_offset,
+            original.timestamp,
+            self._log_start_offset,
+            is_duplicate=True,
+        )
+
+    def _storage_error(self, error: OSError) -> AppendResult:
+        # With a full disk nothing was written, so the log may go on once there is room.
+        if error.errno not in _FULL_DISK:
+            self._is_offline = True
+        return self._refuse(ErrorCode.kafka_storage_error)
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, offset: Offset, max_bytes: int, *, below: Offset, min_one: bool = True) -> bytes:
+        """Whole batches of one segment, from the one that holds ``offset``, none of which reaches ``below``.
+
+        At most ``max_bytes``, but with ``min_one`` at least one batch. Empty when there is nothing to read. Raises
+        LogCorruption for bytes that are not the batches that were written, or OSError.
+        """
+        below = min(below, self.log_end_offset)
+        number = bisect_right(self._bases, offset) - 1
+        if offset >= below or number < 0:
+            return b""
+        segment = self._segments[number]
+        while segment.end_offset <= offset:
+            # Compaction may have emptied the end of a segment.
+            number += 1
+            segment = self._segments[number]
+        data = segment.read(offset, max_bytes, below, min_one)
+        if segment is not self._active:
+            self._keep_warm(segment)
+        return data
+
+    def _keep_warm(self, segment: Segment) -> None:
+        if segment in self._warm:
+            return
+        self._warm.append(segment)
+        if len(self._warm) > _WARM_SEGMENTS:
+            self._warm.pop(0).forget_indexes()
+
+    def aborted_transactions(self, first: Offset, end: Offset) -> list[AbortedTransaction]:
+        """The aborted transactions with records between ``first`` and before ``end``, by first offset.
+
+        Those whose marker is in a later segment are among them.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self._segments[max(0, bisect_right(self._bases, first) - 1) :]:
+            if segment.aborted_index.collect(first, end, found):
+                break
+        return sorted(found, key=lambda transaction: transaction.first_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record that is not older than ``timestamp``. Raises LogCorruption or OSError."""
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp or segment.end_offset <= self._log_start_offset:
+                continue
+            start = max(segment.time_index.lookup(timestamp), self._log_start_offset)
+            found = self._search(segment, start, timestamp)
+            if found is not None:
+                return found
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of all."""
+        latest = max((segment.max_timestamp for segment in self._segments), default=-1)
+        return self.offset_for_timestamp(latest) if latest >= 0 else None
+
+    def _search(self, segment: Segment, start: Offset, timestamp: int) -> TimestampOffset | None:
+        for position, header in segment.walk(segment.position_of(start)):
+            if header.max_timestamp < timestamp:
+                continue
+            data = segment.read(header.base_offset, header.size, segment.end_offset, True)
+            try:
+                records = decode_records(data, 0, header)
+            except WireError as error:
+                raise LogCorruption(f"{segment.path(LOG)}: {error} at {position}") from error
+            for record in records:
+                if record.timestamp >= timestamp and record.offset >= start:
+                    return TimestampOffset(record.offset, record.timestamp, header.partition_leader_epoch)
+        return None
+
+    def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch here that is not above ``epoch``, and where it ends (KIP-101, KIP-279); else (-1, -1)."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_of(self, offset: Offset) -> LeaderEpoch:
+        """The leader epoch that ``offset`` belongs to; -1 when unknown."""
+        return self._epochs.epoch_of(offset)
+
+    # --- shrinking -------------------------------------------------------------------------------------------
+
+    def retain(self, now: Instant) -> int:
+        """Forget idle producers and delete old segments, as far as the high watermark; returns how many went.
+
+        Raises OSError.
+        """
+        self._now = now
+        self.producers.expire(now, self.config.producer_id_expiration_ms)
+        count = expired_segments(
+            self._segments,
+            self.config,
+            wall_ms=now.wall_ms,
+            log_start_offset=self._log_start_offset,
+            limit=self._high_watermark,
+        )
+        if count == len(self._segments):
+            self._guarded(self._roll)
+        if count:
+            self._delete(count)
+        if self._retired and not self._is_busy:
+            self._guarded(self._remove_retired)
+        return count
+
+    def delete_records_before(self, offset: Offset) -> None:
+        """Move the log start offset up (DeleteRecords); survives a crash once a checkpoint is stored, which is due."""
+        assert offset <= self._high_watermark, "records may be deleted below the high watermark only"
+        if offset > self._log_start_offset:
+            self._start_at(offset)
+            self._start_moved = True
+
+    def _start_at(self, offset: Offset) -> None:
+        self._log_start_offset = max(self._log_start_offset, offset)
+        self._high_watermark = max(self._high_watermark, self._log_start_offset)
+        self._epochs.advance_start(self._log_start_offset)
+        self._has_changed = True
+
+    def _delete(self, count: int) -> None:
+        gone, self._segments, self._bases = self._segments[:count], self._segments[count:], self._bases[count:]
+        self._warm = [segment for segment in self._warm if segment not in gone]
+        self._start_at(self._segments[0].base_offset)
+        # Not removed at once: a flush in another thread may still hold their files.
+        self._retired += gone
+
+    def _remove_retired(self) -> None:
+        while self._retired:
+            self._retired[0].remove()
+            del self._retired[0]
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Cut off all that is at or after ``offset``, as a follower does. Raises OSError or LogCorruption.
+
+        The high watermark falls with it. Not while a flush or a checkpoint is under way.
+        """
+        assert not self._is_busy, "no truncation during a flush"
+        if offset >= self.log_end_offset:
+            return
+        self._guarded(lambda: self._truncate(max(offset, self._segments[0].base_offset)))
+
+    def _truncate(self, offset: Offset) -> None:
+        kept = max(1, bisect_right(self._bases, offset))
+        # First a checkpoint that knows nothing of what goes, so that after a crash in between it contradicts nothing.
+        before = tuple(segment.summary(segment.stored) for segment in self._segments[: kept - 1])
+        summary = checkpoint.Summary(self._log_start_offset, before, self._stored_epochs)
+        self._disk.write_file(self._directory / checkpoint.FILE_NAME, summary.encode())
+        for segment in reversed(self._segments[kept:]):
+            segment.remove()
+        self._segments, self._bases = self._segments[:kept], self._bases[:kept]
+        self._active = self._segments[-1]
+        self._active.truncate_to(offset)
+        end = self.log_end_offset
+        self._log_start_offset = min(self._log_start_offset, end)
+        self._high_watermark = min(self._high_watermark, end)
+        self._flushed_offset = min(self._flushed_offset, end)
+        self._epochs.truncate_to(end)
+        self._reload_producers()
+        self._store_checkpoint()
+
+    def _reload_producers(self) -> None:
+        recovered = Recovered(
+            segments=self._segments,
+            log_start_offset=self._log_start_offset,
+            flushed_offset=self._flushed_offset,
+            epochs=self._epochs,
+            producers=ProducerStates(),
+            snapshots=self._snapshots,
+            aborted_from={segment.base_offset: segment.end_offset for segment in self._segments},
+        )
+        load_state(self._disk, self._directory, self.config, recovered, self._now)
+        self.producers, self._snapshots = recovered.producers, recovered.snapshots
+        self.producers.advance_high_watermark(self._high_watermark)
+        self._roll_snapshots.clear()
+        self._warm.clear()
+
+    # --- durability ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make what was appended before the call survive a power cut. Blocking: may run in another thread.
+
+        Then ``mark_flushed`` with the log end offset from before the call. Raises OSError: the log is offline, for
+        nobody knows what the disk has dropped.
+        """
+        assert not self._is_busy, "one flush or checkpoint at a time"
+        self._is_busy = True
+        try:
+            self._guarded(self._flush_now)
+        finally:
+            self._is_busy = False
+
+    def _flush_now(self) -> None:
+        for segment in [segment for segment in self._segments if segment.is_dirty]:
+            segment.sync()
+        if self._names_changed:
+            self._names_changed = False
+            self._disk.sync_directory(self._directory)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        if self._is_offline:
+            raise OSError(errno.EIO, f"{self.topic_partition} is offline")
+        try:
+            work()
+        except OSError:
+            self._is_offline = True
+            raise
+
+    def mark_flushed(self, offset: Offset) -> None:
+        self._flushed_offset = max(self._flushed_offset, offset)
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether recovery would have so much to read that a checkpoint is worth its flush."""
+        return (
+            self._start_moved
+            or self._unstored_bytes >= _CHECKPOINT_BYTES
+            or self._unstored_batches >= _CHECKPOINT_BATCHES
+            or bool(self._roll_snapshots)
+        )
+
+    def begin_checkpoint(self) -> Checkpoint:
+        """The log as it is now. Its ``store`` may run in another thread; then comes ``finish_checkpoint``."""
+        assert not self._is_busy, "one flush or checkpoint at a time"
+        self._is_busy = True
+        writes, summaries = [], []
+        for segment in self._segments:
+            index_writes, stored = segment.index_writes()
+            writes += index_writes
+            summaries.append(segment.summary(stored))
+        end = self.log_end_offset
+        epochs = self._epochs.encode()
+        snapshots = {**self._roll_snapshots, end: self.producers.encode_snapshot()}
+        files = [(self._directory / file_name(offset, SNAPSHOT), data) for offset, data in snapshots.items()]
+        if Stored.of(epochs) != self._stored_epochs:
+            files.append((self._directory / leader_epochs.FILE_NAME, epochs))
+        self._unstored_bytes = self._unstored_batches = 0
+        self._has_changed = self._names_changed = self._start_moved = False
+        self._roll_snapshots.clear()
+        return Checkpoint(
+            disk=self._disk,
+            directory=self._directory,
+            unflushed=tuple(segment for segment in self._segments if segment.is_dirty),
+            index_writes=tuple(writes),
+            files=tuple(files),
+            summary=checkpoint.Summary(self._log_start_offset, tuple(summaries), Stored.of(epochs)),
+            snapshots=tuple(snapshots),
+        )
+
+    def finish_checkpoint(self, stored: Checkpoint) -> None:
+        """``stored`` is on disk; or its ``store`` has failed, and ``is_stored`` is false: then the log is offline."""
+        self._is_busy = False
+        if not stored.is_stored:
+            self._is_offline = True
+            return
+        summary = stored.summary
+        segments = {segment.base_offset: segment for segment in self._segments}
+        for known in summary.segments:
+            if known.base_offset in segments:
+                segments[known.base_offset].stored = known.stored
+        for segment in self._segments[:-1]:
+            if segment not in self._warm:
+                segment.forget_indexes()
+        self._stored_epochs = summary.leader_epochs
+        self.mark_flushed(stored.end_offset)
+        self._sweep_snapshots(stored.snapshots)
+
+    def _sweep_snapshots(self, added: tuple[Offset, ...]) -> None:
+        """Of the snapshots keep the newest and those at the beginning of a segment."""
+        newest = max(added)
+        known = sorted({*self._snapshots, *added})
+        self._snapshots = [offset for offset in known if offset == newest or offset in self._bases]
+        for offset in known:
+            if offset not in self._snapshots:
+                path = self._directory / file_name(offset, SNAPSHOT)
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+
+    def _store_checkpoint(self) -> None:
+        current = self.begin_checkpoint()
+        try:
+            current.store()
+        finally:
+            self.finish_checkpoint(current)
+
+    def close(self, clean: bool = True) -> None:
+        """Close the files; ``clean``: with a checkpoint first, so that nothing has to be recovered. Raises OSError."""
+        try:
+            if clean and not self._is_offline and self._has_changed:
+                self._guarded(self._store_checkpoint)
+        finally:
+            for segment in [*self._segments, *self._retired]:
+                segment.close()

@@ -1,0 +1,447 @@
+"""One segment: a ``.log`` file of record batches, and its three indexes.
+
+While it grows, the indexes live in memory; they are stored at checkpoints (``checkpoint.py``) and loaded again when
+an old segment is read. Stored bytes are used only if they are what the checkpoint says: else they are rebuilt from the
+batches. Every byte is validated once before it is served: when it is appended, scanned by recovery, or first read.
+Knows no producer and no high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple, TypeVar
+
+from google_crc32c import extend as extend_crc
+from google_crc32c import value as crc32c
+
+from einmal.log.aborted_index import ENTRY_SIZE as ABORTED_ENTRY_SIZE
+from einmal.log.aborted_index import AbortedIndex
+from einmal.log.batches import walk
+from einmal.log.disk import Buffer, Disk, File
+from einmal.log.errors import LogCorruption
+from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
+from einmal.log.offset_index import OffsetIndex
+from einmal.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from einmal.log.time_index import TimeIndex
+from einmal.types import Offset, Position
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+ABORTED_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+
+_INDEXES: Final = (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX)
+_KNOWN_POSITIONS: Final = 64
+_VERIFIED_RANGES: Final = 16
+
+T = TypeVar("T")
+
+
+def file_name(offset: Offset, suffix: str) -> str:
+    """Kafka's name of a segment's file: the base offset in 20 digits."""
+    return f"{offset:020d}{suffix}"
+
+
+class Stored(NamedTuple):
+    """How much of an index file is proved to be right, and its CRC-32C."""
+
+    size: int
+    crc: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Stored:
+        return cls(len(data), crc32c(data))
+
+
+NOTHING_STORED: Final = Stored(0, 0)
+
+
+class StoredIndexes(NamedTuple):
+    offsets: Stored = NOTHING_STORED
+    times: Stored = NOTHING_STORED
+    aborted: Stored = NOTHING_STORED
+
+
+class IndexWrite(NamedTuple):
+    """Bytes that make an index file complete: keep its first ``position`` bytes, then ``data``."""
+
+    path: PurePosixPath
+    position: int
+    data: bytes
+
+
+class SegmentSummary(NamedTuple):
+    """A segment as a checkpoint knows it."""
+
+    base_offset: Offset
+    size: int
+    end_offset: Offset
+    max_timestamp: int
+    max_timestamp_offset: Offset
+    stored: StoredIndexes
+
+
+class BatchPlace(NamedTuple):
+    """What the indexes want to know of a batch that is appended; its offsets are final."""
+
+    size: int
+    last_offset: Offset
+    max_timestamp: int
+
+
+class Segment:
+    __slots__ = (
+        "_bytes_since_entry",
+        "_directory",
+        "_disk",
+        "_file",
+        "_first_timestamp",
+        "_index_interval_bytes",
+        "_known",
+        "_offset_index",
+        "_time_index",
+        "_verified",
+        "aborted_index",
+        "base_offset",
+        "end_offset",
+        "is_dirty",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "size",
+        "stored",
+    )
+
+    def __init__(self, disk: Disk, directory: PurePosixPath, base_offset: Offset, index_interval_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size = 0
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.is_dirty = False
+        """Whether bytes may not have been flushed yet."""
+        self.stored = StoredIndexes()
+        self.aborted_index = AbortedIndex()
+        self._offset_index: OffsetIndex | None = OffsetIndex(base_offset)
+        self._time_index: TimeIndex | None = TimeIndex(base_offset)
+        self._file: File | None = None
+        self._first_timestamp: int | None = None
+        self._bytes_since_entry = 0
+        # Where some batches begin: a reader comes back at the offset at which its last read ended.
+        self._known: dict[Offset, int] = {}
+        self._verified: list[tuple[int, int]] = []
+
+    @classmethod
+    def create(cls, disk: Disk, directory: PurePosixPath, base_offset: Offset, index_interval_bytes: int) -> Segment:
+        """A new, empty segment. Raises OSError."""
+        segment = cls(disk, directory, base_offset, index_interval_bytes)
+        segment._file = disk.open(segment.path(LOG), create=True)
+        segment._file.truncate(0)
+        return segment
+
+    def path(self, suffix: str) -> PurePosixPath:
+        return self._directory / file_name(self.base_offset, suffix)
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path(LOG))
+        return self._file
+
+    def restore(self, summary: SegmentSummary) -> None:
+        """Take over what a checkpoint knows; the offset and time indexes are loaded when asked for."""
+        self.size = summary.size
+        self.end_offset = summary.end_offset
+        self.max_timestamp, self.max_timestamp_offset = summary.max_timestamp, summary.max_timestamp_offset
+        self.stored = summary.stored
+        self._offset_index = self._time_index = None
+
+    def summary(self, stored: StoredIndexes) -> SegmentSummary:
+        """The segment as it is now, with that much of its indexes stored."""
+        return SegmentSummary(
+            self.base_offset, self.size, self.end_offset, self.max_timestamp, self.max_timestamp_offset, stored
+        )
+
+    # --- growing ---------------------------------------------------------------------------------------------
+
+    def append(self, data: Buffer, batches: list[BatchPlace]) -> None:
+        """Write whole, validated batches. Raises OSError, and then nothing has changed."""
+        position = self.file.append(data)
+        assert position == self.size, "a segment has one writer"
+        self.is_dirty = True
+        self._include(position, batches)
+
+    def adopt(self, position: int, header: BatchHeader) -> None:
+        """A valid batch was found in the file by recovery, right after those known so far."""
+        assert position == self.size
+        self._include(position, [BatchPlace(header.size, header.last_offset, header.max_timestamp)])
+
+    def _include(self, position: int, batches: list[BatchPlace]) -> None:
+        for size, last_offset, max_timestamp in batches:
+            if max_timestamp > self.max_timestamp:
+                self.max_timestamp = max_timestamp
+                self.max_timestamp_offset = last_offset
+            if self._bytes_since_entry > self._index_interval_bytes:
+                self.offset_index.append(last_offset, Position(position))
+                self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+                self._bytes_since_entry = 0
+            self._bytes_since_entry += size
+            position += size
+        verified = self._verified
+        if verified and verified[-1][1] == self.size:
+            verified[-1] = (verified[-1][0], position)
+        else:
+            verified.append((self.size, position))
+        self.size = position
+        self.end_offset = Offset(batches[-1].last_offset + 1)
+
+    def sync(self) -> None:
+        """Flush; blocking. Raises OSError."""
+        # Cleared first: an append of another thread meanwhile makes the segment dirty again.
+        self.is_dirty = False
+        self.file.sync()
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The largest timestamp of the first batch: a segment's age is counted from it. None: empty."""
+        if self._first_timestamp is None and self.size:
+            self._first_timestamp = peek_header(self.file.read(0, HEADER_SIZE)).max_timestamp
+        return self._first_timestamp
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def position_of(self, offset: Offset) -> int:
+        """Where the first batch begins that ends at or after ``offset``. Raises LogCorruption."""
+        if offset >= self.end_offset:
+            return self.size
+        known = self._known.get(offset)
+        if known is not None:
+            return known
+        return self._corruption_named(lambda: self._find(offset))
+
+    def _find(self, offset: Offset) -> int:
+        start, entry_offset = self.offset_index.lookup(offset)
+        for position, header in walk(self.file, start, self.size):
+            # The CRC does not cover a batch's offset: it is held against the index and the neighbours.
+            is_entry = position == start > 0
+            if header.base_offset < self.base_offset or (is_entry and header.last_offset != entry_offset):
+                raise LogCorruption(f"{self.path(LOG)}: offset {header.base_offset} at {position}")
+            if header.last_offset >= offset:
+                self._remember(header.base_offset, position)
+                return position
+        raise LogCorruption(f"{self.path(LOG)}: offset {offset} is missing")
+
+    def read(self, offset: Offset, max_bytes: int, below: Offset, min_one: bool) -> bytes:
+        """Whole batches from the one that holds ``offset``, none that reaches ``below`` or beyond.
+
+        At most ``max_bytes``, but with ``min_one`` at least one batch. Raises LogCorruption or OSError.
+        """
+        start = self.position_of(offset)
+        end = self.position_of(below)
+        next_offset = min(below, self.end_offset)
+        if end - start > max_bytes:
+            end, next_offset = self._corruption_named(lambda: self._boundary(start, start + max_bytes, min_one))
+        if end <= start:
+            return b""
+        data = self.file.read(start, end - start)
+        if not self._is_verified(start, end):
+            self._corruption_named(lambda: self._verify(data, start, end))
+        self._remember(next_offset, end)
+        return data
+
+    def _boundary(self, start: int, limit: int, min_one: bool) -> tuple[int, Offset]:
+        """The last end of a batch that is not above ``limit``, and the offset there."""
+        boundary = max(start, self.offset_index.floor(limit))
+        next_offset: Offset | None = None
+        for position, header in walk(self.file, boundary, self.size):
+            following = position + header.size
+            if following > limit:
+                if position == start and min_one:
+                    return following, header.next_offset
+                return position, header.base_offset
+            boundary, next_offset = following, header.next_offset
+        return boundary, next_offset or self.end_offset
+
+    def _remember(self, offset: Offset, position: int) -> None:
+        known = self._known
+        if offset not in known and len(known) >= _KNOWN_POSITIONS:
+            del known[next(iter(known))]
+        known[offset] = position
+
+    def _corruption_named(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except WireError as error:
+            raise LogCorruption(f"{self.path(LOG)}: {error}") from error
+
+    # --- validity --------------------------------------------------------------------------------------------
+
+    def _is_verified(self, start: int, end: int) -> bool:
+        return any(first <= start and end <= last for first, last in self._verified)
+
+    def _verify(self, data: bytes, start: int, end: int) -> None:
+        """Check batches that this process has not written: the CRC, and the offsets, which it does not cover."""
+        if len(data) != end - start:
+            raise LogCorruption(f"{self.path(LOG)}: {len(data)} bytes at {start}, not {end - start}")
+        position, expected = 0, self.base_offset
+        while position < len(data):
+            header = read_header(data, position)
+            validate(data, position, header)
+            if header.base_offset < expected:
+                raise LogCorruption(f"{self.path(LOG)}: offset {header.base_offset} at {start + position}")
+            position, expected = position + header.size, header.next_offset
+        following = peek_header(self.file.read(end, HEADER_SIZE)).base_offset if end < self.size else self.end_offset
+        if following < expected:
+            raise LogCorruption(f"{self.path(LOG)}: offset {following} at {end}")
+        self._mark_verified(start, end)
+
+    def _mark_verified(self, start: int, end: int) -> None:
+        apart = []
+        for first, last in self._verified:
+            if last < start or end < first:
+                apart.append((first, last))
+            else:
+                start, end = min(first, start), max(last, end)
+        apart.append((start, end))
+        # Forgetting one costs a second look later, nothing else.
+        self._verified = sorted(apart)[-_VERIFIED_RANGES:]
+
+    def walk(self, position: int = 0) -> list[tuple[int, BatchHeader]]:
+        """(position, header) of all batches from ``position``, where one begins. Raises LogCorruption."""
+        found = self._corruption_named(lambda: list(walk(self.file, position, self.size)))
+        if (found[-1][0] + found[-1][1].size if found else position) != self.size:
+            raise LogCorruption(f"{self.path(LOG)}: not a whole number of batches")
+        return found
+
+    # --- indexes ---------------------------------------------------------------------------------------------
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def forget_indexes(self) -> None:
+        """Free the memory of indexes that are stored and not growing."""
+        if self._offset_index is not None and len(self._offset_index) * OFFSET_ENTRY_SIZE == self.stored.offsets.size:
+            self._offset_index = self._time_index = None
+
+    def _load_indexes(self) -> None:
+        offsets = self._load(OFFSET_INDEX, self.stored.offsets)
+        times = self._load(TIME_INDEX, self.stored.times)
+        if offsets is None or times is None:
+            self._rebuild_indexes()
+            return
+        self._offset_index = OffsetIndex.decode(self.base_offset, offsets)
+        self._time_index = TimeIndex.decode(self.base_offset, times)
+        self._bytes_since_entry = self.size - self._offset_index.floor(self.size)
+
+    def load_aborted_index(self) -> bool:
+        """False: what is on disk is not what was stored, the caller has to replay the segment's markers."""
+        data = self._load(ABORTED_INDEX, self.stored.aborted)
+        if data is not None:
+            self.aborted_index = AbortedIndex.decode(data)
+        else:
+            self.stored = self.stored._replace(aborted=NOTHING_STORED)
+        return data is not None
+
+    def _load(self, suffix: str, stored: Stored) -> bytes | None:
+        if not stored.size:
+            return b""
+        try:
+            data = self._disk.read_file(self.path(suffix))[: stored.size]
+        except OSError:
+            return None
+        return data if len(data) == stored.size and crc32c(data) == stored.crc else None
+
+    def _rebuild_indexes(self) -> None:
+        """Make both indexes anew from the batches' headers."""
+        size, verified = self.size, self._verified
+        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._bytes_since_entry = 0
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        self.stored = StoredIndexes(aborted=self.stored.aborted)
+        batches = [BatchPlace(header.size, header.last_offset, header.max_timestamp) for _, header in self.walk()]
+        self.size = 0
+        if batches:
+            self._include(0, batches)
+        assert self.size == size
+        self._verified = verified
+
+    def index_writes(self) -> tuple[list[IndexWrite], StoredIndexes]:
+        """What is missing in the index files, and what will be stored once it is written."""
+        offsets, times, aborted = self.stored
+        parts = [(ABORTED_INDEX, aborted, self.aborted_index.encode(aborted.size // ABORTED_ENTRY_SIZE))]
+        if self._offset_index is not None and self._time_index is not None:
+            self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            parts = [
+                (OFFSET_INDEX, offsets, self._offset_index.encode(offsets.size // OFFSET_ENTRY_SIZE)),
+                (TIME_INDEX, times, self._time_index.encode(times.size // TIME_ENTRY_SIZE)),
+                *parts,
+            ]
+        writes = []
+        after = dict(zip(_INDEXES, self.stored, strict=True))
+        for suffix, stored, data in parts:
+            # Apache Kafka wants the first two files even when they are empty.
+            if data or (not stored.size and suffix != ABORTED_INDEX):
+                writes.append(IndexWrite(self.path(suffix), stored.size, data))
+            after[suffix] = Stored(stored.size + len(data), extend_crc(stored.crc, data))
+        return writes, StoredIndexes(*after.values())
+
+    # --- shrinking -------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Cut off the batches that end at or after ``offset``. Raises OSError or LogCorruption."""
+        position = self.position_of(offset)
+        kept = self.headers_between(self.offset_index.floor(position - 1), position)
+        self.cut(position)
+        self._known.clear()
+        self._verified = [(first, min(last, position)) for first, last in self._verified if first < position]
+        self.end_offset = kept[-1].next_offset if kept else self.base_offset
+        self.offset_index.truncate_to(self.end_offset)
+        self.time_index.truncate_to(self.end_offset)
+        self.aborted_index.truncate_to(self.end_offset)
+        self._bytes_since_entry = self.size - self.offset_index.floor(self.size)
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        for header in self.headers_between(self.position_of(self.max_timestamp_offset), position):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+        self.stored = StoredIndexes()
+
+    def headers_between(self, start: int, end: int) -> list[BatchHeader]:
+        return self._corruption_named(lambda: [header for _, header in walk(self.file, start, end)])
+
+    def cut(self, size: int) -> None:
+        """Make the file ``size`` bytes long, where a batch ends. Raises OSError."""
+        self.file.truncate(size)
+        self.size = size
+        self.is_dirty = True
+        self._first_timestamp = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Close, and delete the segment's files. Raises OSError."""
+        self.close()
+        # The log first: an index without its log is swept up when the partition is opened.
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX):
+            path = self.path(suffix)
+            if self._disk.exists(path):
+                self._disk.remove(path)
