@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from einmal.broker.partitions import Partition
-from einmal.log.partition_log import Origin
+from einmal.log.producer_state import Origin
 from einmal.metadata import records
 from einmal.metadata.controller import (
     ConfigChange,

@@ -16,9 +16,11 @@ from uuid import UUID
 from einmal.broker.cluster_metadata import ClusterMetadata, new_cluster_id
 from einmal.broker.config import BrokerConfig, ConfigError, Endpoint, parse_properties
 from einmal.broker.fetch_sessions import FetchSessions
+from einmal.broker.group_service import GroupService
 from einmal.broker.partitions import Partitions
 from einmal.broker.router import Router
 from einmal.broker.server import Server
+from einmal.broker.transaction_service import TransactionService
 from einmal.log.disk import Disk
 from einmal.metadata.records import BrokerEndpoint
 from einmal.seams import Clock, Listener, Network
@@ -40,6 +42,8 @@ class Node:
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.metadata = ClusterMetadata(self)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, random)
+        self.transactions = TransactionService(self)
+        self.groups = GroupService(self)
         self.router = Router(self)
         self.server = Server(self.router, config, clock)
         self._listener: Listener | None = None
@@ -67,6 +71,8 @@ class Node:
         await self.metadata.register((BrokerEndpoint("PLAINTEXT", host, port),))
         self.metadata.open_replicas()
         await self.partitions.flushed()
+        await self.groups.start()
+        await self.transactions.start()
         self.server.start()
         self._every(_CHECKPOINT_SECONDS, self.partitions.checkpoint)
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retain)
@@ -78,6 +84,8 @@ class Node:
         for chore in self._chores:
             chore.cancel()
         self.server.stop()
+        await self.transactions.stop()
+        await self.groups.stop()
         await self.partitions.close()
 
     def new_uuid(self) -> UUID:

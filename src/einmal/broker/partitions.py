@@ -20,11 +20,21 @@ from einmal.broker.config import BrokerConfig
 from einmal.log import partition_metadata
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
-from einmal.log.partition_log import AppendResult, Origin, PartitionLog, VerificationGuard
+from einmal.log.partition_log import AppendResult, PartitionLog
+from einmal.log.producer_state import Origin, VerificationGuard
 from einmal.metadata.image import TopicImage
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.seams import Clock
-from einmal.types import ErrorCode, Instant, IsolationLevel, LeaderEpoch, Offset, ProducerIdAndEpoch, TopicPartition
+from einmal.types import (
+    ErrorCode,
+    Instant,
+    IsolationLevel,
+    LeaderEpoch,
+    Offset,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +108,7 @@ class Partition:
         *,
         committed: bool,
         coordinator_epoch: int,
-        transaction_version: int,
+        transaction_version: TransactionVersion,
     ) -> AppendResult:
         """Append the marker that ends a transaction here. Refusals are in the result."""
         result = self.log.append_marker(

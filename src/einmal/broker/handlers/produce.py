@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.partitions import Partition
-from einmal.log.partition_log import AppendResult, VerificationGuard
+from einmal.log.partition_log import AppendResult
+from einmal.log.producer_state import VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
-from einmal.types import NO_OFFSET, ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition
+from einmal.types import NO_OFFSET, ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import (
@@ -32,6 +34,8 @@ from einmal.wire.record_batch import HEADER_SIZE, TRANSACTIONAL, read_header
 API_KEY: Final = 0
 VERSIONS: Final = Versions(3, 13, flexible=9)
 _ALL_REPLICAS: Final = -1
+_IMPLICIT_ADD: Final = 12
+"""From this version on a transactional write adds its partition to the transaction (TV2)."""
 _ATTRIBUTES_LOW_BYTE: Final = 22
 """Of the two attribute bytes of a batch, the one with the transactional bit."""
 
@@ -98,7 +102,9 @@ class _Answer:
                     continue
                 producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
                 guard = partition.log.producers.begin_verification(
-                    producer, header.base_sequence, 2 if self._version >= 12 else 1
+                    producer,
+                    header.base_sequence,
+                    TransactionVersion.TV_2 if self._version >= _IMPLICIT_ADD else TransactionVersion.TV_1,
                 )
                 if guard is not None:
                     unverified.append(_Unverified(partition.topic_partition, producer, guard))
@@ -207,7 +213,7 @@ class _Answer:
         timer = loop.call_later(max(0, self._request.timeout_ms) / 1000, expire)
         for waiting in self._waiting:
             future = waiting.partition.when_committed(waiting.offset)
-            future.add_done_callback(lambda future, waiting=waiting: committed(waiting, future))
+            future.add_done_callback(partial(committed, waiting))
         return done
 
     def _fail(self, waiting: _Waiting, error: ErrorCode) -> None:

@@ -1,0 +1,74 @@
+"""The command ``einmal``: its subcommands, their options, and nothing else.
+
+A subcommand imports what it needs when it runs: ``einmal --help`` must not wait for a broker's modules.
+Exit status: 0 done, 1 failed (with ``error:`` and ``hint:`` on stderr), 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import einmal
+
+app = typer.Typer(
+    name="einmal",
+    help="A Kafka-compatible log with exactly-once transactions, and an exactly-once pipeline on Apache Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"einmal {einmal.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def start(
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. Default: 9092.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of all data. Default: the user's data folder.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A broker setting under Kafka's name.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A server.properties file.")] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to say where the broker is.")] = Format.TEXT,
+) -> None:
+    """Start a broker in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
+    from einmal.cli import start as command
+
+    raise typer.Exit(
+        command.run(
+            port=port,
+            host=host,
+            data_dir=data_dir,
+            assignments=settings or [],
+            config_file=config,
+            as_json=output is Format.JSON,
+        )
+    )
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,273 @@
+"""``einmal start``: one broker process, from its options to its last flush.
+
+The only place that chooses the event loop, the real clock, network and disk, and real randomness. Where the broker is
+goes to stdout, everything that it has to say later to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import json
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import einmal
+
+# kio registers strategies with hypothesis wherever that is installed: 150 ms that a broker has no use for.
+sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
+from einmal.broker.config import (  # noqa: E402
+    BrokerConfig,
+    ConfigError,
+    Endpoint,
+    broker_config,
+    parse_assignments,
+    parse_properties,
+)
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+
+_LOCK_FILE: Final = ".lock"
+_INTERRUPTED: Final = 130
+_STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+
+
+class _StartError(Exception):
+    """What went wrong, in a sentence, and what to do about it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def run(
+    *,
+    port: int | None,
+    host: str | None,
+    data_dir: Path | None,
+    assignments: Sequence[str],
+    config_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Serve until a signal; the exit status."""
+    _set_up_logging()
+    try:
+        config = _config(port, host, data_dir, assignments, config_file)
+        with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(config, as_json))
+    except ConfigError as error:
+        return _fail(str(error), "see `einmal start --help`")
+    except _StartError as error:
+        return _fail(str(error), error.hint)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+def _fail(message: str, hint: str) -> int:
+    print(f"error: {message}\nhint: {hint}", file=sys.stderr)
+    return 1
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def _config(
+    port: int | None, host: str | None, data_dir: Path | None, assignments: Sequence[str], config_file: Path | None
+) -> BrokerConfig:
+    values: dict[str, str] = {}
+    if config_file is not None:
+        try:
+            values |= parse_properties(config_file.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise _StartError(f"cannot read {config_file}: {error}", "give the path of a server.properties") from error
+    values |= parse_assignments(assignments)
+    config, unknown = broker_config(values)
+    for key in unknown:
+        logging.warning("unknown setting %s is ignored", key)
+    if port is not None or host is not None:
+        told = config.listener
+        address = Endpoint(told.host if host is None else host, told.port if port is None else port)
+        config = replace(config, listeners=f"PLAINTEXT://{address}")
+    folder = data_dir or Path(config.log_dirs.split(",")[0] or _default_data_dir())
+    return replace(config, log_dirs=str(folder.expanduser().absolute()))
+
+
+def _default_data_dir() -> Path:
+    """Where the platform keeps a user's application data."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "einmal"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "einmal"
+    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "einmal"
+
+
+# --- the process -------------------------------------------------------------------------------------------------
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+class _lock:
+    """The data folder, kept from a second broker. Raises _StartError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = (self._folder / _LOCK_FILE).open("wb")
+        except OSError as error:
+            raise _StartError(
+                f"cannot write to {self._folder}: {error.strerror}", "choose another folder with --data-dir"
+            ) from error
+        try:
+            import fcntl
+        except ImportError:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _StartError(
+                f"another broker uses {self._folder}", "stop it, or choose another folder with --data-dir"
+            ) from error
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+async def _serve(config: BrokerConfig, as_json: bool) -> None:
+    from einmal.broker.node import Node
+    from einmal.log.disk import OsDisk
+    from einmal.log.errors import LogCorruption
+    from einmal.seams import SystemClock, TcpNetwork
+
+    stopping = asyncio.Event()
+    _on_signals(stopping)
+    node = Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random())
+    try:
+        await node.start()
+    except LogCorruption as error:
+        raise _StartError(str(error), "the data is damaged: restore it, or start with another --data-dir") from error
+    except OSError as error:
+        raise _explain(error, config) from error
+    _announce(node, as_json)
+    # What start-up made stays: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    await stopping.wait()
+    logging.info("stopping")
+    await node.stop()
+
+
+def _on_signals(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopping.set()
+        # The second one is for impatient people.
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def _explain(error: OSError, config: BrokerConfig) -> _StartError:
+    address = config.listener
+    if error.errno == errno.EADDRINUSE:
+        return _StartError(f"{address} is in use", "take another port with --port, or any free one with --port 0")
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) or isinstance(error, OSError) and error.errno is None:
+        return _StartError(f"cannot listen on {address}: {error}", "choose an address of this machine with --host")
+    if error.errno == errno.EACCES and error.filename is None:
+        return _StartError(f"no permission to listen on {address}", "take a port above 1023 with --port")
+    return _StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
+
+
+# --- what is said ------------------------------------------------------------------------------------------------
+
+_DURABILITY: Final = {
+    False: "page cache: survives kill -9; a power cut may lose the last writes (-X log.flush.interval.messages=1)",
+    True: "every write is on the disk before it is answered (log.flush.interval.messages=1)",
+}
+
+
+def _announce(node: Node, as_json: bool) -> None:
+    bootstrap = str(node.endpoint)
+    flush_each = node.config.flush_each
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "event": "ready",
+                    "bootstrap_servers": bootstrap,
+                    "cluster_id": node.metadata.cluster_id,
+                    "data_dir": node.config.log_dirs,
+                    "flush": "every_write" if flush_each else "page_cache",
+                    "pid": os.getpid(),
+                    "version": einmal.__version__,
+                }
+            ),
+            flush=True,
+        )
+        return
+    print(f"einmal {einmal.__version__}")
+    print(f"  listening on  {bootstrap}")
+    print(f"  cluster id    {node.metadata.cluster_id}")
+    print(f"  data          {node.config.log_dirs}")
+    print(f"  durability    {_DURABILITY[flush_each]}")
+    print(f"  try           export KAFKA_BROKERS={bootstrap}")
+    print(f"einmal is ready: bootstrap.servers={bootstrap}", flush=True)
+
+
+def _set_up_logging() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_ConsoleFormatter() if sys.stderr.isatty() else _JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_LOG_FIELDS}
+
+
+class _ConsoleFormatter(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return " ".join((super().format(record), *(f"{key}={value}" for key, value in _extras(record).items())))
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
