@@ -1,0 +1,74 @@
+"""One Fetch request to one broker, under topic names whatever the version says on the wire. Knows no positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from einmal.client.aio.cluster import DATA_LANE, Cluster
+from einmal.client.aio.connection import Disconnected
+from einmal.client.apis import ApiKey, choose_version
+from einmal.client.cluster_metadata import NO_TOPIC_ID
+from einmal.client.errors import error_for
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.errors import WireError
+from einmal.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from einmal.wire.primitives import Topic
+
+_BY_ID_SINCE: Final = 13
+
+
+class FetchLimits(NamedTuple):
+    isolation: IsolationLevel
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 52_428_800
+
+
+async def fetch(
+    cluster: Cluster,
+    node_id: int,
+    asked: Iterable[tuple[TopicPartition, FetchPartition]],
+    limits: FetchLimits,
+    *,
+    lane: str = DATA_LANE,
+) -> list[tuple[TopicPartition, FetchedPartition]]:
+    """The answer's partitions, without a fetch session. Raises Disconnected, or KafkaError for the whole request."""
+    partitions = list(asked)
+    connection = await cluster.connection(node_id, lane)
+    topics = cluster.metadata.topics
+    # The topic ids must be known: a topic may have been forgotten since it was asked for.
+    knows_ids = all(
+        each.topic in topics and topics[each.topic].topic_id != NO_TOPIC_ID for each, _partition in partitions
+    )
+    version = choose_version(connection.versions, ApiKey.FETCH, at_most=32_767 if knows_ids else _BY_ID_SINCE - 1)
+    names: dict[Topic, str] = {}
+    by_topic: dict[Topic, list[FetchPartition]] = {}
+    for (name, _index), partition in partitions:
+        topic: Topic = topics[name].topic_id if version >= _BY_ID_SINCE else name
+        names[topic] = name
+        by_topic.setdefault(topic, []).append(partition)
+    request = FetchRequest(
+        limits.max_wait_ms, limits.min_bytes, limits.max_bytes, int(limits.isolation), list(by_topic.items())
+    )
+    timeout = cluster.settings.request_timeout_ms + limits.max_wait_ms
+    answer = await connection.send(ApiKey.FETCH, version, (encode_fetch_request(version, request),), timeout)
+    try:
+        response = decode_fetch_response(version, answer.frame, answer.position)
+    except WireError as error:
+        connection.abort(str(error))
+        raise Disconnected(f"{connection.name}: {error}", was_sent=True) from error
+    if response.error_code is not ErrorCode.none:
+        raise error_for(response.error_code, f"Fetch at {connection.name}")
+    return [
+        (TopicPartition(names[topic], each.partition), each)
+        for topic, told in response.topics
+        if topic in names
+        for each in told
+    ]

@@ -1,0 +1,83 @@
+"""ListOffsets: the ends of partitions, and the offset of a time. Retried until a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from einmal.client.aio.cluster import Cluster, Retry, by_leader
+from einmal.client.aio.connection import Disconnected
+from einmal.client.apis import ApiKey
+from einmal.client.errors import error_for
+from einmal.client.records import OffsetAndTimestamp
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, *, deadline: int
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """For each partition the offset at LATEST, EARLIEST or the first record at or after a time in ms.
+
+    Under READ_COMMITTED the latest is the last stable offset. Where no record is that young the offset is -1.
+    """
+    retry = Retry(cluster, "ListOffsets", deadline)
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    while missing := {each: wanted[each] for each in wanted if each not in found}:
+        for each in missing:
+            await cluster.leader(each, deadline=deadline)
+        led, _leaderless = by_leader(cluster.metadata, missing)
+        code = ErrorCode.none
+        for node_id, partitions in led.items():
+            try:
+                response = await cluster.call(
+                    node_id, ApiKey.LIST_OFFSETS, _fields(cluster, partitions, wanted, isolation)
+                )
+            except Disconnected as error:
+                await retry.after_disconnect(error)
+                await cluster.refresh_soon()
+                continue
+            code = _take(response, found) or code
+        if code:
+            cluster.refresh_soon()
+            await retry.after_refusal(code)
+    return found
+
+
+def _fields(
+    cluster: Cluster,
+    partitions: list[TopicPartition],
+    wanted: Mapping[TopicPartition, int],
+    isolation: IsolationLevel,
+) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for each in partitions:
+        leader = cluster.metadata.leader(each)
+        epoch = -1 if leader is None else leader.leader_epoch
+        topics.setdefault(each.topic, []).append(
+            {"partition_index": each.partition, "current_leader_epoch": epoch, "timestamp": wanted[each]}
+        )
+    return {
+        "replica_id": -1,
+        "isolation_level": int(isolation),
+        "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
+    }
+
+
+def _take(response: Any, found: dict[TopicPartition, OffsetAndTimestamp]) -> ErrorCode:
+    """Keep what was found; the last retriable code, or none. Raises what no retry mends."""
+    last = ErrorCode.none
+    for topic in response.topics:
+        for partition in topic.partitions:
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
+            code = partition.error_code
+            if code is ErrorCode.none:
+                epoch = getattr(partition, "leader_epoch", -1)
+                found[topic_partition] = OffsetAndTimestamp(partition.offset, partition.timestamp, epoch)
+            elif code.retriable:
+                last = code
+            else:
+                raise error_for(code, f"ListOffsets of {topic_partition}")
+    return last

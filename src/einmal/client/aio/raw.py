@@ -1,0 +1,354 @@
+"""Transactions whose records are written by other processes, and reading bounded pieces of a log.
+
+A ``TransactionDriver`` owns the transactional id: identity, partitions, offsets, end. ``PartitionWriter``s write
+encoded record batches under the identity they are given; each partition has one writer. ``read_ranges`` yields raw
+batches. None of them keeps a transaction's state: what is committed, and when, is their caller's protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Self
+
+from einmal.client.aio.cluster import DATA_LANE, Cluster, Retry, by_leader
+from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.fetching import FetchLimits, fetch
+from einmal.client.aio.sender import STALE_METADATA, Sender
+from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
+from einmal.client.apis import SPOKEN, ApiKey
+from einmal.client.config import ConsumerSettings, ProducerSettings, parse
+from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for
+from einmal.client.fetched import RawBatch, visible_batches, whole_batches
+from einmal.client.producer_core import Outcome, ProduceLimits, ProducerCore
+from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange
+from einmal.seams import Clock, Network, SystemClock, TcpNetwork
+from einmal.types import ErrorCode, IsolationLevel, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.wire.fetch import FetchedPartition, FetchPartition
+from einmal.wire.record_batch import BatchHeader, read_header
+
+
+class TransactionDriver:
+    """The requests of a transaction under identities that the caller keeps. Needs transactional.id.
+
+    Every call is retried until max.block.ms. Raises ProducerFenced (47, 90), FatalError (49, 53, ...), AbortableError,
+    RequestRefused; RetriableError when nothing was sent in time; UnknownOutcome when no answer came.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = parse(ProducerSettings, config, settings)
+        if self.settings.transactional_id is None:
+            raise InvalidState(meaning="a TransactionDriver needs a transactional.id", what_to_do="set it")
+        self._cluster = Cluster(
+            self.settings,
+            network=network or TcpNetwork(),
+            clock=clock or SystemClock(),
+            source=random or random_module.Random(),
+        )
+        self._requests = TransactionRequests(
+            self._cluster,
+            self.settings.transactional_id,
+            timeout_ms=self.settings.transaction_timeout_ms,
+            max_block_ms=self.settings.max_block_ms,
+        )
+        self._version: TransactionVersion | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def transaction_version(self) -> TransactionVersion:
+        """TV_2 where the cluster has finalized it, else TV_1; asked once, so one transaction speaks one version."""
+        if self._version is None:
+            self._version = await self._requests.version()
+        return self._version
+
+    async def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
+        """A new identity; the former owner is fenced and its open transaction aborted.
+
+        ``previous``: keep the producer id and move its epoch (KIP-360). Never over an open transaction: abort it first.
+        """
+        self._version = None
+        return await self._requests.init_producer_id(previous)
+
+    async def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        """Needed below TV_2, before a partition's first batch; under TV_2 nothing is sent."""
+        if await self.transaction_version() < TransactionVersion.TV_2:
+            await self._requests.add_partitions(identity, partitions)
+
+    async def txn_offset_commit(
+        self,
+        identity: ProducerIdAndEpoch,
+        group: GroupMetadata | str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    ) -> None:
+        """Commit positions (offset of the next record) with the transaction; below TV_2 the group is added first.
+
+        A group's bare name is taken as a group without members: nothing but the producer's epoch is checked then.
+        """
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        version = await self.transaction_version()
+        positions = {
+            TopicPartition(*each): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for each, offset in offsets.items()
+        }
+        if not positions:
+            return
+        if version < TransactionVersion.TV_2:
+            await self._requests.add_offsets(identity, metadata.group_id)
+        await self._requests.commit_offsets(identity, version, metadata, positions)
+
+    async def end_txn(self, identity: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch | None:
+        """Commit or abort. Gives the next transaction's identity under TV_2, None below: ask for a new epoch then.
+
+        All writers must have all their answers before a commit. Below TV_2 an abort of a transaction to which nothing
+        was added is answered with INVALID_TXN_STATE.
+        """
+        return await self._requests.end_txn(identity, await self.transaction_version(), committed=committed)
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+
+class PartitionWriter:
+    """Writes encoded batches, pipelined; a retry sends the identical bytes.
+
+    ``identity``, ``transactional_id`` and ``transaction_version`` must be those the batches were encoded with and the
+    transaction was begun with. Without an identity the batches are plain (acks=all, at least once).
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None,
+        identity: ProducerIdAndEpoch | None = None,
+        transactional_id: str | None = None,
+        transaction_version: TransactionVersion = TransactionVersion.TV_2,
+        *,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        **settings: Any,
+    ) -> None:
+        keywords = {name: value for name, value in settings.items() if name != "transactional_id"}
+        plain = {name: value for name, value in (config or {}).items() if name != "transactional.id"}
+        self.settings = parse(ProducerSettings, plain, keywords)
+        self._identity = identity
+        self._core = ProducerCore(
+            ProduceLimits(
+                is_idempotent=identity is not None,
+                transactional_id=transactional_id,
+                max_request_size=self.settings.max_request_size,
+                max_in_flight=self.settings.max_in_flight_requests_per_connection,
+                delivery_timeout_ms=self.settings.delivery_timeout_ms,
+                retry_backoff_ms=self.settings.retry_backoff_ms,
+                retry_backoff_max_ms=self.settings.retry_backoff_max_ms,
+            )
+        )
+        self._cluster = Cluster(
+            self.settings,
+            network=network or TcpNetwork(),
+            clock=clock or SystemClock(),
+            source=random or random_module.Random(),
+        )
+        lowest, highest = SPOKEN[ApiKey.PRODUCE]
+        if transactional_id is not None and transaction_version >= TransactionVersion.TV_2:
+            lowest = PRODUCE_TV_2
+        elif transactional_id is not None:
+            highest = PRODUCE_TV_2 - 1
+        self._sender = Sender(
+            self._core, self._cluster, acks=-1, settle=self._settle, versions=lambda: (lowest, highest)
+        )
+        self._written: dict[TopicPartition, WrittenRange] = {}
+        self._error: KafkaError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def append(self, topic_partition: TopicPartition, batch: bytes) -> None:
+        """Queue one encoded batch; its base sequence must follow the partition's previous one.
+
+        Waits only for a topic's metadata and for room in buffer.memory. Raises the first error of any batch so far.
+        """
+        self._check()
+        header = read_header(batch)
+        if self._identity is not None:
+            told = (header.producer_id, header.producer_epoch)
+            assert told == self._identity, f"a batch of {told} in a writer of {self._identity}"
+        if self._cluster.metadata.leader(topic_partition) is None:
+            deadline = self._cluster.deadline(self.settings.max_block_ms)
+            await self._cluster.leader(topic_partition, deadline=deadline)
+        self._core.append_sealed(topic_partition, batch, header, self._cluster.now_ms())
+        self._sender.wake()
+        while self._core.buffered_bytes > self.settings.buffer_memory and self._error is None:
+            await self._change()
+        self._check()
+
+    async def flush(self) -> dict[TopicPartition, WrittenRange]:
+        """Wait for every answer: what was written, by partition, since the writer was made.
+
+        Raises the first error of any batch; then the transaction can only be aborted.
+        """
+        self._sender.wake()
+        while not self._core.is_empty and self._error is None:
+            await self._change()
+        self._check()
+        return dict(self._written)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClientClosed()
+        if self._error is not None:
+            raise self._error
+
+    def _settle(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                self._error = self._error or outcome.error
+                continue
+            (header,) = outcome.batch.tickets
+            assert isinstance(header, BatchHeader)
+            self._note(outcome.batch.topic_partition, outcome.base_offset, header.last_offset_delta)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _note(self, topic_partition: TopicPartition, base_offset: int, last_offset_delta: int) -> None:
+        before = self._written.get(topic_partition)
+        last = base_offset + last_offset_delta if base_offset >= 0 else -1
+        if before is None:
+            self._written[topic_partition] = WrittenRange(base_offset, last, 1)
+        else:
+            self._written[topic_partition] = WrittenRange(
+                before.first_offset, max(last, before.last_offset), before.batches + 1
+            )
+
+    async def _change(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    async def close(self) -> None:
+        """Stop at once; what has no answer yet may be written or not. Call ``flush`` first."""
+        self._is_closed = True
+        await self._sender.close()
+        await self._cluster.close()
+
+
+class RangeReader:
+    """Reads bounded pieces of partitions as raw batches. Takes the consumer's settings; no group, no position."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = parse(ConsumerSettings, config, settings)
+        self.isolation = IsolationLevel[self.settings.isolation_level.upper()]
+        self._cluster = Cluster(
+            self.settings,
+            network=network or TcpNetwork(),
+            clock=clock or SystemClock(),
+            source=random or random_module.Random(),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> AsyncIterator[RawBatch]:
+        """The visible data batches of each range, in order per partition; a batch may reach over a range's ends.
+
+        Ends must be reachable: at most the last stable offset under read_committed, else the high watermark. Raises
+        OffsetOutOfRange, or RetriableError when a range makes no progress for default.api.timeout.ms.
+        """
+        positions = {each: bounds.start for each, bounds in ranges.items() if bounds.start < bounds.end}
+        retry = self._new_retry()
+        while positions:
+            for each in positions:
+                await self._cluster.leader(each, deadline=self._cluster.deadline())
+            led, _leaderless = by_leader(self._cluster.metadata, positions)
+            before = dict(positions)
+            code = ErrorCode.offset_not_available
+            for node_id, partitions in led.items():
+                asked = [(each, self._asked(each, positions[each])) for each in partitions]
+                try:
+                    answer = await fetch(self._cluster, node_id, asked, self._limits(), lane=DATA_LANE)
+                except Disconnected as error:
+                    self._cluster.refresh_soon()
+                    await retry.after_disconnect(error)
+                    continue
+                for each, told in answer:
+                    code = self._check(each, told.error_code) or code
+                    for batch in self._advance(each, told, positions, ranges[each]):
+                        yield batch
+            if positions != before:
+                retry = self._new_retry()
+            elif positions:
+                await retry.after_refusal(code)
+
+    def _advance(
+        self,
+        topic_partition: TopicPartition,
+        told: FetchedPartition,
+        positions: dict[TopicPartition, int],
+        bounds: OffsetRange,
+    ) -> list[RawBatch]:
+        """What of one answer lies in the range; the position moves past it, and is dropped at the range's end."""
+        batches = whole_batches(topic_partition, memoryview(told.records), check_crcs=self.settings.check_crcs)
+        position = positions[topic_partition]
+        if batches:
+            positions[topic_partition] = batches[-1].header.next_offset
+        if positions[topic_partition] >= bounds.end:
+            del positions[topic_partition]
+        aborted = told.aborted_transactions if self.isolation else None
+        return [
+            batch
+            for batch in visible_batches(batches, aborted)
+            if batch.header.next_offset > position and batch.header.base_offset < bounds.end
+        ]
+
+    def _new_retry(self) -> Retry:
+        return Retry(self._cluster, "reading a range", self._cluster.deadline())
+
+    def _asked(self, topic_partition: TopicPartition, offset: int) -> FetchPartition:
+        leader = self._cluster.metadata.leader(topic_partition)
+        epoch = -1 if leader is None else leader.leader_epoch
+        return FetchPartition(
+            topic_partition.partition, offset, self.settings.max_partition_fetch_bytes, current_leader_epoch=epoch
+        )
+
+    def _limits(self) -> FetchLimits:
+        settings = self.settings
+        return FetchLimits(
+            self.isolation, settings.fetch_max_wait_ms, settings.fetch_min_bytes, settings.fetch_max_bytes
+        )
+
+    def _check(self, topic_partition: TopicPartition, code: ErrorCode) -> ErrorCode:
+        if code is not ErrorCode.none and not code.retriable:
+            raise error_for(code, f"Fetch of {topic_partition}")
+        if code in STALE_METADATA:
+            self._cluster.refresh_soon()
+        return code
+
+    async def close(self) -> None:
+        await self._cluster.close()

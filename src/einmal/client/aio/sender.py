@@ -1,0 +1,257 @@
+"""Drives a ``ProducerCore`` over a ``Cluster``: what it drains becomes Produce requests, answers go back into it.
+
+One turn of the sender is a plain function, called by the event loop when something has changed or is due; so nothing
+here waits, and the order of requests on a connection is the order of the drain. Knows no transaction: whether a
+partition may be written to now is the owner's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final
+
+from einmal.client.aio.cluster import Cluster, end_tasks
+from einmal.client.aio.connection import Answer, Connection, Disconnected
+from einmal.client.apis import ApiKey, choose_version
+from einmal.client.cluster_metadata import NO_TOPIC_ID
+from einmal.client.errors import ClientClosed, KafkaError, RequestRefused
+from einmal.client.producer_core import Outcome, ProducerBatch, ProducerCore
+from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.errors import WireError
+from einmal.wire.primitives import Topic
+from einmal.wire.produce import (
+    VERSIONS,
+    ProducedPartition,
+    ProduceRequest,
+    Records,
+    decode_produce_response,
+    encode_produce_request,
+)
+
+STALE_METADATA: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.network_exception,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+    }
+)
+"""Answers after which the leader is looked up again."""
+
+_BY_ID_SINCE: Final = 13
+
+
+class Sender:
+    """``settle`` is told every outcome. ``may_write`` may refuse a partition for now; then ``wake`` must follow."""
+
+    def __init__(
+        self,
+        core: ProducerCore,
+        cluster: Cluster,
+        *,
+        acks: int,
+        settle: Callable[[Iterable[Outcome]], None],
+        may_write: Callable[[TopicPartition], bool] = lambda _: True,
+        versions: Callable[[], tuple[int, int]] = lambda: (VERSIONS.start, VERSIONS.stop - 1),
+    ) -> None:
+        self._core = core
+        self._cluster = cluster
+        self._acks = acks
+        self._settle = settle
+        self._may_write = may_write
+        self._versions = versions
+        self._loop = asyncio.get_running_loop()
+        self._turn_handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._background: dict[int | str, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    def wake(self) -> None:
+        """Something has changed: take a turn soon."""
+        if self._turn_handle is None and not self._is_closed:
+            self._turn_handle = self._loop.call_soon(self._turn)
+
+    def wake_within(self, milliseconds: int) -> None:
+        """Take a turn after this time at the latest."""
+        due = self._loop.time() + milliseconds / 1000
+        if self._timer is not None and not self._timer.cancelled():
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        if not self._is_closed:
+            self._timer = self._loop.call_at(due, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _turn(self) -> None:
+        self._turn_handle = None
+        if self._is_closed:
+            return
+        now = self._cluster.now_ms()
+        self._settle(self._core.expire(now))
+        while requests := self._core.drain(now, self._target, self._in_flight):
+            for node_id, batches in requests.items():
+                self._send(node_id, batches)
+        deadline = self._core.next_deadline(now)
+        if deadline is not None:
+            self.wake_within(deadline - now)
+
+    # --- where to -------------------------------------------------------------------------------------------------
+
+    def _target(self, topic_partition: TopicPartition) -> int | None:
+        leader = self._cluster.metadata.leader(topic_partition)
+        if leader is None:
+            self._in_background("metadata", self._refresh_metadata)
+            return None
+        if self._cluster.open_connection(leader.leader) is None:
+            self._in_background(leader.leader, partial(self._connect, leader.leader))
+            return None
+        return leader.leader if self._may_write(topic_partition) else None
+
+    def _in_flight(self, node_id: int) -> int:
+        connection = self._cluster.open_connection(node_id)
+        return 0 if connection is None else connection.in_flight
+
+    def _in_background(self, name: int | str, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run one such task at a time; a turn follows when it has ended."""
+        if name in self._background or self._is_closed:
+            return
+        task = self._loop.create_task(start())
+        self._background[name] = task
+        task.add_done_callback(partial(self._background_done, name))
+
+    def _background_done(self, name: int | str, task: asyncio.Task[None]) -> None:
+        del self._background[name]
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._loop.call_exception_handler(
+                    {"message": "the sender's background task failed", "exception": error}
+                )
+        self.wake()
+
+    async def _connect(self, node_id: int) -> None:
+        try:
+            await self._cluster.connection(node_id)
+        except ClientClosed:
+            return
+        except KafkaError:
+            # The broker may have moved, or another one leads by now.
+            await self._cluster.refresh_soon()
+
+    async def _refresh_metadata(self) -> None:
+        await self._cluster.refresh_soon()
+        # A leader that is still missing is asked for again, but not in a loop without a pause.
+        await self._cluster.backoff().pause()
+
+    # --- requests and answers -------------------------------------------------------------------------------------
+
+    def _send(self, node_id: int, batches: list[ProducerBatch]) -> None:
+        connection = self._cluster.open_connection(node_id)
+        assert connection is not None
+        lowest, highest = self._versions()
+        topics = self._cluster.metadata.topics
+        if any(topics[batch.topic_partition.topic].topic_id == NO_TOPIC_ID for batch in batches):
+            highest = min(highest, _BY_ID_SINCE - 1)
+        try:
+            version = choose_version(connection.versions, ApiKey.PRODUCE, at_least=lowest, at_most=highest)
+        except RequestRefused:
+            self._refuse_all(batches, ErrorCode.unsupported_version)
+            return
+        names: dict[Topic, str] = {}
+        by_topic: dict[Topic, list[tuple[int, Records | None]]] = {}
+        for batch in batches:
+            name, index = batch.topic_partition
+            topic: Topic = topics[name].topic_id if version >= _BY_ID_SINCE else name
+            names[topic] = name
+            by_topic.setdefault(topic, []).append((index, batch.data))
+        request = ProduceRequest(
+            self._core.limits.transactional_id,
+            self._acks,
+            self._cluster.settings.request_timeout_ms,
+            list(by_topic.items()),
+        )
+        body = encode_produce_request(version, request)
+        if self._acks == 0:
+            self._send_unanswered(connection, version, body, batches)
+            return
+        future = connection.send(ApiKey.PRODUCE, version, body, self._cluster.settings.request_timeout_ms)
+        future.add_done_callback(partial(self._answered, batches, names, version))
+
+    def _send_unanswered(
+        self, connection: Connection, version: int, body: list[Records], batches: list[ProducerBatch]
+    ) -> None:
+        was_written = connection.send_unanswered(ApiKey.PRODUCE, version, body)
+        now = self._cluster.now_ms()
+        for batch in batches:
+            self._settle(
+                self._core.unanswered(batch) if was_written else self._core.lost(batch, was_sent=False, now=now)
+            )
+
+    def _answered(
+        self, batches: list[ProducerBatch], names: dict[Topic, str], version: int, future: asyncio.Future[Answer]
+    ) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, Disconnected):
+            self._lost(batches, error.was_sent)
+            return
+        assert error is None
+        answer = future.result()
+        try:
+            response = decode_produce_response(version, answer.frame, answer.position)
+            told = {
+                TopicPartition(names[topic], each.partition): each
+                for topic, partitions in response.topics
+                for each in partitions
+            }
+        except (WireError, KeyError):
+            self._lost(batches, was_sent=True)
+            return
+        outcomes: list[Outcome] = []
+        for batch in batches:
+            outcomes += self._take_answer(batch, told.get(batch.topic_partition))
+        self._settle(outcomes)
+        self.wake()
+
+    def _take_answer(self, batch: ProducerBatch, told: ProducedPartition | None) -> list[Outcome]:
+        now = self._cluster.now_ms()
+        if told is None:
+            return self._core.lost(batch, was_sent=True, now=now)
+        if told.error_code is ErrorCode.none:
+            return self._core.accepted(batch, told.base_offset, told.log_append_time)
+        if told.error_code in STALE_METADATA:
+            self._cluster.refresh_soon()
+        return self._core.refused(batch, told.error_code, told.error_message, now)
+
+    def _lost(self, batches: list[ProducerBatch], was_sent: bool) -> None:
+        now = self._cluster.now_ms()
+        for batch in batches:
+            self._settle(self._core.lost(batch, was_sent=was_sent, now=now))
+        if not self._is_closed:
+            self._cluster.refresh_soon()
+        self.wake()
+
+    def _refuse_all(self, batches: list[ProducerBatch], code: ErrorCode) -> None:
+        now = self._cluster.now_ms()
+        for batch in batches:
+            self._settle(self._core.refused(batch, code, None, now))
+        self.wake()
+
+    async def close(self) -> None:
+        """Stop taking turns. What is still in flight is settled by the closing connections."""
+        self._is_closed = True
+        if self._turn_handle is not None:
+            self._turn_handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        await end_tasks(list(self._background.values()))

@@ -1,0 +1,233 @@
+"""The requests of a transaction, each retried until the coordinator has decided.
+
+InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn go to the transaction's coordinator, TxnOffsetCommit to
+the group's. Holds no state of the transaction: identity and version are arguments, so the same code serves the
+producer and a driver whose records are written by other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from einmal.client.aio.cluster import GROUP, TRANSACTION, Cluster, by_topic
+from einmal.client.apis import ApiKey
+from einmal.client.errors import CommitFailed, RequestRefused
+from einmal.client.records import GroupMetadata, OffsetAndMetadata
+from einmal.client.transaction_core import coordinator_error, end_txn_error
+from einmal.types import (
+    ErrorCode,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+
+_STILL_ENDING: Final = frozenset({ErrorCode.concurrent_transactions})
+_EARLY: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unknown_topic_or_partition})
+"""A topic that was just created may not be known to the coordinator yet."""
+
+END_TXN_TV_2: Final = 5
+TXN_OFFSET_COMMIT_TV_2: Final = 5
+PRODUCE_TV_2: Final = 12
+INIT_PRODUCER_ID_WITH_PREVIOUS: Final = 3
+TXN_OFFSET_COMMIT_WITH_MEMBER: Final = 3
+
+
+class TransactionRequests:
+    def __init__(self, cluster: Cluster, transactional_id: str, *, timeout_ms: int, max_block_ms: int) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._max_block_ms = max_block_ms
+
+    async def version(self) -> TransactionVersion:
+        """What a transaction that begins now speaks with this cluster."""
+        await self._cluster.any_connection()
+        return TransactionVersion.TV_2 if self._cluster.transaction_version >= 2 else TransactionVersion.TV_1
+
+    async def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
+        """A new identity; whoever had this transactional id is fenced, and what it left open is aborted first.
+
+        ``previous``: keep the producer id and move its epoch (KIP-360); if somebody else has it by now, ProducerFenced.
+        """
+        fields: dict[str, Any] = {
+            "transactional_id": self._transactional_id,
+            "transaction_timeout": self._timeout_ms,
+            "producer_id": -1 if previous is None else previous.producer_id,
+            "producer_epoch": -1 if previous is None else previous.producer_epoch,
+        }
+        response = await self._call(
+            ApiKey.INIT_PRODUCER_ID,
+            fields,
+            also_retry=_STILL_ENDING,
+            at_least=0 if previous is None else INIT_PRODUCER_ID_WITH_PREVIOUS,
+        )
+        if response.error_code is not ErrorCode.none:
+            raise coordinator_error(response.error_code, f"InitProducerId of {self._transactional_id!r}")
+        return _identity(response)
+
+    async def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        """AddPartitionsToTxn, needed before the first record of a partition below TV_2."""
+        fields = {
+            "v3_and_below_transactional_id": self._transactional_id,
+            "v3_and_below_producer_id": identity.producer_id,
+            "v3_and_below_producer_epoch": identity.producer_epoch,
+            "v3_and_below_topics": [
+                {"name": topic, "partitions": indexes} for topic, indexes in by_topic(partitions).items()
+            ],
+        }
+        response = await self._call(
+            ApiKey.ADD_PARTITIONS_TO_TXN, fields, error_of=_add_partitions_error, also_retry=_EARLY
+        )
+        code = _add_partitions_error(response)
+        if code is not ErrorCode.none:
+            raise coordinator_error(code, f"AddPartitionsToTxn of {self._transactional_id!r}")
+
+    async def add_offsets(self, identity: ProducerIdAndEpoch, group_id: str) -> None:
+        """AddOffsetsToTxn, needed before the first TxnOffsetCommit of a group below TV_2."""
+        fields = {
+            "transactional_id": self._transactional_id,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.producer_epoch,
+            "group_id": group_id,
+        }
+        response = await self._call(ApiKey.ADD_OFFSETS_TO_TXN, fields, also_retry=_STILL_ENDING)
+        if response.error_code is not ErrorCode.none:
+            raise coordinator_error(response.error_code, f"AddOffsetsToTxn of group {group_id!r}")
+
+    async def commit_offsets(
+        self,
+        identity: ProducerIdAndEpoch,
+        version: TransactionVersion,
+        group: GroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """TxnOffsetCommit. Raises CommitFailed when the group has gone on without this member (KIP-447)."""
+        fields = {
+            "transactional_id": self._transactional_id,
+            "group_id": group.group_id,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.producer_epoch,
+            "generation_id": group.generation_id,
+            "member_id": group.member_id,
+            "group_instance_id": group.group_instance_id,
+            "topics": offset_topics(offsets),
+        }
+        is_tv_2 = version >= TransactionVersion.TV_2
+        answer = await self._cluster.call_coordinator(
+            GROUP,
+            group.group_id,
+            ApiKey.TXN_OFFSET_COMMIT,
+            fields,
+            deadline=self._cluster.deadline(self._max_block_ms),
+            error_of=offset_commit_error,
+            also_retry=_STILL_ENDING,
+            at_least=TXN_OFFSET_COMMIT_TV_2 if is_tv_2 else TXN_OFFSET_COMMIT_WITH_MEMBER if group.member_id else 0,
+            at_most=32_767 if is_tv_2 else TXN_OFFSET_COMMIT_TV_2 - 1,
+        )
+        code = offset_commit_error(answer.response)
+        if code is ErrorCode.none:
+            return
+        detail = f"TxnOffsetCommit of group {group.group_id!r}"
+        if code is ErrorCode.fenced_instance_id:
+            raise CommitFailed(code, detail, meaning="another consumer with the same group.instance.id has joined")
+        raise coordinator_error(code, detail)
+
+    async def end_txn(
+        self, identity: ProducerIdAndEpoch, version: TransactionVersion, *, committed: bool
+    ) -> ProducerIdAndEpoch | None:
+        """Commit or abort. Under TV_2 gives the identity of the next transaction, else None.
+
+        Raises UnknownOutcome when the commit may have happened: no answer until the deadline, or an answer was lost
+        and the retry was refused.
+        """
+        fields = {
+            "transactional_id": self._transactional_id,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.producer_epoch,
+            "committed": committed,
+        }
+        is_tv_2 = version >= TransactionVersion.TV_2
+        answer = await self._cluster.call_coordinator(
+            TRANSACTION,
+            self._transactional_id,
+            ApiKey.END_TXN,
+            fields,
+            deadline=self._cluster.deadline(self._max_block_ms),
+            error_of=_error_code,
+            also_retry=_STILL_ENDING,
+            at_least=END_TXN_TV_2 if is_tv_2 else 0,
+            at_most=32_767 if is_tv_2 else END_TXN_TV_2 - 1,
+        )
+        code = answer.response.error_code
+        if code is not ErrorCode.none:
+            raise end_txn_error(code, committed, answer.was_repeated, self._transactional_id)
+        return _identity(answer.response) if is_tv_2 else None
+
+    async def _call(
+        self,
+        api_key: ApiKey,
+        fields: dict[str, Any],
+        *,
+        error_of: Any = None,
+        also_retry: frozenset[ErrorCode] = frozenset(),
+        at_least: int = 0,
+    ) -> Any:
+        answer = await self._cluster.call_coordinator(
+            TRANSACTION,
+            self._transactional_id,
+            api_key,
+            fields,
+            deadline=self._cluster.deadline(self._max_block_ms),
+            error_of=error_of or _error_code,
+            also_retry=also_retry,
+            at_least=at_least,
+        )
+        return answer.response
+
+
+def offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
+    """Offsets as OffsetCommit and TxnOffsetCommit want them."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), offset in offsets.items():
+        if offset.offset < 0:
+            raise RequestRefused(meaning=f"offset {offset.offset} of {topic}-{partition} is negative")
+        topics.setdefault(topic, []).append(
+            {
+                "partition_index": partition,
+                "committed_offset": offset.offset,
+                "committed_leader_epoch": offset.leader_epoch,
+                "committed_metadata": offset.metadata,
+            }
+        )
+    return [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()]
+
+
+def offset_commit_error(response: Any) -> ErrorCode:
+    return _decisive(partition.error_code for topic in response.topics for partition in topic.partitions)
+
+
+def _add_partitions_error(response: Any) -> ErrorCode:
+    codes = (
+        partition.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for partition in topic.results_by_partition
+    )
+    return _decisive(code for code in codes if code is not ErrorCode.operation_not_attempted)
+
+
+def _decisive(codes: Iterable[ErrorCode]) -> ErrorCode:
+    """The code to act upon: one that no retry mends, else one that a retry may, else none."""
+    errors = [code for code in codes if code is not ErrorCode.none]
+    return next((code for code in errors if not code.retriable), errors[0] if errors else ErrorCode.none)
+
+
+def _error_code(response: Any) -> ErrorCode:
+    code: ErrorCode = response.error_code
+    return code
+
+
+def _identity(response: Any) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))

@@ -1,0 +1,210 @@
+"""The blocking producer: the asyncio one in a thread of its own, with futures that can be waited for anywhere.
+
+``send`` does not wait for the thread: records go through a queue and the thread is woken once for many. It blocks
+only while buffer.memory is full, at most max.block.ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Self
+
+from einmal.client.aio import producer as aio
+from einmal.client.blocking.loop_thread import LoopThread
+from einmal.client.config import ProducerSettings, parse
+from einmal.client.errors import AbortableError, BufferExhausted, KafkaError
+from einmal.client.producer_core import check_size, record_size
+from einmal.client.records import (
+    GroupMetadata,
+    HeadersLike,
+    OffsetAndMetadata,
+    RecordMetadata,
+    bytes_of,
+    headers_of,
+)
+from einmal.types import Header, TopicPartition
+
+_Queued = tuple[
+    "Future[RecordMetadata]", str, bytes | None, bytes | None, tuple[Header, ...], int | None, int | None, int
+]
+
+
+class Producer:
+    """Takes Kafka's dotted names as a mapping, their snake_case forms as keywords, or both.
+
+    ``with``, or ``close()``. May be used from several threads; a transaction belongs to one.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.settings = parse(ProducerSettings, config, settings)
+        self._thread = LoopThread(lambda: aio.Producer(config, **settings), "einmal-producer")
+        self._queue: deque[_Queued] = deque()
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._is_woken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self.close(flush=error is None)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[RecordMetadata]:
+        """Queue one record; ``result()`` of the future waits for its place in the log.
+
+        ``timestamp`` in ms, default now. Raises as the asyncio twin does; BufferExhausted only after max.block.ms.
+        """
+        producer = self._thread.client
+        producer.check_send()
+        key_bytes, value_bytes = bytes_of(key, "key"), bytes_of(value, "value")
+        fixed_headers = headers_of(headers) if headers else ()
+        size = record_size(key_bytes, value_bytes, fixed_headers)
+        check_size(size, self.settings.max_request_size)
+        if producer.buffered_bytes + self._queued_bytes + size > self.settings.buffer_memory:
+            self._wait_for_room()
+        future: Future[RecordMetadata] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._queue.append((future, topic, value_bytes, key_bytes, fixed_headers, partition, timestamp, size))
+            self._queued_bytes += size
+            must_wake, self._is_woken = not self._is_woken, True
+        if must_wake:
+            self._thread.loop.call_soon_threadsafe(self._hand_over, producer)
+        return future
+
+    def _hand_over(self, producer: aio.Producer) -> None:
+        """Inside the thread: everything queued goes to the asyncio producer, in order."""
+        with self._lock:
+            queued, self._queue = self._queue, deque()
+            self._queued_bytes = 0
+            self._is_woken = False
+        for ticket, topic, value, key, headers, partition, timestamp, _size in queued:
+            try:
+                producer.send_with_ticket(ticket, topic, value, key, headers, partition, timestamp)
+            except KafkaError as error:
+                ticket.set_exception(error)
+
+    def _wait_for_room(self) -> None:
+        async def wait(producer: aio.Producer) -> None:
+            self._hand_over(producer)
+            try:
+                async with asyncio.timeout(self.settings.max_block_ms / 1000):
+                    await producer.room()
+            except TimeoutError as error:
+                raise BufferExhausted(what_to_do="check that the brokers answer, or raise max.block.ms") from error
+
+        self._thread.run(wait)
+
+    def flush(self) -> None:
+        """Wait until each record sent before this call has its outcome."""
+
+        async def flush(producer: aio.Producer) -> None:
+            self._hand_over(producer)
+            await producer.flush()
+
+        self._thread.run(flush)
+
+    def init_transactions(self) -> None:
+        """Take over the transactional.id: fence its former owner and abort what that left open. Call it once."""
+        self._thread.run(lambda producer: producer.init_transactions())
+
+    def begin_transaction(self) -> None:
+        """Open a transaction; every record sent from now on belongs to it."""
+        self._thread.call(lambda producer: producer.begin_transaction())
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str
+    ) -> None:
+        """Commit a consumer group's positions (offset of the *next* record) with the transaction (KIP-447)."""
+        self._thread.run(lambda producer: producer.send_offsets_to_transaction(offsets, group))
+
+    def commit_transaction(self) -> None:
+        """Flush, then commit. Raises AbortableError (abort then), ProducerFenced, or UnknownOutcome."""
+
+        async def commit(producer: aio.Producer) -> None:
+            self._hand_over(producer)
+            await producer.commit_transaction()
+
+        self._thread.run(commit)
+
+    def abort_transaction(self) -> None:
+        """Drop what waits, and abort."""
+
+        async def abort(producer: aio.Producer) -> None:
+            self._hand_over(producer)
+            await producer.abort_transaction()
+
+        self._thread.run(abort)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """``with producer.transaction() as txn``: commits at the end, aborts when the block raises.
+
+        A commit that can only be aborted is aborted, and its error raised: begin again to repeat the work.
+        """
+        self._thread.run(lambda producer: producer.init_transactions_once())
+        self.begin_transaction()
+        try:
+            yield Transaction(self)
+        except BaseException:
+            self._abort_if_possible()
+            raise
+        try:
+            self.commit_transaction()
+        except AbortableError:
+            self._abort_if_possible()
+            raise
+
+    def _abort_if_possible(self) -> None:
+        async def abort(producer: aio.Producer) -> None:
+            self._hand_over(producer)
+            await producer.abort_if_possible()
+
+        self._thread.run(abort)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Send what waits (unless ``flush`` is False), then close. An open transaction is left to be aborted."""
+
+        async def end(producer: aio.Producer) -> None:
+            self._hand_over(producer)
+            await producer.close(flush=flush)
+
+        self._thread.close(end)
+
+
+class Transaction:
+    """An open transaction: what ``with producer.transaction()`` gives."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        headers: HeadersLike = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[RecordMetadata]:
+        """As ``Producer.send``."""
+        return self._producer.send(topic, value, key, headers, partition, timestamp)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str
+    ) -> None:
+        """As ``Producer.send_offsets_to_transaction``."""
+        self._producer.send_offsets_to_transaction(offsets, group)

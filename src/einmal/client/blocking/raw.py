@@ -1,0 +1,112 @@
+"""The blocking twins of ``aio.raw``: same names, same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from einmal.client.aio import raw as aio
+from einmal.client.blocking.loop_thread import LoopThread
+from einmal.client.config import ConsumerSettings, ProducerSettings, parse
+from einmal.client.fetched import RawBatch
+from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange
+from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
+
+
+class TransactionDriver:
+    """As ``einmal.client.aio.TransactionDriver``."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.settings = parse(ProducerSettings, config, settings)
+        self._thread = LoopThread(lambda: aio.TransactionDriver(config, **settings), "einmal-transaction-driver")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def transaction_version(self) -> TransactionVersion:
+        """TV_2 where the cluster has finalized it, else TV_1."""
+        return self._thread.run(lambda driver: driver.transaction_version())
+
+    def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
+        """A new identity; see the asyncio twin."""
+        return self._thread.run(lambda driver: driver.init_producer_id(previous))
+
+    def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        """Needed below TV_2, before a partition's first batch; under TV_2 nothing is sent."""
+        wanted = list(partitions)
+        self._thread.run(lambda driver: driver.add_partitions(identity, wanted))
+
+    def txn_offset_commit(
+        self,
+        identity: ProducerIdAndEpoch,
+        group: GroupMetadata | str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    ) -> None:
+        """Commit positions (offset of the next record) with the transaction."""
+        self._thread.run(lambda driver: driver.txn_offset_commit(identity, group, offsets))
+
+    def end_txn(self, identity: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch | None:
+        """Commit or abort; gives the next transaction's identity under TV_2."""
+        return self._thread.run(lambda driver: driver.end_txn(identity, committed=committed))
+
+    def close(self) -> None:
+        self._thread.close()
+
+
+class PartitionWriter:
+    """As ``einmal.client.aio.PartitionWriter``."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None,
+        identity: ProducerIdAndEpoch | None = None,
+        transactional_id: str | None = None,
+        transaction_version: TransactionVersion = TransactionVersion.TV_2,
+        **settings: Any,
+    ) -> None:
+        self._thread = LoopThread(
+            lambda: aio.PartitionWriter(config, identity, transactional_id, transaction_version, **settings),
+            "einmal-partition-writer",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, topic_partition: TopicPartition, batch: bytes) -> None:
+        """Queue one encoded batch; waits for room only. Raises the first error of any batch so far."""
+        self._thread.run(lambda writer: writer.append(topic_partition, batch))
+
+    def flush(self) -> dict[TopicPartition, WrittenRange]:
+        """Wait for every answer: what was written, by partition, since the writer was made."""
+        return self._thread.run(lambda writer: writer.flush())
+
+    def close(self) -> None:
+        self._thread.close()
+
+
+class RangeReader:
+    """As ``einmal.client.aio.RangeReader``."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.settings = parse(ConsumerSettings, config, settings)
+        self._thread = LoopThread(lambda: aio.RangeReader(config, **settings), "einmal-range-reader")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Iterator[RawBatch]:
+        """The visible data batches of each range; a batch may reach over a range's ends."""
+        return self._thread.iterate(lambda reader: reader.read(ranges))
+
+    def close(self) -> None:
+        self._thread.close()

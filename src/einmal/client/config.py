@@ -1,0 +1,228 @@
+"""What can be configured: one table per client, in Kafka's names.
+
+A setting is a field of a frozen dataclass; ``linger_ms`` is ``linger.ms``. The user may write the dotted name in a
+mapping, or the field's name as a keyword. Values may be strings, as in a properties file. An unknown name is an
+error that says which one was probably meant. Where a default differs from Java's, its text says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, get_type_hints
+
+from einmal.client.errors import ConfigError
+
+SettingsT = TypeVar("SettingsT", bound="ClientSettings")
+_REQUIRED: Final = object()
+
+
+def _setting(default: Any, doc: str, *, choices: Sequence[str] = (), minimum: int | None = None) -> Any:
+    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum}
+    if default is _REQUIRED:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What all clients have."""
+
+    bootstrap_servers: str = _setting(_REQUIRED, "Brokers to ask first: host:port, several with commas, or a list.")
+    client_id: str = _setting("einmal", "Name by which the broker knows this client in its logs and quotas.")
+    request_timeout_ms: int = _setting(
+        30_000, "Longest wait for an answer before the connection is given up.", minimum=1
+    )
+    retry_backoff_ms: int = _setting(100, "First pause before a retry; it doubles, with jitter.", minimum=0)
+    retry_backoff_max_ms: int = _setting(1_000, "Longest pause before a retry.", minimum=0)
+    reconnect_backoff_ms: int = _setting(50, "First pause before connecting again to a broker that failed.", minimum=0)
+    reconnect_backoff_max_ms: int = _setting(1_000, "Longest pause before connecting again.", minimum=0)
+    metadata_max_age_ms: int = _setting(300_000, "Metadata older than this is asked for again.", minimum=0)
+    default_api_timeout_ms: int = _setting(60_000, "Deadline of calls that take no timeout of their own.", minimum=1)
+    security_protocol: str = _setting("PLAINTEXT", "How to talk to the brokers.", choices=("PLAINTEXT",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(ClientSettings):
+    acks: str = _setting("all", "Who must have a record before it counts as sent.", choices=("all", "-1", "0", "1"))
+    enable_idempotence: bool | None = _setting(
+        None, "Number the batches so that a retry is never written twice. Default: true where acks is all."
+    )
+    transactional_id: str | None = _setting(None, "Name under which transactions live on over restarts.")
+    transaction_timeout_ms: int = _setting(60_000, "After this the coordinator aborts an open transaction.", minimum=1)
+    linger_ms: int = _setting(5, "How long a batch waits for more records.", minimum=0)
+    batch_size: int = _setting(16_384, "Bytes after which a batch is full.", minimum=0)
+    buffer_memory: int = _setting(33_554_432, "Bytes of records that may wait for their acknowledgement.", minimum=1)
+    compression_type: str = _setting("none", "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd"))
+    max_in_flight_requests_per_connection: int = _setting(
+        5, "Requests without an answer per broker; at most 5 with idempotence.", minimum=1
+    )
+    max_request_size: int = _setting(1_048_576, "Bytes that one request may have; also of one record.", minimum=1)
+    delivery_timeout_ms: int = _setting(
+        120_000, "Longest time from send() until success or failure is reported.", minimum=1
+    )
+    max_block_ms: int = _setting(
+        60_000, "Longest wait for metadata, for room in the buffer, and for the transaction coordinator.", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings(ClientSettings):
+    group_id: str | None = _setting(None, "Consumer group; needed by subscribe() and commit().")
+    group_instance_id: str | None = _setting(None, "Makes the member static: it keeps its partitions over a restart.")
+    isolation_level: str = _setting(
+        "read_committed",
+        "Whether records of open and aborted transactions are shown. Java's default is read_uncommitted; "
+        "librdkafka's, and ours, hides what was never committed.",
+        choices=("read_committed", "read_uncommitted"),
+    )
+    auto_offset_reset: str = _setting(
+        "latest", "Where to begin without a valid position.", choices=("latest", "earliest", "none")
+    )
+    enable_auto_commit: bool = _setting(
+        True, "Commit positions in the background. Must be false where offsets go into a transaction."
+    )
+    auto_commit_interval_ms: int = _setting(5_000, "How often positions are committed in the background.", minimum=0)
+    partition_assignment_strategy: str = _setting(
+        "range,cooperative-sticky", "Assignors in order of preference: range, roundrobin, cooperative-sticky."
+    )
+    session_timeout_ms: int = _setting(45_000, "The group drops a member that was silent for so long.", minimum=1)
+    heartbeat_interval_ms: int = _setting(3_000, "How often the member says that it lives.", minimum=1)
+    max_poll_interval_ms: int = _setting(
+        300_000, "Longest time between two polls before the member leaves its group.", minimum=1
+    )
+    max_poll_records: int = _setting(500, "Most records that one poll() gives.", minimum=1)
+    fetch_min_bytes: int = _setting(1, "The broker waits for so many bytes, at most fetch.max.wait.ms.", minimum=0)
+    fetch_max_bytes: int = _setting(52_428_800, "Most bytes of one fetch.", minimum=1)
+    max_partition_fetch_bytes: int = _setting(1_048_576, "Most bytes of one partition in a fetch.", minimum=1)
+    fetch_max_wait_ms: int = _setting(500, "Longest wait of the broker for fetch.min.bytes.", minimum=0)
+    check_crcs: bool = _setting(True, "Check the CRC-32C of every batch that is read.")
+    allow_auto_create_topics: bool = _setting(True, "Let the broker create a topic that is subscribed to.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings(ClientSettings):
+    pass
+
+
+def parse(kind: type[SettingsT], config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> SettingsT:
+    """Settings from dotted names, keywords, or both. Raises ConfigError."""
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    types = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for given, value in [*(config or {}).items(), *keywords.items()]:
+        name = given.replace(".", "_")
+        if name not in known:
+            raise _unknown(kind, given)
+        if name in values:
+            raise ConfigError(meaning=f"{dotted(name)} is given twice", what_to_do="give it once")
+        values[name] = _convert(known[name], types[name], value)
+    for name, field in known.items():
+        if name not in values and field.default is dataclasses.MISSING:
+            raise ConfigError(meaning=f"{dotted(name)} is missing", what_to_do=f"set it: {field.metadata['doc']}")
+    settings = kind(**values)
+    return _settle(settings)
+
+
+def dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def documentation(kind: type[ClientSettings]) -> list[tuple[str, str, str]]:
+    """(dotted name, default, what it does) of every setting, for the printed table."""
+    return [
+        (dotted(field.name), "" if field.default is dataclasses.MISSING else str(field.default), field.metadata["doc"])
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def _unknown(kind: type[ClientSettings], given: str) -> ConfigError:
+    name = dotted(given)
+    names = [dotted(field.name) for field in dataclasses.fields(kind)]
+    if nearest := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
+        return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"did you mean {nearest[0]!r}?")
+    return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"known are: {', '.join(names)}")
+
+
+_TRUE_AND_FALSE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _convert(field: dataclasses.Field[Any], annotation: Any, value: Any) -> Any:
+    name = dotted(field.name)
+    if value is None:
+        if field.default is None:
+            return None
+        raise ConfigError(meaning=f"{name} cannot be None", what_to_do="leave it out to take the default")
+    if annotation in (bool, bool | None):
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in _TRUE_AND_FALSE:
+            return _TRUE_AND_FALSE[str(value).lower()]
+        raise ConfigError(meaning=f"{name} is true or false, not {value!r}")
+    if annotation is int:
+        return _to_int(field, value)
+    if not isinstance(value, str) and isinstance(value, Sequence):
+        value = ",".join(str(each) for each in value)
+    text = str(value).strip()
+    choices = field.metadata["choices"]
+    if choices:
+        text = next((each for each in choices if each.lower() == text.lower()), text)
+        if text not in choices:
+            raise ConfigError(meaning=f"{name} cannot be {text!r}", what_to_do=f"choose one of {', '.join(choices)}")
+    return text
+
+
+def _to_int(field: dataclasses.Field[Any], value: Any) -> int:
+    name = dotted(field.name)
+    try:
+        number = int(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(meaning=f"{name} is a whole number, not {value!r}") from error
+    minimum = field.metadata["minimum"]
+    if minimum is not None and number < minimum:
+        raise ConfigError(meaning=f"{name} is at least {minimum}, not {number}")
+    return number
+
+
+def _settle(settings: SettingsT) -> SettingsT:
+    """Fill in what follows from other settings, and refuse what contradicts itself."""
+    addresses(settings.bootstrap_servers)
+    if not isinstance(settings, ProducerSettings):
+        return settings
+    acks = "all" if settings.acks == "-1" else settings.acks
+    idempotent = settings.enable_idempotence
+    if idempotent is None:
+        idempotent = acks == "all" or settings.transactional_id is not None
+    if settings.transactional_id is not None and not idempotent:
+        raise ConfigError(
+            meaning="transactional.id needs enable.idempotence=true", what_to_do="leave it at its default"
+        )
+    if settings.transactional_id == "":
+        raise ConfigError(meaning="transactional.id cannot be empty", what_to_do="choose a stable, unique name")
+    if idempotent and acks != "all":
+        raise ConfigError(
+            meaning=f"idempotence needs acks=all, not {acks}",
+            what_to_do="set acks=all, or enable.idempotence=false and live with duplicates and losses",
+        )
+    if idempotent and settings.max_in_flight_requests_per_connection > 5:
+        raise ConfigError(
+            meaning="a broker remembers the last 5 batches of a producer",
+            what_to_do="set max.in.flight.requests.per.connection to at most 5",
+        )
+    return dataclasses.replace(settings, acks=acks, enable_idempotence=idempotent)
+
+
+def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
+    """(host, port) of every bootstrap server. Raises ConfigError."""
+    result = []
+    for each in bootstrap_servers.split(","):
+        host, _, port = each.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ConfigError(
+                meaning=f"bootstrap.servers has {each.strip()!r}, which is no host:port",
+                what_to_do="write for example 127.0.0.1:9092",
+            )
+        result.append((host.strip("[]"), int(port)))
+    return result

@@ -1,0 +1,436 @@
+"""The producer without I/O: records become batches, batches get sequences, are sent, retried and settled.
+
+Theory of operation. Each partition has one queue. Its tail is open and takes records until it is drained; what has
+been drained is *sealed*: encoded once, under the producer id, epoch and sequence of that moment. A retry sends the
+identical bytes, so the broker can tell that it has them already.
+
+Invariants
+1. A batch is sent only while every earlier batch of its partition is in flight. So the order on one connection is the
+   order of sequences, and a broker that refuses one batch refuses those behind it (OUT_OF_ORDER_SEQUENCE_NUMBER),
+   which then wait for the first to be sent again.
+2. With idempotence a batch is sent only while it is less than five batches after the oldest unsettled one of its
+   partition: the broker remembers five.
+3. A sealed batch that fails leaves a hole in the sequences. Nothing more is sealed or sent; once nothing is in flight,
+   an idempotent producer goes on under a new epoch (KIP-360), and a transactional one has to abort.
+4. Under a new epoch a batch is sealed again only if the broker is known not to have it. Where that is not known it
+   fails as UnknownOutcome: sending it again could write it twice.
+
+Values in, values out: ``now`` is in ms of the monotonic clock. Knows no connection, no metadata, no future: what the
+driver wants back with an outcome rides along as a ticket.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from einmal.client.errors import KafkaError, RetriableError, UnknownOutcome, error_for
+from einmal.types import (
+    EPOCH_MAX,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ErrorCode,
+    ProducerEpoch,
+    ProducerIdAndEpoch,
+    Sequence,
+    TopicPartition,
+    next_sequence,
+)
+from einmal.wire.compression import Compression
+from einmal.wire.record_batch import HEADER_SIZE, NewRecord, encode_batch
+
+WINDOW: Final = 5
+"""Batches of one producer that a broker remembers in each partition."""
+
+RECORD_OVERHEAD: Final = 16
+"""More than the varints of a record without headers take, for estimating sizes before encoding."""
+
+_SHORT_PAUSE_MS: Final = 5
+"""Pause while the coordinator writes the last markers of the previous transaction: a matter of milliseconds."""
+
+MAYBE_WRITTEN: Final = frozenset({ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append})
+"""Refusals after which the batch may be in the log."""
+
+NOBODY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class BatchState(Enum):
+    OPEN = auto()
+    WAITING = auto()
+    IN_FLIGHT = auto()
+    SETTLED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class ProducerBatch:
+    """Records on their way to one partition. ``tickets[i]`` is the driver's for record i, ``watchers`` for all."""
+
+    topic_partition: TopicPartition
+    created_ms: int
+    deadline_ms: int
+    records: list[NewRecord] = field(default_factory=list)
+    tickets: list[Any] = field(default_factory=list)
+    size: int = HEADER_SIZE
+    state: BatchState = BatchState.OPEN
+    data: bytes = b""
+    watchers: list[Any] = field(default_factory=list)
+    ordinal: int = -1
+    attempts: int = 0
+    retry_at_ms: int = 0
+    is_full: bool = False
+    is_outcome_unknown: bool = False
+
+    @property
+    def is_sealed(self) -> bool:
+        return bool(self.data)
+
+
+class Outcome(NamedTuple):
+    """A batch that is settled: ``error`` is None when the broker has it, from ``base_offset`` (-1: not told) on."""
+
+    batch: ProducerBatch
+    base_offset: int = -1
+    log_append_time: int = -1
+    error: KafkaError | None = None
+
+
+class ProduceLimits(NamedTuple):
+    """What ``ProducerCore`` needs of the configuration. Without idempotence there is no window and no sequence."""
+
+    is_idempotent: bool = True
+    transactional_id: str | None = None
+    linger_ms: int = 5
+    batch_size: int = 16_384
+    max_request_size: int = 1_048_576
+    max_in_flight: int = 5
+    delivery_timeout_ms: int = 120_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    compression: Compression = Compression.NONE
+
+
+@dataclass(slots=True)
+class _Partition:
+    batches: deque[ProducerBatch] = field(default_factory=deque)
+    next_sequence: Sequence = Sequence(0)
+    next_ordinal: int = 0
+
+
+class ProducerCore:
+    def __init__(self, limits: ProduceLimits) -> None:
+        self.limits = limits
+        self.identity = NOBODY
+        self.buffered_bytes = 0
+        self.in_flight = 0
+        self.error: KafkaError | None = None
+        """Why sealed sequences have a hole, or why the transaction cannot commit; nothing is sent while it is set."""
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._busy: dict[TopicPartition, None] = {}
+        self._is_flushing = False
+
+    # --- records in -----------------------------------------------------------------------------------------------
+
+    def append(self, topic_partition: TopicPartition, record: NewRecord, size: int, ticket: Any, now: int) -> bool:
+        """Add one record of ``size`` bytes. True when a batch became full: it is time to drain."""
+        partition = self._partition(topic_partition)
+        batch = partition.batches[-1] if partition.batches else None
+        was_filled = False
+        if batch is not None and batch.state is BatchState.OPEN and batch.size + size > self.limits.batch_size:
+            batch.is_full = was_filled = True
+        if batch is None or batch.state is not BatchState.OPEN or batch.is_full:
+            batch = ProducerBatch(topic_partition, now, now + self.limits.delivery_timeout_ms)
+            partition.batches.append(batch)
+            self._busy[topic_partition] = None
+        batch.records.append(record)
+        batch.tickets.append(ticket)
+        batch.size += size
+        self.buffered_bytes += size
+        if batch.size >= self.limits.batch_size:
+            batch.is_full = was_filled = True
+        return was_filled
+
+    def append_sealed(self, topic_partition: TopicPartition, data: bytes, ticket: Any, now: int) -> None:
+        """Add a batch that somebody else has encoded, identity and sequence included."""
+        partition = self._partition(topic_partition)
+        batch = ProducerBatch(topic_partition, now, now + self.limits.delivery_timeout_ms, tickets=[ticket])
+        batch.data, batch.size, batch.is_full, batch.state = data, len(data), True, BatchState.WAITING
+        batch.ordinal = partition.next_ordinal
+        partition.next_ordinal += 1
+        partition.batches.append(batch)
+        self._busy[topic_partition] = None
+        self.buffered_bytes += len(data)
+
+    def flush(self) -> None:
+        """Everything appended so far is ready at once."""
+        for topic_partition in self._busy:
+            tail = self._partitions[topic_partition].batches[-1]
+            if tail.state is BatchState.OPEN:
+                tail.is_full = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits and nothing is in flight."""
+        return not self._busy and not self.in_flight
+
+    def unsettled(self) -> list[ProducerBatch]:
+        """Every batch that has no outcome yet."""
+        return [batch for topic_partition in self._busy for batch in self._partitions[topic_partition].batches]
+
+    def _partition(self, topic_partition: TopicPartition) -> _Partition:
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            partition = self._partitions[topic_partition] = _Partition()
+        return partition
+
+    # --- batches out ----------------------------------------------------------------------------------------------
+
+    def drain(
+        self, now: int, target: Callable[[TopicPartition], int | None], in_flight: Callable[[int], int]
+    ) -> dict[int, list[ProducerBatch]]:
+        """At most one request per node: batches that may be sent now, one per partition, all marked as in flight.
+
+        ``target``: the node to send a partition's batches to, None when it cannot be sent to yet. ``in_flight``:
+        requests without an answer at a node. Call again until nothing comes: a partition may have more.
+        """
+        requests: dict[int, list[ProducerBatch]] = {}
+        if self.error is not None:
+            return requests
+        sizes: dict[int, int] = {}
+        for topic_partition in list(self._busy):
+            partition = self._partitions[topic_partition]
+            batch = self._sendable(partition, now)
+            if batch is None or (not batch.is_sealed and not self._may_seal()):
+                continue
+            node = target(topic_partition)
+            if node is None or in_flight(node) >= self.limits.max_in_flight:
+                continue
+            size = sizes.get(node, 0)
+            if size and size + batch.size > self.limits.max_request_size:
+                continue
+            sizes[node] = size + batch.size
+            if not batch.is_sealed:
+                self._seal(partition, batch)
+            batch.state = BatchState.IN_FLIGHT
+            batch.attempts += 1
+            self.in_flight += 1
+            requests.setdefault(node, []).append(batch)
+        self._rotate(requests)
+        return requests
+
+    def _rotate(self, requests: dict[int, list[ProducerBatch]]) -> None:
+        # Whoever was served goes to the end: no partition starves behind a busy one.
+        for batches in requests.values():
+            for batch in batches:
+                del self._busy[batch.topic_partition]
+                self._busy[batch.topic_partition] = None
+
+    def _may_seal(self) -> bool:
+        return not self.limits.is_idempotent or self.identity.producer_id >= 0
+
+    def _sendable(self, partition: _Partition, now: int) -> ProducerBatch | None:
+        oldest = partition.batches[0]
+        for batch in partition.batches:
+            if batch.state is BatchState.IN_FLIGHT:
+                continue
+            if batch.state is BatchState.OPEN:
+                if not batch.is_full and now < batch.created_ms + self.limits.linger_ms:
+                    return None
+            elif now < batch.retry_at_ms:
+                return None
+            # The next batch to be sealed would get the partition's next ordinal.
+            ordinal = batch.ordinal if batch.ordinal >= 0 else partition.next_ordinal
+            first = oldest.ordinal if oldest.ordinal >= 0 else ordinal
+            return batch if not self.limits.is_idempotent or ordinal - first < WINDOW else None
+        return None
+
+    def _seal(self, partition: _Partition, batch: ProducerBatch) -> None:
+        base_sequence = -1
+        if self.limits.is_idempotent:
+            base_sequence = partition.next_sequence
+            partition.next_sequence = next_sequence(partition.next_sequence, len(batch.records))
+        if batch.ordinal < 0:
+            batch.ordinal = partition.next_ordinal
+            partition.next_ordinal += 1
+        batch.data = encode_batch(
+            batch.records,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=base_sequence,
+            transactional=self.limits.transactional_id is not None,
+            compression=self.limits.compression,
+        )
+
+    # --- answers in -----------------------------------------------------------------------------------------------
+
+    def accepted(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> list[Outcome]:
+        """The broker has the batch."""
+        self.in_flight -= 1
+        if batch.state is BatchState.SETTLED:
+            return []
+        self._remove(batch)
+        return [Outcome(batch, base_offset, log_append_time)]
+
+    def refused(self, batch: ProducerBatch, code: ErrorCode, message: str | None, now: int) -> list[Outcome]:
+        """The broker answered with an error: the batch waits for a retry, or fails."""
+        self.in_flight -= 1
+        if batch.state is BatchState.SETTLED:
+            return []
+        if code is ErrorCode.duplicate_sequence_number:
+            self._remove(batch)
+            return [Outcome(batch)]
+        if code in MAYBE_WRITTEN:
+            batch.is_outcome_unknown = True
+        is_first = self._partitions[batch.topic_partition].batches[0] is batch
+        # Behind a hole every batch is out of order; it is not at fault.
+        is_behind_a_refused_one = (
+            code is ErrorCode.out_of_order_sequence_number
+            and self.limits.is_idempotent
+            and (not is_first or self.error is not None)
+        )
+        if code.retriable or is_behind_a_refused_one:
+            first_pause = _SHORT_PAUSE_MS if code is ErrorCode.concurrent_transactions else self.limits.retry_backoff_ms
+            self._retry_later(batch, now, first_pause)
+            return []
+        detail = f"{batch.topic_partition}, {len(batch.tickets)} record(s)"
+        error = error_for(code, f"{detail}: {message}" if message else detail)
+        if batch.is_outcome_unknown:
+            error = UnknownOutcome(code, detail)
+        return self._fail(batch, error)
+
+    def lost(self, batch: ProducerBatch, *, was_sent: bool, now: int) -> list[Outcome]:
+        """No answer: the connection is gone. ``was_sent``: the broker may have the batch."""
+        self.in_flight -= 1
+        if batch.state is BatchState.SETTLED:
+            return []
+        batch.is_outcome_unknown |= was_sent
+        self._retry_later(batch, now, self.limits.retry_backoff_ms)
+        return []
+
+    def unanswered(self, batch: ProducerBatch) -> list[Outcome]:
+        """acks=0: written to the connection, and that is all one will ever know."""
+        return self.accepted(batch, -1, -1)
+
+    def _retry_later(self, batch: ProducerBatch, now: int, first_pause: int) -> None:
+        batch.state = BatchState.WAITING
+        pause = min(first_pause << min(batch.attempts - 1, 16), self.limits.retry_backoff_max_ms)
+        batch.retry_at_ms = now + pause
+
+    def _fail(self, batch: ProducerBatch, error: KafkaError) -> list[Outcome]:
+        """Settle with an error; a sealed one leaves a hole behind."""
+        if self.limits.transactional_id is not None or (self.limits.is_idempotent and batch.is_sealed):
+            self.error = self.error or error
+        self._remove(batch)
+        return [Outcome(batch, error=error)]
+
+    def _remove(self, batch: ProducerBatch) -> None:
+        partition = self._partitions[batch.topic_partition]
+        partition.batches.remove(batch)
+        batch.state = BatchState.SETTLED
+        self.buffered_bytes -= batch.size - (HEADER_SIZE if batch.records else 0)
+        if not partition.batches:
+            del self._busy[batch.topic_partition]
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def expire(self, now: int) -> list[Outcome]:
+        """Settle what is older than delivery.timeout.ms. A late answer to it changes nothing any more."""
+        outcomes: list[Outcome] = []
+        for topic_partition in list(self._busy):
+            batches = self._partitions[topic_partition].batches
+            while batches and batches[0].deadline_ms <= now:
+                outcomes += self._fail(batches[0], self._expiry(batches[0]))
+        return outcomes
+
+    def _expiry(self, batch: ProducerBatch) -> KafkaError:
+        detail = f"{batch.topic_partition}, {len(batch.tickets)} record(s), {batch.attempts} attempt(s)"
+        if batch.state is BatchState.IN_FLIGHT or batch.is_outcome_unknown:
+            return UnknownOutcome(ErrorCode.request_timed_out, detail)
+        return RetriableError(
+            ErrorCode.request_timed_out, detail, meaning="delivery.timeout.ms has passed; the records were not written"
+        )
+
+    def next_deadline(self, now: int) -> int | None:
+        """When ``drain`` or ``expire`` has something to do at the latest. None: only an answer changes anything.
+
+        A batch that could be drained now gives no deadline of its own: it waits for its node, not for time.
+        """
+        earliest: int | None = None
+        for topic_partition in self._busy:
+            head, *_ = batches = self._partitions[topic_partition].batches
+            times = [head.deadline_ms]
+            waiting = next((each for each in batches if each.state is not BatchState.IN_FLIGHT), None)
+            if waiting is not None and waiting.state is BatchState.OPEN and not waiting.is_full:
+                times.append(waiting.created_ms + self.limits.linger_ms)
+            elif waiting is not None:
+                times.append(waiting.retry_at_ms)
+            due = min((each for each in times if each > now), default=None)
+            if due is not None and (earliest is None or due < earliest):
+                earliest = due
+        return earliest
+
+    # --- identity -------------------------------------------------------------------------------------------------
+
+    def begin_identity(self, identity: ProducerIdAndEpoch) -> list[Outcome]:
+        """Go on under this producer id and epoch: sequences start at 0. Nothing may be in flight.
+
+        Batches of the old identity that the broker may have fail as UnknownOutcome; the others are sealed again.
+        """
+        assert self.in_flight == 0, "a batch in flight belongs to the old identity"
+        if identity == self.identity:
+            return []
+        self.identity = identity
+        self.error = None
+        outcomes = []
+        for topic_partition, partition in self._partitions.items():
+            for batch in list(partition.batches):
+                if not batch.is_sealed:
+                    continue
+                if batch.is_outcome_unknown:
+                    self._remove(batch)
+                    detail = f"{topic_partition}, {len(batch.tickets)} record(s)"
+                    outcomes.append(Outcome(batch, error=UnknownOutcome(ErrorCode.network_exception, detail)))
+                else:
+                    batch.data, batch.state, batch.is_full = b"", BatchState.OPEN, True
+                    batch.ordinal, batch.retry_at_ms = -1, 0
+            partition.next_sequence = Sequence(0)
+            partition.next_ordinal = 0
+        return outcomes
+
+    def next_identity(self) -> ProducerIdAndEpoch | None:
+        """What an idempotent producer with a hole goes on under once nothing is in flight; None: ask for a new id."""
+        assert self.limits.transactional_id is None, "a transactional identity belongs to the coordinator"
+        if self.identity.producer_epoch >= EPOCH_MAX:
+            return None
+        return ProducerIdAndEpoch(self.identity.producer_id, ProducerEpoch(self.identity.producer_epoch + 1))
+
+    def fail_waiting(self, error: KafkaError) -> list[Outcome]:
+        """Settle everything that is not in flight, and send nothing more. This is an abort's first step."""
+        self.error = self.error or error
+        outcomes = []
+        for topic_partition in list(self._busy):
+            for batch in list(self._partitions[topic_partition].batches):
+                if batch.state is not BatchState.IN_FLIGHT:
+                    outcomes += self._fail(batch, error)
+        return outcomes
+
+    def forget_error(self) -> None:
+        """The transaction that had the error is over; its sequences end with it."""
+        assert not self._busy
+        self.error = None
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: tuple[Any, ...]) -> int:
+    """An upper estimate of a record's bytes before compression."""
+    size = RECORD_OVERHEAD + (0 if key is None else len(key)) + (0 if value is None else len(value))
+    for header in headers:
+        size += RECORD_OVERHEAD + len(header.key) * 3 + (0 if header.value is None else len(header.value))
+    return size
+
+
+def check_size(size: int, max_request_size: int) -> None:
+    """Raises RecordTooLarge."""
+    if size + HEADER_SIZE > max_request_size:
+        raise error_for(ErrorCode.message_too_large, f"{size} bytes, max.request.size is {max_request_size}")
