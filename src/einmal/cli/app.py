@@ -6,13 +6,15 @@ Exit status: 0 done, 1 failed (with ``error:`` and ``hint:`` on stderr), 2 wrong
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import einmal
+from einmal.cli.bench import bench
+from einmal.cli.demo import demo
+from einmal.cli.formats import Format
 
 app = typer.Typer(
     name="einmal",
@@ -22,11 +24,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-class Format(StrEnum):
-    TEXT = "text"
-    JSON = "json"
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,6 +65,10 @@ def start(
             as_json=output is Format.JSON,
         )
     )
+
+
+app.command()(demo)
+app.command()(bench)
 
 
 def main() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from einmal.cli.formats import Format
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
     from einmal.demo.report import Report
     from einmal.demo.timeline import Moment
-
-
-class Format(str, Enum):
-    TEXT = "text"
-    JSON = "json"
 
 
 def demo(

@@ -101,7 +101,7 @@ Spark pipeline that were killed {report.kills} times with SIGKILL, in {report.se
 <tr><th></th><th>expected</th><th>seen</th><th>lost</th><th>repeated</th></tr>
 {table}
 </table></div>
-<p>{report.aborted_records:,} records of aborted attempts lie in the log; no <code>read_committed</code> reader gets them.
+<p>{report.aborted_records:,} records of aborted attempts lie in the log; <code>read_committed</code> hides them.
 {report.replayed_batches} batches were replayed by Spark although they were committed, and recognised by the commit
 record. The control run had the same input, the same session and the same kills, with
 <code>processing.guarantee=at_least_once</code>: its repeats show that the kills hit.</p>

@@ -87,7 +87,7 @@ class Demo:
 
     def _create_topics(self) -> None:
         with Admin({"bootstrap.servers": self._broker.bootstrap_servers}) as admin:
-            admin.create_topics({name: PARTITIONS for name in (SENTENCES, EXACTLY_ONCE, CONTROL)})
+            admin.create_topics(dict.fromkeys((SENTENCES, EXACTLY_ONCE, CONTROL), PARTITIONS))
 
     # --- loading --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,212 @@
+"""What is measured. Each case returns figures: name, value, unit, and the budget where there is one.
+
+Two kinds of load: ready-made requests (the broker's own speed) and confluent-kafka (what a user's client gets).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from einmal.bench import load
+from einmal.bench.load import Connection
+from einmal.wire.record_batch import NewRecord, encode_batch
+
+MEGABYTE: Final = 1_000_000
+RECORD_SIZES: Final = (1_000, 100)
+BATCH_SIZES: Final = (16_000, 100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """``budget``: the value wanted, in the same unit; ``at_most``: the budget is an upper bound."""
+
+    name: str
+    value: float
+    unit: str
+    budget: float | None = None
+    at_most: bool = False
+
+
+Case = Callable[[str, float], Iterator[Figure]]
+"""A case takes the bootstrap address and a factor for its length."""
+
+
+def throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
+    """Produce and fetch in MB/s of record batches, pipelined, from ready-made requests."""
+    budgets = {16_000: 400.0, 100_000: 900.0}
+    connection = Connection(bootstrap)
+    for batch_bytes in BATCH_SIZES:
+        for record_bytes in RECORD_SIZES:
+            topic = f"bench-{batch_bytes}-{record_bytes}"
+            load.create_topic(connection, topic)
+            records, count = load.batch(record_bytes, batch_bytes)
+            request = load.produce_request(topic, 0, records)
+            load.produce_many(connection, request, 50, 5)
+            rounds = max(100, int(scale * 400 * MEGABYTE / batch_bytes))
+            seconds = load.produce_many(connection, request, rounds, 10)
+            label = f"{batch_bytes // 1000} KB batches of {record_bytes} B records"
+            yield Figure(f"produce {label}", rounds * len(records) / seconds / MEGABYTE, "MB/s", budgets[batch_bytes])
+            seconds, size = load.fetch_all(connection, topic, (rounds + 50) * count)
+            yield Figure(f"fetch {label}", size / seconds / MEGABYTE, "MB/s", 2_500.0)
+    connection.close()
+
+
+def single_records(bootstrap: str, scale: float) -> Iterator[Figure]:
+    """Requests of one 100 B record: pipelined, one at a time, and at a steady 2,000 per second."""
+    connection = Connection(bootstrap)
+    load.create_topic(connection, "bench-single")
+    records, _count = load.batch(100, 100)
+    request = load.produce_request("bench-single", 0, records)
+    load.produce_many(connection, request, 500, 50)
+    rounds = max(2_000, int(50_000 * scale))
+    yield Figure(
+        "single-record produce, pipelined", rounds / load.produce_many(connection, request, rounds, 200), "1/s", 50_000
+    )
+    rounds = max(1_000, int(10_000 * scale))
+    yield Figure(
+        "single-record produce, one at a time", rounds / load.produce_many(connection, request, rounds, 1), "1/s", 8_000
+    )
+    latencies = load.produce_at_rate(connection, request, 2_000, max(1.0, 5 * scale))
+    p50, p99 = _percentile(latencies, 50), _percentile(latencies, 99)
+    yield Figure("latency at 2,000/s, p50", p50 * 1_000, "ms")
+    yield Figure("latency at 2,000/s, p99", p99 * 1_000, "ms", 1.0, at_most=True)
+    connection.close()
+
+
+def transactions(bootstrap: str, scale: float) -> Iterator[Figure]:
+    """Transactions of one record by one confluent-kafka producer: one coordinator shard, one at a time."""
+    producer = _producer(bootstrap, {"transactional.id": "bench-transactions", "linger.ms": 0})
+    producer.init_transactions(30)
+    count = max(50, int(400 * scale))
+    latencies = []
+    for _ in range(count):
+        began = time.perf_counter()
+        producer.begin_transaction()
+        producer.produce("bench-transactions", b"x" * 100)
+        producer.commit_transaction(30)
+        latencies.append(time.perf_counter() - began)
+    yield Figure("transactions of one record", 1 / statistics.median(latencies), "1/s")
+    yield Figure("one transaction, p99", _percentile(latencies, 99) * 1_000, "ms")
+
+
+def client_throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
+    """What confluent-kafka reaches: idempotent produce, then read_committed consume, of 1 KB records."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    count = max(5_000, int(100_000 * scale))
+    topic = "bench-client"
+    producer = _producer(bootstrap, {"enable.idempotence": True})
+    seconds = _produce(producer, topic, count, 1_000)
+    yield Figure("confluent-kafka produce, 1 KB records", count / seconds, "records/s")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    began = time.perf_counter()
+    seen = 0
+    while seen < count and time.perf_counter() - began < 60:
+        seen += sum(1 for message in consumer.consume(5_000, 1.0) if message.error() is None)
+    yield Figure("confluent-kafka consume, 1 KB records", seen / (time.perf_counter() - began), "records/s")
+    consumer.close()
+
+
+def price(bootstrap: str, scale: float) -> Iterator[Figure]:
+    """The price of exactly-once (F20): 1 KB records, a commit every 100 ms, rounds of the three guarantees in turn."""
+    count = max(5_000, int(60_000 * scale))
+    settings: dict[str, dict[str, Any]] = {
+        "at-most-once": {"acks": 0, "enable.idempotence": False},
+        "at-least-once, ordered": {"acks": "all", "enable.idempotence": False, "max.in.flight": 1},
+        "exactly-once": {"transactional.id": "bench-price"},
+    }
+    rates: dict[str, list[float]] = {name: [] for name in settings}
+    producers = {name: _producer(bootstrap, extra) for name, extra in settings.items()}
+    producers["exactly-once"].init_transactions(30)
+    for _ in range(5):
+        for name, producer in producers.items():
+            if name == "exactly-once":
+                seconds = _produce_in_transactions(producer, "bench-price", count, 1_000, 0.1)
+            else:
+                seconds = _produce(producer, "bench-price", count, 1_000)
+            rates[name].append(count / seconds)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    for name, rate in medians.items():
+        yield Figure(f"{name}, 1 KB records", rate, "records/s")
+    exact = medians["exactly-once"]
+    yield Figure("exactly-once against at-least-once", _cost(exact, medians["at-least-once, ordered"]), "%", 3, True)
+    yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
+
+
+def batch_overhead(_bootstrap: str, _scale: float) -> Iterator[Figure]:
+    """Bytes that record batch v2 adds to 100 B values, by records per batch (F18)."""
+    for count in (1, 10, 100, 1_000):
+        size = len(encode_batch([NewRecord(None, b"x" * 100, 1_700_000_000_000)] * count))
+        yield Figure(f"batch overhead, {count} records of 100 B", (size / (100 * count) - 1) * 100, "%")
+
+
+CASES: Final[dict[str, Case]] = {
+    "throughput": throughput,
+    "single": single_records,
+    "transactions": transactions,
+    "client": client_throughput,
+    "price": price,
+    "overhead": batch_overhead,
+}
+
+
+def _producer(bootstrap: str, extra: dict[str, Any]) -> Any:
+    from confluent_kafka import Producer
+
+    return Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "batch.size": 100_000, **extra})
+
+
+def _produce(producer: Any, topic: str, count: int, size: int) -> float:
+    """Seconds until every record is acknowledged (``acks=0``: handed to the socket)."""
+    value = b"x" * size
+    began = time.perf_counter()
+    for _ in range(count):
+        _hand_over(producer, topic, value)
+    producer.flush(120)
+    return time.perf_counter() - began
+
+
+def _produce_in_transactions(producer: Any, topic: str, count: int, size: int, commit_seconds: float) -> float:
+    value = b"x" * size
+    began = time.perf_counter()
+    producer.begin_transaction()
+    commit_at = began + commit_seconds
+    for _ in range(count):
+        _hand_over(producer, topic, value)
+        if time.perf_counter() >= commit_at:
+            producer.commit_transaction(60)
+            producer.begin_transaction()
+            commit_at = time.perf_counter() + commit_seconds
+    producer.commit_transaction(60)
+    return time.perf_counter() - began
+
+
+def _hand_over(producer: Any, topic: str, value: bytes) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, partition=0)
+            return
+        except BufferError:
+            producer.poll(0.01)
+
+
+def _cost(rate: float, against: float) -> float:
+    """How much slower, in per cent."""
+    return (1 - rate / against) * 100
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

@@ -1,0 +1,171 @@
+"""A load generator that costs next to nothing: ready-made requests over one blocking connection.
+
+A client library would be measured instead of the broker: requests are encoded before the clock starts, answers are
+counted, and only the first is looked at for errors.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from einmal.types import ErrorCode
+from einmal.wire import messages
+from einmal.wire.fetch import FetchPartition, FetchRequest, decode_fetch_response, encode_fetch_request
+from einmal.wire.frames import frame
+from einmal.wire.produce import ProduceRequest, decode_produce_response, encode_produce_request
+from einmal.wire.record_batch import NewRecord, encode_batch
+
+PRODUCE_VERSION: Final = 9
+FETCH_VERSION: Final = 12
+CLIENT_ID: Final = "einmal-bench"
+
+
+class BenchRefused(Exception):
+    """The broker answered with an error."""
+
+
+class Connection:
+    """One blocking connection; requests may be pipelined, answers come in order."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = bytearray()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, request: bytes) -> None:
+        self._socket.sendall(request)
+
+    def receive(self) -> bytes:
+        """The next answer, without its length."""
+        while True:
+            if len(self._received) >= 4:
+                (size,) = struct.unpack_from(">i", self._received)
+                if len(self._received) >= 4 + size:
+                    answer = bytes(memoryview(self._received)[4 : 4 + size])
+                    del self._received[: 4 + size]
+                    return answer
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._received += data
+
+    def call(self, api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
+        header = messages.encode_request_header(api_key, version, 1, CLIENT_ID)
+        self.send(frame(header, messages.encode_request(api_key, version, fields)))
+        answer = self.receive()
+        position = messages.response_body_position(api_key, version, answer)
+        return messages.decode_response(api_key, version, answer, position)
+
+
+def create_topic(connection: Connection, name: str, partitions: int = 1) -> None:
+    answer = connection.call(
+        19, 5, {"topics": [{"name": name, "num_partitions": partitions, "replication_factor": -1}], "timeout": 30_000}
+    )
+    code = answer.topics[0].error_code
+    if code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+        raise BenchRefused(f"CreateTopics {name}: {code.name.upper()}")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        topic = connection.call(3, 9, {"topics": [{"name": name}], "allow_auto_topic_creation": False}).topics[0]
+        if topic.error_code is ErrorCode.none and all(p.leader_id >= 0 for p in topic.partitions):
+            return
+    raise BenchRefused(f"topic {name} has no leader after 30 s")
+
+
+def batch(record_bytes: int, batch_bytes: int) -> tuple[bytes, int]:
+    """A batch of about ``batch_bytes`` with records whose values have ``record_bytes``; it, and its record count."""
+    count = max(1, batch_bytes // record_bytes)
+    value = os.urandom(record_bytes)
+    return encode_batch([NewRecord(None, value, 1_700_000_000_000)] * count), count
+
+
+def produce_request(topic: str, partition: int, records: bytes, acks: int = -1) -> bytes:
+    header = messages.encode_request_header(0, PRODUCE_VERSION, 1, CLIENT_ID)
+    body = encode_produce_request(
+        PRODUCE_VERSION, ProduceRequest(None, acks, 30_000, [(topic, [(partition, records)])])
+    )
+    return frame(header, *body)
+
+
+def produce_many(connection: Connection, request: bytes, count: int, in_flight: int) -> float:
+    """Send one request ``count`` times with at most ``in_flight`` unanswered; seconds."""
+    began = time.perf_counter()
+    sent = answered = 0
+    while answered < count:
+        while sent < count and sent - answered < in_flight:
+            connection.send(request)
+            sent += 1
+        answer = connection.receive()
+        if not answered:
+            _check_produced(answer)
+        answered += 1
+    return time.perf_counter() - began
+
+
+def produce_at_rate(connection: Connection, request: bytes, per_second: int, seconds: float) -> list[float]:
+    """One request at a time on a fixed schedule; each answer's latency in seconds, from when it was due."""
+    latencies = []
+    began = time.perf_counter()
+    for number in range(int(per_second * seconds)):
+        due = began + number / per_second
+        while (wait := due - time.perf_counter()) > 0:
+            if wait > 0.0002:
+                time.sleep(wait - 0.0001)
+        connection.send(request)
+        connection.receive()
+        latencies.append(time.perf_counter() - due)
+    return latencies
+
+
+def fetch_all(connection: Connection, topic: str, end: int, partition_bytes: int = 1 << 20) -> tuple[float, int]:
+    """Read a partition from its beginning to ``end``; seconds and bytes of records."""
+    began = time.perf_counter()
+    offset = size = 0
+    while offset < end:
+        header = messages.encode_request_header(1, FETCH_VERSION, 1, CLIENT_ID)
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=partition_bytes,
+            isolation_level=0,
+            topics=[(topic, [FetchPartition(0, offset, partition_bytes)])],
+        )
+        connection.send(frame(header, encode_fetch_request(FETCH_VERSION, request)))
+        answer = connection.receive()
+        position = messages.response_body_position(1, FETCH_VERSION, answer)
+        partition = decode_fetch_response(FETCH_VERSION, answer, position).topics[0][1][0]
+        if partition.error_code:
+            raise BenchRefused(f"Fetch: {ErrorCode(partition.error_code).name.upper()}")
+        records = partition.records or b""
+        size += len(records)
+        offset = _next_offset(records, offset)
+    return time.perf_counter() - began, size
+
+
+def _next_offset(records: Sequence[int] | bytes | memoryview, offset: int) -> int:
+    """Hop from header to header: the records themselves are not looked at."""
+    position = 0
+    view = memoryview(bytes(records)) if not isinstance(records, bytes | memoryview) else memoryview(records)
+    while position + 61 <= len(view):
+        base, length = struct.unpack_from(">qi", view, position)
+        (last_delta,) = struct.unpack_from(">i", view, position + 23)
+        offset = base + last_delta + 1
+        position += 12 + length
+    return offset
+
+
+def _check_produced(answer: bytes) -> None:
+    position = messages.response_body_position(0, PRODUCE_VERSION, answer)
+    for _topic, partitions in decode_produce_response(PRODUCE_VERSION, answer, position).topics:
+        for partition in partitions:
+            if partition.error_code:
+                raise BenchRefused(f"Produce: {ErrorCode(partition.error_code).name.upper()}")

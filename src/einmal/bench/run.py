@@ -1,0 +1,37 @@
+"""Run the cases against one broker: one of our own, started for it, or any that speaks Kafka's protocol."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from einmal.bench.cases import CASES, MEGABYTE, Figure
+from einmal.bench.server import BrokerProcess
+
+STARTS = 5
+
+
+def run(
+    names: Sequence[str], *, bootstrap: str | None, scale: float, properties: Sequence[str], say: Callable[[str], None]
+) -> Iterator[Figure]:
+    """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too."""
+    if bootstrap is not None:
+        yield from _cases(names, bootstrap, scale, say)
+        return
+    say("starting brokers")
+    starts = []
+    for _ in range(STARTS):
+        with BrokerProcess(*properties) as broker:
+            starts.append(broker.start_seconds)
+            idle = broker.resident_bytes()
+    yield Figure("start to ready, median", statistics.median(starts), "s", 0.5, at_most=True)
+    yield Figure("resident memory, idle", idle / MEGABYTE, "MB", 100, at_most=True)
+    with BrokerProcess(*properties) as broker:
+        yield from _cases(names, broker.bootstrap_servers, scale, say)
+        yield Figure("resident memory, after the run", broker.resident_bytes() / MEGABYTE, "MB")
+
+
+def _cases(names: Sequence[str], bootstrap: str, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
+    for name in names:
+        say(f"measuring {name}")
+        yield from CASES[name](bootstrap, scale)

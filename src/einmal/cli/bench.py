@@ -1,0 +1,65 @@
+"""``einmal bench``: figures on stdout, beside the budgets; talk on stderr."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from einmal.cli.formats import Format
+
+if TYPE_CHECKING:
+    from einmal.bench.cases import Figure
+
+
+def bench(
+    cases: Annotated[list[str] | None, typer.Argument(help="Which cases; default: all.")] = None,
+    bootstrap_server: Annotated[
+        str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0.01, max=100, help="Longer or shorter runs.")] = 1.0,
+    properties: Annotated[
+        list[str] | None, typer.Option("-X", help="A property of the fresh broker, key=value.")
+    ] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="How the figures are printed.")] = Format.TEXT,
+) -> None:
+    """Measure a broker. Figures are printed, never judged: machines differ, compare in one run."""
+    from einmal.bench.cases import CASES
+    from einmal.bench.load import BenchRefused
+    from einmal.bench.run import run
+    from einmal.bench.server import BrokerDidNotStart
+
+    chosen = cases or list(CASES)
+    if unknown := [name for name in chosen if name not in CASES]:
+        typer.echo(f"error: no case {', '.join(unknown)}\nhint: there are {', '.join(CASES)}", err=True)
+        raise typer.Exit(2)
+    figures = []
+    try:
+        for figure in run(
+            chosen,
+            bootstrap=bootstrap_server,
+            scale=scale,
+            properties=properties or [],
+            say=lambda text: typer.echo(text, err=True),
+        ):
+            figures.append(figure)
+            if output_format is Format.TEXT:
+                typer.echo(_line(figure))
+    except ImportError as error:
+        typer.echo(f"error: {error}\nhint: pip install 'einmal[bench]'", err=True)
+        raise typer.Exit(2) from error
+    except (BenchRefused, BrokerDidNotStart, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    if output_format is Format.JSON:
+        typer.echo(json.dumps({"figures": [asdict(figure) for figure in figures]}))
+
+
+def _line(figure: Figure) -> str:
+    value = f"{figure.value:,.2f}" if figure.value < 100 else f"{figure.value:,.0f}"
+    budget = ""
+    if figure.budget is not None:
+        budget = f"   (wanted: {'at most' if figure.at_most else 'at least'} {figure.budget:,.10g} {figure.unit})"
+    return f"{figure.name:<52} {value:>12} {figure.unit}{budget}"
