@@ -43,6 +43,14 @@ class Setting:
     def broker_is_tv1(self) -> bool:
         return self.node.transaction_version == 1
 
+    @property
+    def is_apache(self) -> bool:
+        return isinstance(self.node, ApacheKafka)
+
+    def restart_after_kill(self) -> None:
+        self.node.kill()
+        self.node.start()
+
     def driver(self, *, partitions: int = 6, timeout_ms: int = 60_000) -> TransactionDriver:
         """A driver with a new transactional id and a new topic."""
         name = f"interop-{next(_names)}"

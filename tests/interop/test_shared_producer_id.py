@@ -294,8 +294,7 @@ def test_a_transaction_and_its_writers_outlive_kill_9_of_the_broker(setting: Set
         driver.open(0, 1)
         with driver.writer() as writer:
             before = writer.write_at_last(identity, 0, 0, ["a"])
-        setting.node.kill()
-        setting.node.start()
+        setting.restart_after_kill()
         driver.reconnect()
         with driver.writer() as writer:
             assert writer.write_at_last(identity, 0, 0, ["a"]) == before, "a retry over the restart"
