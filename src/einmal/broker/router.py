@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from einmal.broker.context import Body, Buffer, Handler, Parked, RequestContext, Versions
 from einmal.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -25,12 +27,17 @@ from einmal.broker.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
+    end_txn,
     fetch,
     incremental_alter_configs,
+    init_producer_id,
     list_offsets,
+    list_transactions,
     metadata,
     offset_for_leader_epoch,
     produce,
+    write_txn_markers,
 )
 from einmal.types import ErrorCode
 from einmal.wire.errors import UnknownVersion
@@ -55,7 +62,12 @@ HANDLERS: Final[tuple[ModuleType, ...]] = (
     create_topics,
     delete_topics,
     delete_records,
+    init_producer_id,
     offset_for_leader_epoch,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
+    write_txn_markers,
     describe_configs,
     alter_configs,
     describe_log_dirs,
@@ -63,6 +75,8 @@ HANDLERS: Final[tuple[ModuleType, ...]] = (
     incremental_alter_configs,
     describe_cluster,
     describe_producers,
+    describe_transactions,
+    list_transactions,
     describe_topic_partitions,
 )
 """One module per API, in the order of their keys. To add an API, add its module here."""

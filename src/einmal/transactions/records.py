@@ -23,6 +23,7 @@ from einmal.types import (
 )
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
 from einmal.wire.messages import read_uvarint
+from einmal.wire.primitives import encode_uvarint
 
 _KEY_VERSION: Final = 0
 _FLEXIBLE_VERSION: Final = 1
@@ -52,11 +53,9 @@ def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
     )
 
 
-def decode(key: bytes | None, value: bytes | None, producer_id: ProducerId | None = None) -> TransactionRecord | None:
+def decode(key: bytes, value: bytes | None, producer_id: ProducerId | None = None) -> TransactionRecord | None:
     """The record; None for a key of a version that we do not know. Raises WireError."""
     assert producer_id is None, "the transaction log is not written in transactions"
-    if key is None:
-        raise Malformed("transaction log record without a key")
     (version,) = _unpack(_INT16, key, 0)
     if version != _KEY_VERSION:
         return None
@@ -106,21 +105,14 @@ def _encode_tags(transaction: Transaction) -> bytes:
         tags.append((_NEXT_PRODUCER_ID, _INT64.pack(transaction.next_producer_id)))
     if transaction.client_version != TransactionVersion.TV_0:
         tags.append((_CLIENT_TRANSACTION_VERSION, _INT16.pack(transaction.client_version)))
-    return _uvarint(len(tags)) + b"".join(_uvarint(tag) + _uvarint(len(data)) + data for tag, data in tags)
+    return encode_uvarint(len(tags)) + b"".join(
+        encode_uvarint(tag) + encode_uvarint(len(data)) + data for tag, data in tags
+    )
 
 
 def _count(count: int) -> bytes:
     """How many follow, -1 for null."""
-    return _uvarint(count + 1)
-
-
-def _uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encode_uvarint(count + 1)
 
 
 def _decode_value(transactional_id: str, value: bytes) -> Transaction:

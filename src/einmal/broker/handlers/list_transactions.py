@@ -1,0 +1,52 @@
+"""ListTransactions: the transactional ids whose coordinator is this broker (KIP-664).
+
+API: 66. Versions: 0-1.
+Behaviour: every shard is asked; COORDINATOR_LOAD_IN_PROGRESS as long as one is not loaded. Names of states that do
+not exist are given back.
+Version notes: v1 filters by duration (KIP-994). v2's pattern is not spoken: the standard library's expressions can be
+made to run for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from einmal.broker.context import RequestContext, Versions
+from einmal.transactions.states import STATES_BY_NAME
+from einmal.transactions.transaction import Transaction
+from einmal.types import ErrorCode
+
+API_KEY: Final = 66
+VERSIONS: Final = Versions(0, 1, flexible=0)
+_NEVER: Final = ("Dead", "PrepareEpochFence")
+"""States of Apache Kafka that no transaction is ever seen in here."""
+
+
+async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    states = [STATES_BY_NAME[name] for name in request.state_filters if name in STATES_BY_NAME]
+    unknown = [name for name in request.state_filters if name not in STATES_BY_NAME and name not in _NEVER]
+    listed: list[Transaction] = []
+    if states or not request.state_filters:
+        for runtime in context.node.transactions.runtimes():
+            outcome = await runtime.submit(
+                lambda shard, now: shard.list_transactions(
+                    states=states,
+                    producer_ids=request.producer_id_filters,
+                    longer_than_ms=getattr(request, "duration_filter", -1),
+                    now=now,
+                )
+            )
+            if isinstance(outcome, ErrorCode):
+                return {"error_code": outcome}
+            listed += outcome
+    return {
+        "unknown_state_filters": unknown,
+        "transaction_states": [
+            {
+                "transactional_id": each.transactional_id,
+                "producer_id": each.producer_id,
+                "transaction_state": each.state.kafka_name,
+            }
+            for each in listed
+        ],
+    }
