@@ -64,10 +64,10 @@ class GroupCoordinator:
         """No response: it comes later, by the action ``Respond(ticket, ...)``."""
         return self._membership.sync_group(request, ticket, now)
 
-    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[Response | None]:
+    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[Response]:
         return self._membership.heartbeat(request, now)
 
-    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response | None]:
+    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response]:
         return self._membership.leave_group(request, now)
 
     # --- offsets ------------------------------------------------------------------------------------------------

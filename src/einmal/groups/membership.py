@@ -101,7 +101,7 @@ class Membership:
             self._assign(group, request, now, effects)
         return effects.decide(None)
 
-    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[Response | None]:
+    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[Response]:
         effects = Effects()
         group = self._groups.get(request.group_id)
         if group is None:
@@ -115,7 +115,7 @@ class Membership:
                 error = ErrorCode.rebalance_in_progress
         return effects.decide({"error_code": error})
 
-    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response | None]:
+    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response]:
         effects = Effects()
         group = self._groups.get(request.group_id)
         members = [

@@ -91,11 +91,13 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
     return key, None if record.value is None else _encode_group(record.value)
 
 
-def decode(key: bytes, value: bytes | None, producer_id: ProducerId | None = None) -> Record | None:
-    """The record of a key and a value; None when the key is of a kind that is not ours.
+def decode(key: bytes | None, value: bytes | None, producer_id: ProducerId | None = None) -> Record | None:
+    """The record of a key and a value; None when the key is of a kind that is not ours, or absent.
 
     ``producer_id``: of the batch, when that is transactional. Raises Truncated or Malformed.
     """
+    if key is None:
+        return None
     reader = FieldReader(key)
     version = reader.int16()
     if version in (0, _OFFSET_KEY_VERSION):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NewType, TypeAlias
+from typing import Any, NewType, TypeAlias, TypeVar
 
 from einmal.groups.records import CommittedOffset, Record
 from einmal.shard.decision import Decision
 from einmal.types import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
+
+R = TypeVar("R")
 
 Ticket = NewType("Ticket", int)
 """Names a request whose answer may come later. Given by whoever asks; never given twice."""
@@ -35,7 +37,7 @@ class Effects:
     records: list[Record] = field(default_factory=list)
     actions: list[Respond] = field(default_factory=list)
 
-    def decide(self, response: Response | None) -> Decision[Response | None]:
+    def decide(self, response: R) -> Decision[R]:
         return Decision(records=tuple(self.records), response=response, actions=tuple(self.actions))
 
 
