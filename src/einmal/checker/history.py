@@ -65,7 +65,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``ops`` in the order in which they ended; ``is_read_to_the_end``: a reader has read every key to its end."""
+    """``ops`` in the order in which they began; ``is_read_to_the_end``: a reader has read every key to its end."""
 
     ops: Sequence[Op]
     is_read_to_the_end: bool = False

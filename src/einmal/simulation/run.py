@@ -1,0 +1,134 @@
+"""One schedule: a seed, run from beginning to end, and judged.
+
+The broker starts, the workload runs while the nemesis does harm, then everything is calm and must come to rest: what
+was open is decided, everything can be read. The same seed gives the same trace, in any process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from einmal.checker.history import Anomaly
+from einmal.client.errors import KafkaError
+from einmal.simulation.loop import Stuck
+from einmal.simulation.nemesis import Nemesis
+from einmal.simulation.profile import Profile, profile_of
+from einmal.simulation.result import Result
+from einmal.simulation.world import World
+from einmal.workloads.bank import Bank
+from einmal.workloads.ledger import Ledger
+from einmal.workloads.reading import NotFinished
+
+_REST: Final = 90.0
+"""Virtual seconds in which clients must have ended, once nothing goes wrong any more."""
+_FINISH: Final = 120.0
+_WORKLOADS: Final = {"ledger": Ledger, "bank": Bank}
+
+
+def run_seed(seed: int) -> Result:
+    """Run a seed's schedule. Never raises: what goes wrong is an anomaly."""
+    return run_profile(profile_of(seed))
+
+
+def run_profile(profile: Profile, *, keep_trace: bool = False) -> Result:
+    """Run one schedule as it is described."""
+    world, anomalies = simulate(profile, keep_trace=keep_trace)
+    return Result(
+        seed=profile.seed,
+        anomalies=tuple(str(anomaly) for anomaly in anomalies),
+        virtual_seconds=world.loop.time(),
+        trace_digest=world.trace.digest(),
+    )
+
+
+def simulate(profile: Profile, *, keep_trace: bool = False) -> tuple[World, list[Anomaly]]:
+    """The world after the schedule, and everything that was wrong."""
+    with _undisturbed():
+        world = World(profile, keep_trace=keep_trace)
+        workload = _WORKLOADS[profile.workload]()
+        try:
+            world.loop.run_until_complete(_schedule(world, workload))
+        except Stuck as error:
+            world.report("stuck", str(error))
+        except Exception as error:  # noqa: BLE001 - whatever ends a schedule is what was looked for.
+            world.report("uncaught", f"the schedule ended: {type(error).__name__}: {error}")
+        world.loop.close()
+    found = [*world.reports, *workload.anomalies()]
+    history = workload.recorder.history(is_read_to_the_end=False)
+    world.trace.event(world.loop.time(), "history", repr(history).encode())
+    return world, found
+
+
+async def _schedule(world: World, workload: Ledger | Bank) -> None:
+    await world.start_broker()
+    await _create_topics(world, workload.topics)
+    world.network.faults = world.profile.network
+    for role in workload.roles:
+        world.start_client(role)
+    nemesis = Nemesis(world, random.Random(f"{world.profile.seed}/nemesis"))
+    await nemesis.run(world.profile.duration)
+    world.calm()
+    workload.stop()
+    await _rest(world)
+    await _finish(world, workload)
+
+
+async def _create_topics(world: World, topics: dict[str, int]) -> None:
+    process, host = world.process("admin")
+
+    async def create() -> None:
+        admin = process.admin()
+        await admin.create_topics(topics)
+        await admin.close()
+
+    await world.run_on(host, create())
+
+
+async def _rest(world: World) -> None:
+    """Wait until every client has ended by itself."""
+    deadline = world.loop.time() + _REST
+    while running := [client for client in world.clients if not client.task.done()]:
+        if world.loop.time() > deadline:
+            names = ", ".join(client.host.name for client in running)
+            world.report("no-end", f"{names} did not end within {_REST:.0f} s of calm")
+            return
+        await asyncio.sleep(0.25)
+
+
+async def _finish(world: World, workload: Ledger | Bank) -> None:
+    process, host = world.process("finisher")
+    try:
+        await asyncio.wait_for(world.run_on(host, workload.finish(process)), _FINISH)
+    except (NotFinished, TimeoutError, KafkaError) as error:
+        world.report("no-end", f"the log could not be read to its end: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No log lines, and no garbage collection: when it runs depends on what else the process has allocated."""
+    was_enabled = gc.isenabled()
+    level = logging.root.manager.disable
+    hook = sys.unraisablehook
+    gc.disable()
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        # The coroutines of dead hosts are collected now; what their ``finally`` blocks try comes to nothing.
+        sys.unraisablehook = _ignore
+        gc.collect()
+        sys.unraisablehook = hook
+        logging.disable(level)
+        if was_enabled:
+            gc.enable()
+
+
+def _ignore(_unraisable: object) -> None:
+    return

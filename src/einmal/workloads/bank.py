@@ -1,0 +1,272 @@
+"""A bank: orders come in, processors carry them out in transactions, auditors watch the sum.
+
+Clerks write transfer orders (idempotent, each acknowledged or of unknown outcome). Processors of one consumer group
+consume orders, write the debit and the credit of each into the accounts' partitions, and commit their positions in the
+same transaction (KIP-447): each order is carried out once, whoever is killed, paused or replaced meanwhile. Auditors
+read the accounts ``read_committed`` and never see half a transfer; see ``checker.bank``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from einmal.checker.bank import BankReader, Entry
+from einmal.checker.history import Anomaly, Outcome
+from einmal.checker.log import find_anomalies
+from einmal.client.aio import Consumer, Producer
+from einmal.client.errors import FatalError, KafkaError, RequestRefused
+from einmal.client.records import ConsumerRecord, RecordMetadata
+from einmal.types import TopicPartition
+from einmal.workloads.endings import Endings, Rollback, close_quietly, transact
+from einmal.workloads.process import Process, Role
+from einmal.workloads.reading import Seen, follow, read_to_the_end
+from einmal.workloads.recorder import Recorder
+
+ORDERS: Final = "orders"
+ACCOUNTS: Final = "accounts"
+GROUP: Final = "bank"
+ORDER_PARTITIONS: Final = 2
+ACCOUNT_PARTITIONS: Final = 3
+ACCOUNT_COUNT: Final = 9
+INITIAL: Final = 100
+TRANSACTION_TIMEOUT_MS: Final = 6_000
+SESSION_TIMEOUT_MS: Final = 6_000
+
+
+class Bank:
+    """A clerk, two processors, an auditor."""
+
+    name = "bank"
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.topics = {ORDERS: ORDER_PARTITIONS, ACCOUNTS: ACCOUNT_PARTITIONS}
+        self.accounts = tuple(TopicPartition(ACCOUNTS, partition) for partition in range(ACCOUNT_PARTITIONS))
+        self._endings = Endings()
+        self._auditors: dict[int, BankReader] = {}
+        self._orders: dict[str, Outcome] = {}
+        self._final: BankReader | None = None
+        self.roles = (
+            Role("clerk", self._take_orders),
+            Role("processor-1", self._process),
+            Role("processor-2", self._process),
+            Role("auditor", self._audit),
+        )
+
+    def stop(self) -> None:
+        self._endings.stop()
+
+    async def finish(self, process: Process) -> None:
+        """The faults are over: a last processor carries out what is left, a last auditor reads everything."""
+        await self._carry_out_the_rest(process)
+        self._final = _auditor(process)
+        await read_to_the_end(process, self.accounts, self.recorder, seen=self._audited(self._final))
+
+    def anomalies(self) -> list[Anomaly]:
+        found = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
+        for auditor in self._auditors.values():
+            found += auditor.anomalies
+        if self._final is not None:
+            found += self._final.finish(
+                [order for order, outcome in self._orders.items() if outcome is Outcome.OK],
+                [order for order, outcome in self._orders.items() if outcome is Outcome.FAIL],
+            )
+        return found
+
+    # --- clerks ----------------------------------------------------------------------------------------------------
+
+    async def _take_orders(self, process: Process) -> None:
+        producer = process.producer(linger_ms=0, delivery_timeout_ms=8_000, request_timeout_ms=3_000)
+        source = process.random
+        pending: list[asyncio.Task[None]] = []
+        count = 0
+        try:
+            while not self._endings.is_stopped:
+                count += 1
+                order = f"order-{process.number}-{count}"
+                debtor, creditor = source.sample(range(ACCOUNT_COUNT), 2)
+                text = f"{order} {debtor} {creditor} {source.randint(1, 50)}"
+                self._orders[order] = Outcome.INFO
+                result = producer.send(ORDERS, text, partition=source.randrange(ORDER_PARTITIONS))
+                pending.append(asyncio.create_task(self._note(order, result)))
+                await asyncio.sleep(source.uniform(0, 0.3))
+            await asyncio.gather(*pending)
+        finally:
+            await close_quietly(producer)
+
+    async def _note(self, order: str, result: asyncio.Future[RecordMetadata]) -> None:
+        try:
+            await result
+        except RequestRefused:
+            self._orders[order] = Outcome.FAIL
+        except KafkaError:
+            return
+        else:
+            self._orders[order] = Outcome.OK
+
+    # --- processors ------------------------------------------------------------------------------------------------
+
+    async def _process(self, process: Process) -> None:
+        producer, consumer = _processor(process)
+        count = 0
+        try:
+            await self._endings.retried(producer.init_transactions)
+            consumer.subscribe([ORDERS])
+            while not self._endings.is_stopped:
+                records = await _poll(consumer)
+                if records:
+                    count += 1
+                    await self._carry_out(process, producer, consumer, records, count)
+        except FatalError:
+            return
+        finally:
+            await close_quietly(producer)
+            await close_quietly(consumer)
+
+    async def _carry_out(
+        self,
+        process: Process,
+        producer: Producer,
+        consumer: Consumer,
+        records: Sequence[ConsumerRecord],
+        count: int,
+    ) -> None:
+        """One transaction: the transfers of these orders, and the group's positions after them."""
+        entry = self.recorder.begin(process.number, transactional=True)
+        attempt = f"{process.number}.{count}"
+
+        async def write() -> list[asyncio.Future[RecordMetadata]]:
+            results = []
+            for record in records:
+                for side in _transfer(record):
+                    key = TopicPartition(ACCOUNTS, side.partition)
+                    entry.sends(key, _written(side, attempt))
+                    results.append(producer.send(ACCOUNTS, _written(side, attempt), partition=side.partition))
+            if process.random.random() < 0.1:
+                await asyncio.sleep(process.random.uniform(0, 1.5 * TRANSACTION_TIMEOUT_MS / 1000))
+            positions = {record.topic_partition: record.offset + 1 for record in records}
+            await producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+            if process.random.random() < 0.1:
+                raise Rollback
+            return results
+
+        if not await transact(producer, entry, write):
+            await _rewind(consumer)
+
+    async def _carry_out_the_rest(self, process: Process) -> None:
+        producer, consumer = _processor(process)
+        uncommitted = process.consumer(isolation_level="read_uncommitted", enable_auto_commit=False)
+        keys = [TopicPartition(ORDERS, partition) for partition in range(ORDER_PARTITIONS)]
+        count = 0
+        try:
+            await producer.init_transactions()
+            consumer.subscribe([ORDERS])
+            ends = await uncommitted.end_offsets(keys)
+            while await _is_behind(consumer, keys, ends):
+                records = await _poll(consumer)
+                if records:
+                    count += 1
+                    await self._carry_out(process, producer, consumer, records, count)
+        finally:
+            await close_quietly(uncommitted)
+            await close_quietly(producer)
+            await close_quietly(consumer)
+
+    # --- auditors --------------------------------------------------------------------------------------------------
+
+    async def _audit(self, process: Process) -> None:
+        auditor = self._auditors[process.number] = _auditor(process)
+        await follow(
+            process, self.accounts, self.recorder, self._endings, read_committed=True, seen=self._audited(auditor)
+        )
+
+    @staticmethod
+    def _audited(auditor: BankReader) -> Seen:
+        def seen(records: Sequence[ConsumerRecord]) -> None:
+            entries: dict[int, list[Entry]] = {}
+            for record in records:
+                entries.setdefault(record.partition, []).append(_read(record))
+            for partition, found in entries.items():
+                auditor.read(partition, found)
+
+        return seen
+
+
+def _auditor(process: Process) -> BankReader:
+    return BankReader(f"{process.name} {process.number}", dict.fromkeys(range(ACCOUNT_COUNT), INITIAL))
+
+
+def _processor(process: Process) -> tuple[Producer, Consumer]:
+    producer = process.producer(
+        transactional_id=process.name,
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        linger_ms=0,
+        max_block_ms=10_000,
+        delivery_timeout_ms=8_000,
+        request_timeout_ms=3_000,
+    )
+    consumer = process.consumer(
+        group_id=GROUP,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=1_000,
+        max_poll_records=20,
+        request_timeout_ms=3_000,
+    )
+    return producer, consumer
+
+
+async def _poll(consumer: Consumer) -> Sequence[ConsumerRecord]:
+    try:
+        return await consumer.poll(timeout_ms=300)
+    except FatalError:
+        raise
+    except KafkaError:
+        await asyncio.sleep(0.2)
+        return ()
+
+
+async def _rewind(consumer: Consumer) -> None:
+    """After an abort: read again from what is committed."""
+    keys = sorted(consumer.assignment())
+    while keys:
+        try:
+            committed = await consumer.committed(keys)
+        except FatalError:
+            raise
+        except KafkaError:
+            await asyncio.sleep(0.2)
+            keys = sorted(consumer.assignment())
+            continue
+        for key in keys:
+            position = committed.get(key)
+            if key in consumer.assignment():
+                consumer.seek(key, 0 if position is None else position.offset)
+        return
+
+
+async def _is_behind(consumer: Consumer, keys: Sequence[TopicPartition], ends: dict[TopicPartition, int]) -> bool:
+    committed = await consumer.committed(keys)
+    return any((0 if (found := committed.get(key)) is None else found.offset) < ends[key] for key in keys)
+
+
+def _transfer(record: ConsumerRecord) -> tuple[Entry, Entry]:
+    order, debtor, creditor, amount = (record.value or b"").decode().split()
+    debit, credit = int(debtor) % ACCOUNT_PARTITIONS, int(creditor) % ACCOUNT_PARTITIONS
+    return (
+        Entry(order, int(debtor), -int(amount), debit, credit),
+        Entry(order, int(creditor), int(amount), credit, debit),
+    )
+
+
+def _written(entry: Entry, attempt: str) -> str:
+    return f"{entry.transfer} {entry.account} {entry.delta} {entry.partner} {attempt}"
+
+
+def _read(record: ConsumerRecord) -> Entry:
+    order, account, delta, partner, _attempt = (record.value or b"").decode().split()
+    return Entry(order, int(account), int(delta), record.partition, int(partner))

@@ -1,0 +1,85 @@
+"""How operations end: what each kind of the client's errors says about a transaction, and when a workload stops.
+
+The promise under test is in ``transact``: after an error that says *abort* or *fatal*, nothing of the transaction may
+ever be seen; only ``UnknownOutcome`` of the commit leaves it open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from einmal.checker.history import Outcome
+from einmal.client.aio import Producer
+from einmal.client.errors import FatalError, KafkaError, UnknownOutcome
+from einmal.client.records import RecordMetadata
+from einmal.workloads.recorder import Entry
+
+
+class Rollback(Exception):
+    """The workload wants this transaction aborted."""
+
+
+class Endings:
+    """Whether the workload goes on."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    async def retried(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Call until it succeeds or fails for good. Raises FatalError."""
+        while True:
+            try:
+                return await call()
+            except FatalError:
+                raise
+            except KafkaError:
+                if self.is_stopped:
+                    raise FatalError(detail="stopped") from None
+                await asyncio.sleep(0.2)
+
+
+async def transact(
+    producer: Producer, entry: Entry, write: Callable[[], Awaitable[Sequence[asyncio.Future[RecordMetadata]]]]
+) -> bool:
+    """One transaction, written down in ``entry``; whether it was committed. Raises FatalError when nothing can follow."""
+    is_committing = False
+    try:
+        producer.begin_transaction()
+        results = await write()
+        is_committing = True
+        await producer.commit_transaction()
+    except UnknownOutcome as error:
+        entry.ended(Outcome.INFO if is_committing else Outcome.FAIL)
+        raise FatalError(detail="the outcome of a transaction is unknown") from error
+    except (KafkaError, Rollback) as error:
+        entry.ended(Outcome.FAIL)
+        if isinstance(error, FatalError):
+            raise
+        await _abort(producer)
+        return False
+    entry.ended(Outcome.OK, [result.result().offset for result in results])
+    return True
+
+
+async def _abort(producer: Producer) -> None:
+    try:
+        await producer.abort_transaction()
+    except KafkaError as error:
+        raise FatalError(detail="a transaction could not be aborted") from error
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+async def close_quietly(client: _Closable) -> None:
+    """Close it, whatever state it is in."""
+    try:
+        await client.close()
+    except KafkaError:
+        return

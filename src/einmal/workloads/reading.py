@@ -1,0 +1,83 @@
+"""Readers that follow a few partitions, and the one that reads everything at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from einmal.client.errors import KafkaError
+from einmal.client.records import ConsumerRecord
+from einmal.types import TopicPartition
+from einmal.workloads.endings import Endings, close_quietly
+from einmal.workloads.process import Process
+from einmal.workloads.recorder import Recorder
+
+Seen = Callable[[Sequence[ConsumerRecord]], None]
+_PATIENCE: Final = 60.0
+"""Seconds in which everything that was open must have been decided, once no fault happens any more."""
+
+
+class NotFinished(Exception):
+    """The end of the log could not be read in time: somebody still holds it back."""
+
+
+def _settings(read_committed: bool) -> dict[str, object]:
+    return {
+        "isolation_level": "read_committed" if read_committed else "read_uncommitted",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "request_timeout_ms": 3_000,
+    }
+
+
+async def follow(
+    process: Process,
+    keys: Sequence[TopicPartition],
+    recorder: Recorder,
+    endings: Endings,
+    *,
+    read_committed: bool,
+    seen: Seen | None = None,
+) -> None:
+    """Read from the beginning until the workload ends; each poll goes into the history."""
+    consumer = process.consumer(**_settings(read_committed))
+    try:
+        consumer.assign(keys)
+        while not endings.is_stopped:
+            try:
+                records = await consumer.poll(timeout_ms=500)
+            except KafkaError:
+                await asyncio.sleep(0.2)
+                continue
+            if records:
+                recorder.polled(process.number, records, read_committed=read_committed)
+                if seen is not None:
+                    seen(records)
+            await asyncio.sleep(process.random.uniform(0, 0.5))
+    finally:
+        await close_quietly(consumer)
+
+
+async def read_to_the_end(
+    process: Process, keys: Sequence[TopicPartition], recorder: Recorder, seen: Seen | None = None
+) -> None:
+    """Read every partition, ``read_committed``, up to the high watermark it has now. Raises NotFinished."""
+    give_up_at = asyncio.get_running_loop().time() + _PATIENCE
+    consumer = process.consumer(**_settings(True))
+    uncommitted = process.consumer(**_settings(False))
+    try:
+        ends = await uncommitted.end_offsets(keys)
+        consumer.assign(keys)
+        while behind := [key for key in keys if await consumer.position(key) < ends[key]]:
+            if asyncio.get_running_loop().time() > give_up_at:
+                places = [f"{key} at {await consumer.position(key)} of {ends[key]}" for key in behind]
+                raise NotFinished(f"after {_PATIENCE:.0f} s: {', '.join(places)}")
+            records = await consumer.poll(timeout_ms=500)
+            if records:
+                recorder.polled(process.number, records, read_committed=True)
+                if seen is not None:
+                    seen(records)
+    finally:
+        await close_quietly(uncommitted)
+        await close_quietly(consumer)

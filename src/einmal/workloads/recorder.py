@@ -1,0 +1,70 @@
+"""The history of a run, written down as it happens.
+
+An operation is entered when it begins, with an unknown outcome; so a process that is killed leaves the truth behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from einmal.checker.history import History, Key, Op, Outcome, Poll, Send
+from einmal.client.records import ConsumerRecord
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self._ops: list[Op] = []
+
+    def begin(self, process: int, *, transactional: bool = False) -> Entry:
+        """An operation that writes; it is as yet of unknown outcome."""
+        self._ops.append(Op(process=process, actions=(), outcome=Outcome.INFO, transactional=transactional))
+        return Entry(self._ops, len(self._ops) - 1)
+
+    def polled(
+        self, process: int, records: Iterable[ConsumerRecord], *, read_committed: bool, starts_anew: bool = False
+    ) -> None:
+        """What one poll gave."""
+        polls: dict[Key, list[tuple[int, str]]] = {}
+        for record in records:
+            polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
+        self._ops.append(
+            Op(
+                process=process,
+                actions=tuple(Poll(key, tuple(found)) for key, found in polls.items()),
+                outcome=Outcome.OK,
+                read_committed=read_committed,
+                starts_anew=starts_anew,
+            )
+        )
+
+    def history(self, *, is_read_to_the_end: bool) -> History:
+        return History(tuple(self._ops), is_read_to_the_end)
+
+    def count(self, outcome: Outcome) -> int:
+        """Writing operations that ended so."""
+        return sum(1 for op in self._ops if op.sends and op.outcome is outcome)
+
+
+class Entry:
+    """One operation that is going on."""
+
+    __slots__ = ("_index", "_ops")
+
+    def __init__(self, ops: list[Op], index: int) -> None:
+        self._ops = ops
+        self._index = index
+
+    @property
+    def op(self) -> Op:
+        return self._ops[self._index]
+
+    def sends(self, key: Key, value: str) -> None:
+        """A value is about to be sent."""
+        self._ops[self._index] = replace(self.op, actions=(*self.op.actions, Send(key, value)))
+
+    def ended(self, outcome: Outcome, offsets: Sequence[int | None] = ()) -> None:
+        """``offsets``: of the sends, in their order, as far as they are known."""
+        known = [*offsets, *[None] * (len(self.op.actions) - len(offsets))]
+        sends = tuple(Send(send.key, send.value, offset) for send, offset in zip(self.op.sends, known, strict=True))
+        self._ops[self._index] = replace(self.op, actions=sends, outcome=outcome)
