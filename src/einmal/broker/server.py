@@ -238,9 +238,7 @@ class Connection(asyncio.Protocol):
         self._abort()
 
     def _fail(self, error: BaseException) -> None:
-        self._loop.call_exception_handler(
-            {"message": f"request of {self._address} failed", "exception": error, "transport": self._transport}
-        )
+        self._loop.call_exception_handler({"message": f"request of {self._address} failed", "exception": error})
         self._abort()
 
     def _abort(self) -> None:

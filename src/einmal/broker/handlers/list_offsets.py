@@ -65,7 +65,7 @@ def _find(partition: Partition, timestamp: int, isolation: IsolationLevel) -> _F
         return _Found(end, _NO_TIMESTAMP, partition.leader_epoch)
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         start = partition.log.log_start_offset
-        return _Found(start, _NO_TIMESTAMP, partition.log.epoch_of(start))
+        return _Found(start, _NO_TIMESTAMP, partition.log.epoch_of_offset(start))
     if timestamp == _MAX_TIMESTAMP:
         found = partition.log.offset_of_max_timestamp()
     elif timestamp < 0:

@@ -1,0 +1,247 @@
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+
+from einmal.types import ErrorCode
+from einmal.wire.messages import decode_response, encode_request
+from tests.broker.nodes import Client, batch, new_node, run, running_node
+
+API_VERSIONS = 18
+METADATA = 3
+
+
+async def is_closed(client: Client) -> bool:
+    try:
+        return await asyncio.wait_for(client.reader.read(1), 5) == b""
+    except ConnectionError:
+        return True
+
+
+async def answers(client: Client) -> bool:
+    answer = await client.call(API_VERSIONS, 3, {"client_software_name": "test", "client_software_version": "1"})
+    return bool(answer.error_code == ErrorCode.none)
+
+
+def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            sent = [client.send(API_VERSIONS, 0, b"") for _ in range(100)]
+            received = [struct.unpack_from(">i", await client.receive())[0] for _ in sent]
+            assert received == sent
+
+    run(scenario())
+
+
+def test_an_answer_that_waits_is_not_overtaken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client, Client.connect(node) as other:
+            await client.create_topic("t")
+            waiting = asyncio.create_task(client.fetch("t", 0, max_wait_ms=10_000))
+            await asyncio.sleep(0)
+            second = client.send(API_VERSIONS, 0, b"")
+            await other.produce("t", batch(b"a"))
+            assert (await waiting).error_code == ErrorCode.none
+            assert struct.unpack_from(">i", await client.receive())[0] == second
+
+    run(scenario())
+
+
+def test_api_versions_of_the_future_gets_version_0_and_the_list(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            header = struct.pack(">hhih", API_VERSIONS, 99, 7, -1)
+            client.writer.write(struct.pack(">i", len(header) + 20) + header + bytes(20))
+            answer = await client.receive()
+            assert struct.unpack_from(">i", answer) == (7,)
+            message = decode_response(API_VERSIONS, 0, answer, 4)
+            assert message.error_code == ErrorCode.unsupported_version
+            assert {key.api_key for key in message.api_keys} >= {0, 1, 3, 18}
+            assert await answers(client)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 10, METADATA, 99, 1, -1),
+        struct.pack(">ihhih", 10, METADATA, -5, 1, -1),
+        struct.pack(">ihhih", 10, METADATA, 1, 1, 500),
+        struct.pack(">ihhih", 10, 0, 2, 1, -1),
+        struct.pack(">ihhihi", 14, METADATA, 1, 1, -1, 2**31 - 1),
+    ],
+    ids=[
+        "negative length",
+        "length over the limit",
+        "no header",
+        "unknown api",
+        "version of the future",
+        "negative version",
+        "client id past the end",
+        "produce of before 0.11",
+        "array of two thousand million",
+    ],
+)
+def test_broken_input_closes_its_connection_and_no_other(tmp_path: Path, data: bytes) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as good, Client.connect(node) as bad:
+            assert await answers(good)
+            bad.writer.write(data)
+            assert await is_closed(bad)
+            assert await answers(good)
+
+    run(scenario())
+
+
+def test_a_frame_that_never_comes_costs_no_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node:
+            before = _resident_bytes()
+            clients = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(50)]
+            for _reader, writer in clients:
+                writer.write(struct.pack(">i", 100_000_000) + b"x")
+                await writer.drain()
+            async with Client.connect(node) as client:
+                assert await answers(client)
+            assert _resident_bytes() - before < 30_000_000
+            for _reader, writer in clients:
+                writer.close()
+
+    run(scenario())
+
+
+def test_connections_above_the_limit_are_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, {"max.connections": 2}) as node:
+            async with Client.connect(node) as first, Client.connect(node) as second:
+                assert await answers(first)
+                assert await answers(second)
+                async with Client.connect(node) as third:
+                    assert await is_closed(third)
+                assert await answers(first)
+
+    run(scenario())
+
+
+def test_an_idle_connection_is_closed_and_one_that_waits_is_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, {"connections.max.idle.ms": 1_000}) as node:
+            async with Client.connect(node) as idle, Client.connect(node) as waiting:
+                await waiting.create_topic("t")
+                fetched = asyncio.create_task(waiting.fetch("t", 0, max_wait_ms=3_000))
+                assert await is_closed(idle)
+                assert (await fetched).error_code == ErrorCode.none
+
+    run(scenario())
+
+
+def test_a_stream_of_large_requests_does_not_starve_a_small_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as large, Client.connect(node) as small:
+            await large.create_topic("t", segment_bytes="100000000", max_message_bytes="2000000")
+            big = batch(bytes(1_000_000))
+
+            async def flood() -> None:
+                while True:
+                    await asyncio.gather(*(large.produce("t", big) for _ in range(1)))
+
+            flooding = asyncio.create_task(flood())
+            loop = asyncio.get_running_loop()
+            worst = 0.0
+            for _ in range(50):
+                start = loop.time()
+                await answers(small)
+                worst = max(worst, loop.time() - start)
+            flooding.cancel()
+            assert worst < 1.0
+
+    run(scenario())
+
+
+def test_requests_wait_while_the_node_starts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = new_node(tmp_path)
+        node.server.start, start = (lambda: None), node.server.start  # type: ignore[method-assign]
+        await node.start()
+        async with Client.connect(node) as client:
+            client.send(API_VERSIONS, 0, b"")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.reader.read(1), 0.1)
+            start()
+            assert len(await client.receive()) > 4
+        await node.stop()
+
+    run(scenario())
+
+
+def test_stop_closes_connections_and_their_waiting_requests(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = new_node(tmp_path)
+        await node.start()
+        async with Client.connect(node) as client:
+            await client.create_topic("t")
+            fetched = asyncio.create_task(client.fetch("t", 0, max_wait_ms=60_000))
+            await asyncio.sleep(0.05)
+            await node.stop()
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await fetched
+
+    run(scenario())
+
+
+def test_a_peer_that_does_not_read_stops_being_served(tmp_path: Path) -> None:
+    """Back-pressure: its answers fill the write buffer, then its requests stay in its own socket."""
+
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as deaf, Client.connect(node) as good:
+            await good.create_topic("t", max_message_bytes="2000000")
+            await good.produce("t", batch(bytes(1_000_000)))
+            request = encode_request(METADATA, 1, {"topics": None})
+            before = _resident_bytes()
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(200):
+                fetching = asyncio.create_task(deaf.fetch("t", 0))
+                await asyncio.sleep(0)
+                fetching.cancel()
+            for _ in range(5):
+                good.send(METADATA, 1, request)
+                await good.receive()
+                await asyncio.sleep(0.02)
+            assert _resident_bytes() - before < 60_000_000
+
+    run(scenario())
+
+
+def test_every_version_that_is_advertised_is_flexible_where_its_schema_says(tmp_path: Path) -> None:
+    from einmal.broker.router import HANDLERS
+    from einmal.wire.messages import is_flexible
+
+    for module in HANDLERS:
+        versions = module.VERSIONS
+        for version in range(versions.min, versions.max + 1):
+            assert is_flexible(module.API_KEY, version) == (version >= versions.flexible), module.__name__
+
+
+def test_every_handler_names_its_key_and_versions_in_its_header() -> None:
+    from einmal.broker.router import HANDLERS
+
+    keys = [module.API_KEY for module in HANDLERS]
+    assert keys == sorted(keys)
+    for module in HANDLERS:
+        assert module.__doc__ is not None
+        text = module.__doc__
+        low, high = module.VERSIONS.min, module.VERSIONS.max
+        versions = str(low) if low == high else f"{low}-{high}"
+        assert f"API: {module.API_KEY}. Versions: {versions}" in text, module.__name__
+        assert "Behaviour:" in text
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
