@@ -15,6 +15,7 @@ import einmal
 from einmal.cli.bench import bench
 from einmal.cli.demo import demo
 from einmal.cli.formats import Format
+from einmal.cli.simulate import simulate
 
 app = typer.Typer(
     name="einmal",
@@ -69,6 +70,7 @@ def start(
 
 app.command()(demo)
 app.command()(bench)
+app.command()(simulate)
 
 
 def main() -> None:

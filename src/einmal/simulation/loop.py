@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 Context = contextvars.Context
 
-EVENTS_MAX: Final = 5_000_000
+EVENTS_MAX: Final = 2_000_000
 """A run that takes so many steps goes round in circles."""
 
 

@@ -1,0 +1,118 @@
+"""``einmal simulate``: schedules of the simulation, one per seed; the result on stdout, progress on stderr.
+
+The simulated code is single-threaded and deterministic; only here, outside of it, several processes share the seeds.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from einmal.cli.formats import Format
+
+if TYPE_CHECKING:
+    from einmal.simulation.result import Result
+
+
+class Workload(StrEnum):
+    BROKER = "broker"
+    PIPELINE = "pipeline"
+
+
+def simulate(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
+    start: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    workload: Annotated[
+        Workload, typer.Option(help="A broker with its clients, or the pipeline's commit protocol.")
+    ] = Workload.BROKER,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = min(2, os.cpu_count() or 1),
+    output_format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.TEXT,
+) -> None:
+    """Run real broker and client code on virtual time, network and disk, with faults that the seed decides."""
+    results = []
+    begun = time.monotonic()
+    for result in _run(workload, range(start, start + seeds), jobs):
+        results.append(result)
+        if result.anomalies:
+            _tell(workload, result)
+        _progress(len(results), seeds, time.monotonic() - begun)
+    failed = [result for result in results if result.anomalies]
+    summary = {
+        "schedules": len(results),
+        "anomalies": sum(len(result.anomalies) for result in failed),
+        "virtual_seconds": round(sum(result.virtual_seconds for result in results), 3),
+        "trace_digest": hashlib.sha256("".join(result.trace_digest for result in results).encode()).hexdigest(),
+    }
+    if output_format is Format.JSON:
+        typer.echo(json.dumps({**summary, "failures": [asdict(result) for result in failed]}))
+    else:
+        for name, value in summary.items():
+            typer.echo(f"{name:<16} {value}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _tell(workload: Workload, result: Result) -> None:
+    typer.echo(f"\rseed {result.seed} failed; again: {replay(workload, result.seed)}", err=True)
+    for anomaly in result.anomalies:
+        typer.echo(f"  {anomaly}", err=True)
+
+
+def replay(workload: Workload, seed: int) -> str:
+    """The command that runs one seed again."""
+    return f"einmal simulate --workload {workload.value} --start {seed} --seeds 1"
+
+
+def _progress(done: int, wanted: int, seconds: float) -> None:
+    step = 1 if sys.stderr.isatty() else max(1, wanted // 10)
+    if done % step and done != wanted:
+        return
+    end = "\r" if sys.stderr.isatty() and done != wanted else "\n"
+    print(
+        f"{done}/{wanted} schedules, {done / max(seconds, 0.001):.1f} per second", end=end, file=sys.stderr, flush=True
+    )
+
+
+def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
+    """The results, in the order of the seeds."""
+    if jobs == 1 or len(seeds) == 1:
+        yield from (_one(workload, seed) for seed in seeds)
+        return
+    # A fresh interpreter per process, on every platform: nothing of this one leaks into a schedule.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=_prepare, initargs=(workload,))
+    try:
+        yield from pool.map(_one, [workload] * len(seeds), seeds, chunksize=max(1, min(8, len(seeds) // jobs)))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare(workload: Workload) -> None:
+    _runner(workload)
+    # What is imported stays: the collection at the end of each schedule need not walk it.
+    gc.freeze()
+
+
+def _one(workload: Workload, seed: int) -> Result:
+    return _runner(workload)(seed)
+
+
+def _runner(workload: Workload) -> Callable[[int], Result]:
+    if workload is Workload.PIPELINE:
+        from einmal.simulation import commit_protocol
+
+        return commit_protocol.run_seed
+    from einmal.simulation import run
+
+    return run.run_seed
