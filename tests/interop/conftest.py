@@ -43,10 +43,6 @@ class Setting:
     def broker_is_tv1(self) -> bool:
         return self.node.transaction_version == 1
 
-    @property
-    def is_apache(self) -> bool:
-        return isinstance(self.node, ApacheKafka)
-
     def restart_after_kill(self) -> None:
         self.node.kill()
         self.node.start()
@@ -107,11 +103,27 @@ _SETTINGS: Final = {
 }
 
 
+def _setting(name: str, node_of: NodeFactory) -> Setting:
+    kind, transaction_version, dialect = _SETTINGS[name]
+    return Setting(node_of(kind, transaction_version), dialect)
+
+
 @pytest.fixture(params=_SETTINGS)
 def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Each broker under each transaction version."""
-    kind, transaction_version, dialect = _SETTINGS[request.param]
-    return Setting(node_of(kind, transaction_version), dialect)
+    return _setting(request.param, node_of)
+
+
+@pytest.fixture(params=[name for name in _SETTINGS if "TV1" in name])
+def setting_of_tv1(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
+    """Each broker with a TV1 client."""
+    return _setting(request.param, node_of)
+
+
+@pytest.fixture(params=[name for name in _SETTINGS if "einmal" in name])
+def setting_of_einmal(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
+    """Our broker under each transaction version."""
+    return _setting(request.param, node_of)
 
 
 @pytest.fixture

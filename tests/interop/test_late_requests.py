@@ -48,6 +48,8 @@ def test_a_late_batch_is_refused_after_the_abort(driver: TransactionDriver, late
     driver.settled()
     refusal = ErrorCode.transaction_abortable if driver.dialect is TV1 else ErrorCode.invalid_producer_epoch
     assert _write_late(late, old) == [refusal] * 4
+    if driver.dialect is TV1:
+        assert late.write(old, WRITTEN, 1, ["late"], version=10).error == ErrorCode.invalid_txn_state
     assert driver.written(WRITTEN) == ["of the aborted one"]
     assert driver.settled()[0] == "CompleteAbort", "a late batch opens nothing"
 
@@ -163,11 +165,9 @@ def test_a_driver_that_takes_over_wins_though_the_old_one_asks_in_between(settin
 
 
 @pytest.fixture
-def careless(setting: Setting) -> Iterator[TransactionDriver]:
-    """A TV1 driver whose first transaction is aborted, and whose second one will have the same epoch."""
-    if setting.dialect is not TV1:
-        pytest.skip("TV2 has an epoch for each transaction")
-    with setting.driver() as driver, driver.writer() as writer:
+def careless(setting_of_tv1: Setting) -> Iterator[TransactionDriver]:
+    """A driver whose first transaction is aborted, and whose second one will have the same epoch."""
+    with setting_of_tv1.driver() as driver, driver.writer() as writer:
         driver.init_at_last()
         driver.open(0, 1)
         for partition in (0, 1):

@@ -18,7 +18,7 @@ from tests.interop import raw
 from tests.interop.conftest import Setting
 from tests.interop.raw import make_batch
 from tests.interop.shared_writers import Share, write_share, writer_processes
-from tests.interop.topics import at_last
+from tests.interop.topics import RETRIABLE, at_last
 from tests.interop.transaction_driver import NOBODY, TV1, TV2, TransactionDriver, Written
 
 pytestmark = pytest.mark.interop
@@ -258,6 +258,7 @@ def test_offsets_of_topics_the_cluster_does_not_know_are_refused(driver: Transac
     group = f"group-of-{driver.topic}"
     driver.init_at_last()
     driver.open_offsets(group)
+    assert driver.commit_offsets_at_last(group, {0: 5}) == ErrorCode.none
     assert driver.commit_offsets(group, {0: 5}, topic="elsewhere") == ErrorCode.unknown_topic_or_partition
     assert driver.commit_offsets(group, {77: 5}) == ErrorCode.unknown_topic_or_partition
 
@@ -279,13 +280,18 @@ def test_batches_that_do_not_belong_to_the_transaction_are_refused(driver: Trans
     assert (driver.committed(0), driver.committed(1)) == (["x"], [])
 
 
-def test_a_partition_nobody_added_is_refused_by_produce_before_version_12(driver: TransactionDriver) -> None:
+def test_a_partition_nobody_added_is_refused_by_produce_11_and_added_by_produce_12(driver: TransactionDriver) -> None:
     identity = driver.init_at_last()
     driver.open(0)
     with driver.writer() as writer:
         for version, error in ((10, ErrorCode.invalid_txn_state), (11, ErrorCode.transaction_abortable)):
             assert writer.write(identity, 1, 0, ["x"], version=version).error == error
-    assert driver.written(1) == []
+        assert driver.written(1) == []
+        # Not the broker's transaction version decides, but the request's.
+        batch = make_batch(identity, 0, ["x"])
+        added = at_last(lambda: writer.send(1, batch, version=12), lambda written: written.error not in RETRIABLE)
+        assert added.error == ErrorCode.none
+    assert 1 in driver.state()[2]
 
 
 def test_a_transaction_and_its_writers_outlive_kill_9_of_the_broker(setting: Setting) -> None:
