@@ -40,6 +40,8 @@ class EinmalBroker:
         assert self._process is None, "already running"
         command = [sys.executable, "-m", "einmal", "start", "--port", str(self.port)]
         command += ["--data-dir", str(self._directory / "data")]
+        # As the Apache Kafka of these tests: a group's first member need not wait for others.
+        command += ["-X", "group.initial.rebalance.delay.ms=0"]
         with (self._directory / "einmal.log").open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
