@@ -234,6 +234,11 @@ class TransactionCore:
             self._move(State.ABORTABLE_ERROR)
             self.error = error
 
+    def record_failed(self, error: KafkaError) -> None:
+        """A record of it was not written. While it is being aborted, that is what is wanted."""
+        if self.state is not State.ABORTING:
+            self.failed(as_abortable(error))
+
     def _is_fatal(self, error: KafkaError) -> bool:
         if isinstance(error, FatalError):
             return True

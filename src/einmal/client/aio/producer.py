@@ -232,7 +232,7 @@ class Producer:
             self._unrouted_bytes -= each.size
             _fail_ticket(each.ticket, error, is_silent=self._transaction is not None)
         if self._transaction is not None:
-            self._transaction.failed(as_abortable(error))
+            self._transaction.record_failed(error)
         self._changed()
 
     async def flush(self) -> None:
@@ -258,7 +258,7 @@ class Producer:
                 self._resolve(outcome)
             else:
                 if self._transaction is not None:
-                    self._transaction.failed(as_abortable(error))
+                    self._transaction.record_failed(error)
                 for ticket in batch.tickets:
                     _fail_ticket(ticket, error, is_silent=self._transaction is not None)
             for flush in batch.watchers:
