@@ -18,6 +18,7 @@ from einmal.wire.record_batch import NewRecord, encode_batch
 MEGABYTE: Final = 1_000_000
 RECORD_SIZES: Final = (1_000, 100)
 BATCH_SIZES: Final = (16_000, 100_000)
+COMMIT_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def client_throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
 
 def price(bootstrap: str, scale: float) -> Iterator[Figure]:
     """The price of exactly-once (F20): 1 KB records, a commit every 100 ms, rounds of the three guarantees in turn."""
-    count = max(5_000, int(60_000 * scale))
+    round_seconds = max(0.5, 2 * scale)
     settings: dict[str, dict[str, Any]] = {
         "at-most-once": {"acks": 0, "enable.idempotence": False},
         "at-least-once, ordered": {"acks": "all", "enable.idempotence": False, "max.in.flight": 1},
@@ -133,11 +134,7 @@ def price(bootstrap: str, scale: float) -> Iterator[Figure]:
     producers["exactly-once"].init_transactions(30)
     for _ in range(5):
         for name, producer in producers.items():
-            if name == "exactly-once":
-                seconds = _produce_in_transactions(producer, "bench-price", count, 1_000, 0.1)
-            else:
-                seconds = _produce(producer, "bench-price", count, 1_000)
-            rates[name].append(count / seconds)
+            rates[name].append(_produce_for(producer, "bench-price", round_seconds, name == "exactly-once"))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, rate in medians.items():
         yield Figure(f"{name}, 1 KB records", rate, "records/s")
@@ -179,19 +176,26 @@ def _produce(producer: Any, topic: str, count: int, size: int) -> float:
     return time.perf_counter() - began
 
 
-def _produce_in_transactions(producer: Any, topic: str, count: int, size: int, commit_seconds: float) -> float:
-    value = b"x" * size
+def _produce_for(producer: Any, topic: str, seconds: float, in_transactions: bool) -> float:
+    """Records per second, up to the last acknowledgement (``acks=0``: handed to the socket), or the last commit."""
+    value = b"x" * 1_000
+    count = 0
     began = time.perf_counter()
-    producer.begin_transaction()
-    commit_at = began + commit_seconds
-    for _ in range(count):
+    commit_at = began + COMMIT_SECONDS
+    if in_transactions:
+        producer.begin_transaction()
+    while (now := time.perf_counter()) < began + seconds:
         _hand_over(producer, topic, value)
-        if time.perf_counter() >= commit_at:
+        count += 1
+        if in_transactions and now >= commit_at:
             producer.commit_transaction(60)
             producer.begin_transaction()
-            commit_at = time.perf_counter() + commit_seconds
-    producer.commit_transaction(60)
-    return time.perf_counter() - began
+            commit_at = time.perf_counter() + COMMIT_SECONDS
+    if in_transactions:
+        producer.commit_transaction(60)
+    else:
+        producer.flush(60)
+    return count / (time.perf_counter() - began)
 
 
 def _hand_over(producer: Any, topic: str, value: bytes) -> None:
