@@ -16,7 +16,8 @@ class Driver:
         self.service = ClaimService("127.0.0.1", "127.0.0.1")
         self.added: list[TopicPartition] = []
         self.looked_up: list[str] = []
-        self.transaction = Transaction(TopicTable(self._count), self.added.append)
+        self.reported: list[Output] = []
+        self.transaction = Transaction(TopicTable(self._count), add=self.added.append, reported=self.reported.append)
         self.service.begin(self.transaction)
 
     def _count(self, topic: str) -> int:
@@ -66,7 +67,18 @@ def test_outputs_are_what_the_tasks_reported(driver: Driver) -> None:
         task.topic("a")
         task.claim(0)
         task.report(output)
+    assert driver.reported == [output]
     assert driver.transaction.close([output]) == (output,)
+
+
+def test_at_least_once_lets_every_attempt_write(driver: Driver) -> None:
+    open_to_all = Transaction(TopicTable(lambda _: 1), add=driver.added.append, reported=print, exclusive=False)
+    driver.service.begin(open_to_all)
+    for attempt_id in (1, 2):
+        with ClaimClient(driver.service.address, open_to_all.token, attempt_id) as task:
+            task.topic("a")
+            assert task.claim(0) == TopicPartition("a", 0)
+    assert driver.added == []
 
 
 def test_a_claim_without_a_report_keeps_the_batch_from_committing(driver: Driver) -> None:
@@ -78,7 +90,7 @@ def test_a_claim_without_a_report_keeps_the_batch_from_committing(driver: Driver
 
 def test_a_task_of_an_ended_transaction_is_refused(driver: Driver) -> None:
     with driver.task(1) as late:
-        driver.service.begin(Transaction(TopicTable(lambda _: 1), driver.added.append))
+        driver.service.begin(Transaction(TopicTable(lambda _: 1), add=driver.added.append, reported=print))
         with pytest.raises(ClaimRefused, match="has ended"):
             late.claim(0)
 

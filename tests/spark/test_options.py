@@ -43,9 +43,7 @@ def test_a_starting_timestamp_wins_over_starting_offsets() -> None:
 
 
 def test_assign_names_partitions() -> None:
-    options = source_options(
-        {"kafka.bootstrap.servers": "h:1", "assign": '{"t":[1,0]}'}, streaming=True
-    )
+    options = source_options({"kafka.bootstrap.servers": "h:1", "assign": '{"t":[1,0]}'}, streaming=True)
     assert options.assigned == (TopicPartition("t", 0), TopicPartition("t", 1))
 
 

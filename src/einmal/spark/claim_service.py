@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from einmal.pipeline.claims import Claims, Denied, Granted, Output
+from einmal.pipeline.claims import Claims, Denied, Output
 from einmal.types import TopicPartition
 
 _LINE_BYTES_MAX: Final = 64 * 1024
@@ -68,18 +68,36 @@ class TopicTable:
 
 
 class Transaction:
-    """What the service knows of the transaction that is open. ``add`` puts a partition into it, under TV0 and TV1."""
+    """What the service knows of the transaction that is open.
 
-    def __init__(self, topics: TopicTable, add: Callable[[TopicPartition], None]) -> None:
+    ``add`` puts a partition into it (TV0 and TV1) before its claim is granted; ``reported`` hears of every result.
+    Without ``exclusive`` anyone may write anything: at least once, no transaction at all.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        *,
+        add: Callable[[TopicPartition], None],
+        reported: Callable[[Output], None],
+        exclusive: bool = True,
+    ) -> None:
         self.token: Final = secrets.token_hex(8)
-        self._claims = Claims(self.token)
+        self._claims = Claims(self.token) if exclusive else None
         self._topics = topics
         self._add = add
+        self._reported = reported
         self._lock = threading.Lock()
 
-    def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
+    def look_up(self, topic: str) -> int:
+        """The topic's number of partitions, fixed from now on."""
         with self._lock:
-            return self._claims.close(collected)
+            return self._topics.look_up(topic)[1]
+
+    def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
+        """No claim is granted any more; the outputs, if all claims were reported and ``collected`` says the same."""
+        with self._lock:
+            return tuple(sorted(collected)) if self._claims is None else self._claims.close(collected)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         # One request at a time: a grant must not overtake the AddPartitionsToTxn it stands for.
@@ -91,20 +109,28 @@ class Transaction:
                 case "claim":
                     return self._claim(request)
                 case "report":
-                    return _spelled(self._claims.report(self.token, request["attempt"], Output(**request["output"])))
+                    return self._report(request)
                 case other:
                     return {"denied": f"unknown question {other!r}"}
 
     def _claim(self, request: dict[str, Any]) -> dict[str, Any]:
         target = self._topics.target(request["number"])
-        answer = self._claims.claim(self.token, request["attempt"], target)
-        if isinstance(answer, Granted) and answer.add:
-            self._add(target)
-        return _spelled(answer) | {"topic": target.topic, "partition": target.partition}
+        if self._claims is not None:
+            answer = self._claims.claim(self.token, request["attempt"], target)
+            if isinstance(answer, Denied):
+                return {"denied": answer.reason}
+            if answer.add:
+                self._add(target)
+        return {"topic": target.topic, "partition": target.partition}
 
-
-def _spelled(answer: Granted | Denied) -> dict[str, Any]:
-    return {"denied": answer.reason} if isinstance(answer, Denied) else {"granted": True}
+    def _report(self, request: dict[str, Any]) -> dict[str, Any]:
+        output = Output(**request["output"])
+        if self._claims is not None:
+            answer = self._claims.report(self.token, request["attempt"], output)
+            if isinstance(answer, Denied):
+                return {"denied": answer.reason}
+        self._reported(output)
+        return {}
 
 
 class ClaimService:

@@ -73,7 +73,9 @@ def use_java() -> Path:
 def probe(java: Path) -> Runtime | None:
     """Ask a ``java`` for its modules; None when it does not run."""
     try:
-        result = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=_LIST_MODULES_S)
+        result = subprocess.run(
+            [java, "--list-modules"], check=False, capture_output=True, text=True, timeout=_LIST_MODULES_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     version = re.search(r"^java\.base@(\d+)", result.stdout, re.MULTILINE)

@@ -69,7 +69,9 @@ class Options:
 
     def client(self) -> dict[str, str]:
         """The ``kafka.*`` options, without the prefix."""
-        return {name.removeprefix("kafka."): str(v) for name, (_, v) in self._given.items() if name.startswith("kafka.")}
+        return {
+            name.removeprefix("kafka."): str(v) for name, (_, v) in self._given.items() if name.startswith("kafka.")
+        }
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -77,7 +79,9 @@ class Options:
             if lower in names or lower.startswith("kafka."):
                 continue
             nearest = difflib.get_close_matches(lower, names, n=1, cutoff=0.6)
-            hint = f'did you mean "{names[nearest[0]]}"?' if nearest else f"known are: {', '.join(sorted(known))}, kafka.*"
+            hint = (
+                f'did you mean "{names[nearest[0]]}"?' if nearest else f"known are: {', '.join(sorted(known))}, kafka.*"
+            )
             raise OptionError(f'unknown option "{given}"\nhint: {hint}')
 
 
@@ -240,5 +244,3 @@ def _guarantee(value: str | None) -> str:
     retired = value in ("exactly_once", "exactly_once_beta")
     hint = f"\nhint: {value} has been retired, as in Kafka Streams 4: use {EXACTLY_ONCE}" if retired else ""
     raise OptionError(f'option "processing.guarantee" is {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {value!r}{hint}')
-
-

@@ -1,8 +1,8 @@
 """Every row to the one task that owns its target partition.
 
 The sequences of a producer id are counted per partition, so under one producer id each partition must have exactly one
-writer. A row's partition is Kafka's choice: the ``partition`` column, else murmur2 of the key, else spread. Rows are then
-shuffled by partition. Where nothing can name a partition (no key, no partition column) there is nothing to route:
+writer. A row's partition is Kafka's choice: the ``partition`` column, else murmur2 of the key, else spread. Rows are
+then shuffled by partition. Where nothing can name a partition (no key, no partition column) there is nothing to route:
 the frame is cut down to at most as many tasks as the topic has partitions, and each writes one.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -63,16 +64,16 @@ class Route:
 def check_columns(schema: StructType, topic: str | None) -> None:
     """Whether a frame can be written, as Spark's Kafka sink would ask. Raises OptionError."""
     columns = {field.name: field.dataType for field in schema.fields}
-    _require(columns, "value", (StringType, BinaryType), 'select it, for example .selectExpr("to_json(struct(*)) AS value")')
+    _require(
+        columns, "value", (StringType, BinaryType), 'select it, for example .selectExpr("to_json(struct(*)) AS value")'
+    )
     if topic is None:
         _require(columns, "topic", (StringType,), 'set .option("topic", "counts"), or add a topic column')
     _allow(columns, "key", (StringType, BinaryType))
     _allow(columns, "partition", (IntegerType, ShortType, LongType))
     headers = columns.get("headers")
     if headers is not None and not _is_headers(headers):
-        raise OptionError(
-            f'column "headers" is array<struct<key:string,value:binary>>, not {headers.simpleString()}'
-        )
+        raise OptionError(f'column "headers" is array<struct<key:string,value:binary>>, not {headers.simpleString()}')
 
 
 def routed(frame: DataFrame, route: Route) -> DataFrame:
@@ -87,14 +88,14 @@ def routed(frame: DataFrame, route: Route) -> DataFrame:
     ]
     if not keyed and route.topic is not None:
         return frame.select(*selected).coalesce(min(route.count, route.tasks))
-    number = F.arrow_udf(_chooser(route), "int").asNondeterministic()
+    number = arrow_udf(_chooser(route), "int", ArrowUDFType.SCALAR).asNondeterministic()
     chosen = number(
         _column(columns, "key", "binary"),
         _column(columns, "partition", "int"),
         F.lit(None).cast("string") if route.topic is not None else F.col("topic"),
     )
     selected.append(chosen.alias(NUMBER))
-    # Kafka keeps the order of a key's records. A shuffle does not; the source's offsets, where they are still there, do.
+    # Kafka keeps the order of a key's records, a shuffle does not: the source's offsets, if still there, restore it.
     ordered = isinstance(columns.get("offset"), LongType)
     if ordered:
         selected.append(F.col("offset").alias(_ORDER))
@@ -126,12 +127,12 @@ def choose_numbers(
     """The number of every row's partition. Raises ValueError for a row that names none that exists."""
     tables: dict[str | None, tuple[int, int]] = {}
     if fixed_topic is not None:
-        topics = [None] * len(keys)
+        topics = [None for _ in keys]
         tables[None] = (0, count)
     else:
         with turn.claims() as claims:
-            for topic in sorted({each for each in topics if each is not None}):
-                tables[topic] = claims.topic(topic)
+            for name in sorted({each for each in topics if each is not None}):
+                tables[name] = claims.topic(name)
     context = TaskContext.get()
     # Without a key rows are spread, from another beginning in each task; the same rows always in the same way.
     spread = 0 if context is None else context.partitionId()

@@ -1,0 +1,64 @@
+"""The Spark job that writes one micro-batch: rows routed to their owners, written by them, results collected.
+
+The same job for both guarantees; what differs is the identity that the tasks write under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from einmal.pipeline.claims import Output
+from einmal.spark.claim_service import Address, Transaction
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.routing import Route, Turn, check_columns, routed
+from einmal.spark.writer import OUTPUT_SCHEMA, WriteTask, writes
+from einmal.types import ProducerIdAndEpoch, TransactionVersion
+from einmal.wire.compression import Compression
+
+_BATCH_BYTES: Final = 256 * 1024
+"""A task has all its records at once: larger batches than a producer's that waits for them."""
+
+
+class Job:
+    """How a query's batches are written. ``address``: the claim service."""
+
+    def __init__(self, cluster: KafkaCluster, client: Mapping[str, str], topic: str | None, address: Address) -> None:
+        self._cluster = cluster
+        self._client = {name: value for name, value in client.items() if name not in _NOT_FOR_TASKS}
+        self._topic = topic
+        self._address = address
+        self._compression = Compression[client.get("compression.type", "none").upper()]
+        self._batch_bytes = int(client.get("batch.size", _BATCH_BYTES))
+
+    def run(
+        self,
+        frame: DataFrame,
+        transaction: Transaction,
+        *,
+        transactional_id: str | None,
+        identity: ProducerIdAndEpoch | None,
+        transaction_version: TransactionVersion,
+    ) -> list[Output]:
+        """Raises what Spark raises when a task fails."""
+        check_columns(frame.schema, self._topic)
+        turn = Turn(self._address, transaction.token)
+        count = 0 if self._topic is None else transaction.look_up(self._topic)
+        tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        route = Route(topic=self._topic, count=count, turn=turn, tasks=min(tasks, count) if count else tasks)
+        task = WriteTask(
+            turn=turn,
+            client=self._client,
+            transactional_id=transactional_id,
+            identity=identity,
+            transaction_version=transaction_version,
+            compression=self._compression,
+            batch_bytes=self._batch_bytes,
+        )
+        rows = routed(frame, route).mapInArrow(writes(task), OUTPUT_SCHEMA).collect()
+        return [Output(**row.asDict()) for row in rows]
+
+
+_NOT_FOR_TASKS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})

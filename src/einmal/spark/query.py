@@ -1,0 +1,228 @@
+"""A running pipeline as its user holds it: Spark's StreamingQuery, with restarts and our errors.
+
+A thread of its own watches the query that Spark runs. Where the protocol asks for a restart (a stateful batch that was
+aborted, an answer that never came) it starts the query again from its checkpoint, a bounded number of times without
+progress. Everything else ends it, and ``awaitTermination`` raises why.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from einmal.spark import events
+from einmal.spark.at_least_once import AtLeastOnce
+from einmal.spark.errors import PipelineError, PipelineFailed, reason_of
+from einmal.spark.exactly_once import ExactlyOnce, Setting
+from einmal.spark.execution import Execution
+
+RESTARTS_MAX: Final = 3
+"""Restarts in a row without a batch that went through."""
+_STARTED_S: Final = 60.0
+_COMMIT_FILE_S: Final = 10.0
+_POLL_S: Final = 0.02
+
+Transform = Callable[[DataFrame, int], DataFrame]
+
+
+class _Stopping(Exception):
+    """Raised in a batch that begins while the query is being stopped; nothing of it is written."""
+
+
+class Start(Protocol):
+    def __call__(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Let Spark run the query, with this as its ``foreachBatch``."""
+
+
+class PipelineQuery:
+    """What ``write_stream(...).start()`` returns."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        new_run: Callable[[], ExactlyOnce | AtLeastOnce],
+        start: Start,
+        transform: Transform | None,
+    ) -> None:
+        self._setting = setting
+        self._new_run = new_run
+        self._start = start
+        self._transform = transform
+        self._running = threading.Lock()
+        """Held while a batch is written."""
+        self._stopping = False
+        self._started = threading.Event()
+        self._ended = threading.Event()
+        self._error: PipelineError | None = None
+        self._failure: BaseException | None = None
+        self._restarts = 0
+        self._last_batch_id: int | None = None
+        self._run: ExactlyOnce | AtLeastOnce | None = None
+        self._query: StreamingQuery | None = None
+        try:
+            self._begin()
+        except BaseException:
+            self._close()
+            raise
+        self._watcher = threading.Thread(target=self._watch, name="einmal-query", daemon=True)
+        self._watcher.start()
+
+    # --- for the user -------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return str(self._spark_query.id)
+
+    @property
+    def runId(self) -> str:
+        """Of the present run; a restart has another."""
+        return str(self._spark_query.runId)
+
+    @property
+    def name(self) -> str | None:
+        return self._spark_query.name
+
+    @property
+    def isActive(self) -> bool:
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self._spark_query.status)
+
+    @property
+    def lastProgress(self) -> Any:
+        return self._spark_query.lastProgress
+
+    @property
+    def recentProgress(self) -> Any:
+        return self._spark_query.recentProgress
+
+    def exception(self) -> PipelineError | None:
+        """Why the query ended; None while it runs, and where it was stopped or came to its end."""
+        return self._error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the query's end; with ``timeout`` (s) say whether it has come. Raises PipelineError."""
+        self._ended.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return None if timeout is None else self._ended.is_set()
+
+    def processAllAvailable(self) -> None:
+        """Wait until everything that was there at the call is committed. For tests; see Spark's."""
+        try:
+            self._spark_query.processAllAvailable()
+        except StreamingQueryException:
+            self.awaitTermination()
+
+    def explain(self, extended: bool = False) -> None:
+        self._spark_query.explain(extended)
+
+    def stop(self) -> None:
+        """End the query between two batches: the one that runs is committed first."""
+        self._stopping = True
+        with self._running:
+            query, batch_id = self._spark_query, self._last_batch_id
+            deadline = time.monotonic() + _COMMIT_FILE_S
+            # Spark writes its own commit file after ours returns; without it the next start would have to.
+            while batch_id is not None and query.isActive and time.monotonic() < deadline:
+                if self._setting.checkpoint.has_commit(batch_id):
+                    break
+                time.sleep(_POLL_S)
+            query.stop()
+        self._ended.wait()
+
+    # --- a run --------------------------------------------------------------------------------------------------
+
+    @property
+    def _spark_query(self) -> StreamingQuery:
+        assert self._query is not None
+        return self._query
+
+    def _begin(self) -> None:
+        self._started.clear()
+        self._failure = None
+        self._run = self._new_run()
+        try:
+            self._run.start()
+            self._query = self._start(self._write)
+        except BaseException:
+            self._run.close()
+            raise
+        self._started.set()
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        """Spark's ``foreachBatch``."""
+        # Batch 0 can come before ``start`` has returned.
+        if not self._started.wait(_STARTED_S):
+            raise PipelineFailed("Spark ran a batch of a query that it had not started")
+        with self._running:
+            if self._stopping:
+                raise _Stopping
+            began = time.monotonic()
+            assert self._run is not None
+            try:
+                self._run.batch(
+                    frame if self._transform is None else self._transform(frame, batch_id),
+                    batch_id,
+                    Execution(self._setting.spark, self._spark_query),
+                )
+            except BaseException as error:
+                self._failure = error
+                raise
+            self._last_batch_id = batch_id
+            self._restarts = 0
+            self._setting.tell(events.BatchFinished(batch_id, round((time.monotonic() - began) * 1000)))
+
+    def _watch(self) -> None:
+        try:
+            while True:
+                error = self._wait_for_spark()
+                assert self._run is not None
+                self._run.close()
+                if self._stopping or error is None:
+                    return
+                if not self._may_restart():
+                    self._error = _as_pipeline_error(self._failure or error)
+                    return
+                self._restarts += 1
+                self._setting.tell(events.QueryRestarted(reason_of(self._failure or error)))
+                self._begin()
+        except Exception as error:  # noqa: BLE001 - a restart that fails is the query's end, whatever it was
+            self._error = _as_pipeline_error(error)
+        finally:
+            self._close()
+
+    def _wait_for_spark(self) -> StreamingQueryException | None:
+        try:
+            self._spark_query.awaitTermination()
+        except StreamingQueryException as error:
+            return error
+        return None
+
+    def _may_restart(self) -> bool:
+        if not isinstance(self._failure, PipelineFailed) or self._restarts >= RESTARTS_MAX:
+            return False
+        assert self._run is not None
+        # A stateless batch was tried several times in place already.
+        return self._setting.stateful or self._run.is_undecided
+
+    def _close(self) -> None:
+        self._setting.service.close()
+        self._setting.cluster.close()
+        self._ended.set()
+
+
+def _as_pipeline_error(error: BaseException) -> PipelineError:
+    if isinstance(error, PipelineError):
+        return error
+    result = PipelineFailed(reason_of(error))
+    result.__cause__ = error
+    return result

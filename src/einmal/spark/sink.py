@@ -1,0 +1,149 @@
+"""``write_stream(frame)``: a DataFrame to Kafka topics, exactly once, in the words of Spark's own writer.
+
+``df.writeStream.format("kafka")`` becomes ``write_stream(df)``, with one option more: ``transactional.id``. Output, and
+the source positions, of each micro-batch are one Kafka transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from einmal.spark import events
+from einmal.spark.at_least_once import AtLeastOnce
+from einmal.spark.checkpoint import Checkpoint
+from einmal.spark.claim_service import ClaimService
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.exactly_once import ExactlyOnce, Listener, Setting
+from einmal.spark.execution import is_stateful
+from einmal.spark.job import Job
+from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, sink_options
+from einmal.spark.preflight import preflight
+from einmal.spark.query import PipelineQuery, Transform
+
+
+def write_stream(frame: DataFrame) -> KafkaStreamWriter:
+    """Begin to describe where a streaming DataFrame goes. Columns as for Spark's Kafka sink: value, and perhaps key,
+    topic, partition, headers, timestamp."""
+    return KafkaStreamWriter(frame)
+
+
+class KafkaStreamWriter:
+    """Spark's DataStreamWriter, as far as it makes sense for this sink."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        if not frame.isStreaming:
+            raise OptionError("write_stream takes a streaming DataFrame (spark.readStream)")
+        self._frame = frame
+        self._options: dict[str, Any] = {}
+        self._output_mode: str | None = None
+        self._query_name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._transform: Transform | None = None
+        self._listeners: list[Listener] = []
+
+    def format(self, source: str) -> Self:
+        """There is one format; the call may stay where it was."""
+        if source not in ("kafka", "einmal"):
+            raise OptionError(f"write_stream writes to Kafka, not to {source!r}")
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        self._options[key] = str(value).lower() if isinstance(value, bool) else value
+        return self
+
+    def options(self, **options: Any) -> Self:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> Self:
+        self._output_mode = outputMode
+        return self
+
+    def queryName(self, queryName: str) -> Self:
+        self._query_name = queryName
+        return self
+
+    def trigger(self, *, processingTime: str | None = None, availableNow: bool | None = None) -> Self:
+        """As Spark's; ``once`` is left out, which Spark has replaced by ``availableNow``."""
+        given = {"processingTime": processingTime, "availableNow": availableNow}
+        self._trigger = {name: value for name, value in given.items() if value is not None}
+        return self
+
+    def each_batch(self, transform: Transform) -> Self:
+        """Apply ``transform(frame, batch_id)`` to every micro-batch before it is written: a count per batch, a join
+        with a table. It returns the frame to be written; several outputs are one frame with a topic column."""
+        self._transform = transform
+        return self
+
+    def listener(self, listener: Callable[[events.Event], None]) -> Self:
+        """Call ``listener(event)`` for what happens (``einmal.spark.events``); the pipeline waits for it."""
+        self._listeners.append(listener)
+        return self
+
+    def start(self) -> PipelineQuery:
+        """Look that everything is there, take the name, start. Raises OptionError, PipelineError."""
+        options = sink_options(self._options)
+        setting = self._setting(options)
+        try:
+            preflight(
+                setting.spark,
+                self._frame,
+                options,
+                setting.cluster,
+                setting.checkpoint,
+                stateful=setting.stateful,
+                transforms=self._transform is not None,
+            )
+        except BaseException:
+            setting.service.close()
+            setting.cluster.close()
+            raise
+        kind = ExactlyOnce if options.guarantee == EXACTLY_ONCE else AtLeastOnce
+        return PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
+
+    def _setting(self, options: SinkOptions) -> Setting:
+        spark = self._frame.sparkSession
+        if not hasattr(spark, "_jvm"):
+            raise PipelineRefused(
+                "this session is Spark Connect, whose driver runs elsewhere: the sink lives in the driver",
+                "run the program with spark-submit, or on a local master",
+            )
+        cluster = KafkaCluster(options.client)
+        context = spark.sparkContext.getConf()
+        advertised = context.get("spark.driver.host") or "127.0.0.1"
+        service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised)
+        return Setting(
+            spark=spark,
+            options=options,
+            frame=self._frame,
+            stateful=is_stateful(self._frame),
+            cluster=cluster,
+            checkpoint=Checkpoint(spark, options.checkpoint),
+            service=service,
+            job=Job(cluster, options.client, options.topic, service.address),
+            tell=self._tell,
+        )
+
+    def _tell(self, event: events.Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer = self._frame.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(self._options_text("checkpointLocation")))
+        if self._output_mode is not None:
+            writer = writer.outputMode(self._output_mode)
+        if self._query_name is not None:
+            writer = writer.queryName(self._query_name)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        return writer.start()
+
+    def _options_text(self, name: str) -> str:
+        return next(str(value) for key, value in self._options.items() if key.lower() == name.lower())

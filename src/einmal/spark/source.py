@@ -1,0 +1,239 @@
+"""``format("einmal")``: topics as a Spark source, under the option names of Spark's ``format("kafka")``.
+
+A batch ends at the last stable offset (``read_committed``, our default), so that a replay of the same offsets reads the
+same records; offsets of markers and aborted records count, but show no rows. The source joins no group: its position is
+the checkpoint's.
+
+Spark asks a source for its first offset again after a crash in batch 0, and "latest" would be another offset then. So
+the first batch of a new query is empty: it puts the resolved ``startingOffsets`` into Spark's offset log, before
+anything is read. The planner (``KafkaStreamReader``) lives in one process on the driver, ``read`` runs in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from einmal.client import OffsetRange as Bounds
+from einmal.client import RangeReader
+from einmal.client.errors import OffsetOutOfRange, UnknownTopic
+from einmal.spark.arrow import RowBuilder
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
+from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, SourceOptions, source_options
+from einmal.types import Offset, TopicPartition
+
+_SCHEMA: Final = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+)
+_HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
+
+
+class KafkaDataSource(DataSource):
+    """Options: those of Spark's Kafka source; ``kafka.isolation.level`` is ``read_committed`` unless set."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "einmal"
+
+    def schema(self) -> str:
+        include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return _SCHEMA + (_HEADERS if include_headers else "")
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        return KafkaStreamReader(source_options(self.options, streaming=True))
+
+    def reader(self, schema: StructType) -> KafkaReader:
+        return KafkaReader(source_options(self.options, streaming=False))
+
+
+class Piece(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, bounds: OffsetRange) -> None:
+        super().__init__(bounds)
+        self.bounds = bounds
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._places = Places(options)
+        self._is_new = False
+        """Spark has asked where to begin, and for nothing since: no batch of this query is planned yet."""
+        self._target: Positions | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._is_new = True
+        return to_json(self._places.starting())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._places.ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self._is_new:
+            self._is_new = False
+            return start
+        begin = from_json(start)
+        end = self._places.ends() if self._target is None else self._target
+        begin = self._places.with_new(begin, end)
+        self._places.check_not_gone(begin, end, is_live=self._target is None)
+        reached = {each: Offset(max(begin[each], end.get(each, begin[each]))) for each in begin}
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(reached)
+        assert isinstance(limit, ReadMaxRows), limit
+        return to_json(limited(begin, reached, limit.max_rows))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_json(self._places.ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._is_new = False
+        last = from_json(end)
+        first = self._places.with_new(from_json(start), last)
+        return [Piece(each) for each in ranges(first, last, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Piece)
+        return read_piece(self._options, partition.bounds)
+
+    def stop(self) -> None:
+        self._places.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a copy to call ``read`` on; what the planner knows stays here.
+        return {"_options": self._options}
+
+
+class KafkaReader(DataSourceReader):
+    """A batch query: from the starting to the ending offsets, once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        places = Places(self._options)
+        try:
+            first, last = places.starting(), places.ending()
+        finally:
+            places.close()
+        return [Piece(each) for each in ranges(first, last, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Piece)
+        return read_piece(self._options, partition.bounds)
+
+
+class Places:
+    """Which partitions a source reads, and where they begin and end now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster = KafkaCluster(options.client)
+        self._committed = options.isolation == "read_committed"
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def partitions(self) -> list[TopicPartition]:
+        options = self._options
+        if options.assigned:
+            return list(options.assigned)
+        if options.pattern is not None:
+            return self._cluster.partitions(self._cluster.topics(options.pattern))
+        return self._cluster.partitions(options.topics)
+
+    def starting(self) -> Positions:
+        """``startingOffsets`` as offsets."""
+        starting = self._options.starting
+        partitions = self.partitions()
+        if isinstance(starting, int):
+            return self._cluster.at_timestamp(partitions, starting, committed=self._committed)
+        return self._resolved("startingOffsets", partitions, starting)
+
+    def ending(self) -> Positions:
+        """``endingOffsets`` as offsets."""
+        return self._resolved("endingOffsets", self.partitions(), self._options.ending)
+
+    def ends(self) -> Positions:
+        try:
+            return self._cluster.latest(self.partitions(), committed=self._committed)
+        except UnknownTopic as error:
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"a topic of {', '.join(self._options.topics)} is gone ({error.name})") from error
+            return {}
+
+    def with_new(self, begin: Positions, end: Positions) -> Positions:
+        """``begin``, with partitions that were added since: those are read from their first record."""
+        new = [each for each in end if each not in begin]
+        return begin | self._cluster.earliest(new) if new else begin
+
+    def check_not_gone(self, begin: Positions, end: Positions, *, is_live: bool) -> None:
+        """Raises DataLoss for a partition that has vanished, or that ends before what was read of it.
+
+        Only a live end can show the latter: one that was fixed earlier may lie before the checkpoint.
+        """
+        if not self._options.fail_on_data_loss:
+            return
+        for each, offset in begin.items():
+            if each not in end:
+                raise DataLoss(f"{each} is gone, which was read up to offset {offset}")
+            if is_live and end[each] < offset:
+                raise DataLoss(f"{each} ends at {end[each]}, before the offset {offset} that was read")
+
+    def _resolved(self, name: str, partitions: list[TopicPartition], wanted: str | Offsets) -> Positions:
+        if wanted == "earliest":
+            return self._cluster.earliest(partitions)
+        if wanted == "latest":
+            return self._cluster.latest(partitions, committed=self._committed)
+        assert not isinstance(wanted, str)
+        chosen = {TopicPartition(topic, index): offset for topic in wanted for index, offset in wanted[topic].items()}
+        if set(chosen) != set(partitions):
+            raise OptionError(
+                f'option "{name}" must have an offset for each of {to_json(dict.fromkeys(partitions, 0))}'
+                f", given are {to_json(chosen)}\nhint: -2 stands for earliest, -1 for latest"
+            )
+        earliest = self._cluster.earliest([each for each in partitions if chosen[each] == EARLIEST])
+        latest = self._cluster.latest(
+            [each for each in partitions if chosen[each] == LATEST], committed=self._committed
+        )
+        return {each: earliest.get(each, latest.get(each, Offset(chosen[each]))) for each in partitions}
+
+
+def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
+    """Arrow batches of the visible records in a range. Raises DataLoss."""
+    topic_partition, start, end = bounds
+    builder = RowBuilder(topic_partition, include_headers=options.include_headers)
+    if not options.fail_on_data_loss:
+        start, end = _what_is_left(options, bounds)
+    wanted = Bounds(start, end)
+    with RangeReader(dict(options.client)) as reader:
+        try:
+            for batch in reader.read({topic_partition: wanted}):
+                builder.add(batch.records(wanted), batch.header.timestamp_type)
+                if builder.is_full:
+                    yield builder.take()
+        except OffsetOutOfRange as error:
+            raise DataLoss(f"offset {start} of {topic_partition} cannot be read ({error.name})") from error
+    if not builder.is_empty:
+        yield builder.take()
+
+
+def _what_is_left(options: SourceOptions, bounds: OffsetRange) -> tuple[Offset, Offset]:
+    cluster = KafkaCluster(options.client)
+    try:
+        first = cluster.earliest([bounds.topic_partition])[bounds.topic_partition]
+        last = cluster.latest([bounds.topic_partition], committed=options.isolation == "read_committed")
+    finally:
+        cluster.close()
+    start = max(bounds.start, first)
+    return start, Offset(max(start, min(bounds.end, last[bounds.topic_partition])))
