@@ -11,6 +11,7 @@ The order matters: batches are flushed, then the derived files are written, then
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -69,19 +70,21 @@ def _segment_summary(numbers: list[int]) -> SegmentSummary:
     return SegmentSummary(Offset(base), size, Offset(end), max_timestamp, Offset(max_timestamp_offset), indexes)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A log at one moment, to be stored while the log goes on."""
 
     disk: Disk
     directory: PurePosixPath
+    unsynced_folders: tuple[PurePosixPath, ...]
     unflushed: tuple[Segment, ...]
     index_writes: tuple[IndexWrite, ...]
     files: tuple[tuple[PurePosixPath, bytes], ...]
     """Small derived files to be written anew: snapshots, leader epochs."""
     summary: Summary
     snapshots: tuple[Offset, ...]
-    is_stored: bool = False
+    failed: Callable[[], None]
+    """Called when ``store`` fails."""
 
     @property
     def end_offset(self) -> Offset:
@@ -89,16 +92,23 @@ class Checkpoint:
         return self.summary.segments[-1].end_offset
 
     def store(self) -> None:
-        """Flush and write; blocking. Raises OSError: then nothing that was not flushed before may count as flushed."""
+        """Flush and write; blocking. Raises OSError: then the log is offline."""
+        try:
+            self._store()
+        except OSError:
+            self.failed()
+            raise
+
+    def _store(self) -> None:
         for segment in self.unflushed:
             segment.sync()
+        for folder in self.unsynced_folders:
+            self.disk.sync_directory(folder)
         for path, position, data in self.index_writes:
             write_from(self.disk, path, position, data)
         for path, data in self.files:
             write_from(self.disk, path, 0, data)
-        self.disk.sync_directory(self.directory)
         self.disk.write_file(self.directory / FILE_NAME, self.summary.encode())
-        self.is_stored = True
 
 
 def write_from(disk: Disk, path: PurePosixPath, position: int, data: bytes) -> None:

@@ -108,8 +108,8 @@ class PartitionLog:
         self._stored_epochs = recovered.stored_epochs
         self._unstored_bytes = self._active.end_offset - self._flushed_offset
         self._unstored_batches = 0
-        self._has_changed = True
-        self._names_changed = True
+        self._has_changed = not recovered.matches_checkpoint and self.size() > 0
+        self._unsynced_folders = [directory, directory.parent]
         self._start_moved = False
         self._is_busy = False
         self._is_offline = False
@@ -302,7 +302,9 @@ class PartitionLog:
         """Begin a new segment. Raises OSError."""
         base = self.log_end_offset
         segment = Segment.create(self._disk, self._directory, base, self.config.index_interval_bytes)
-        self._names_changed = self._has_changed = True
+        self._has_changed = True
+        if self._directory not in self._unsynced_folders:
+            self._unsynced_folders.append(self._directory)
         self._roll_snapshots[base] = self.producers.encode_snapshot()
         if len(self._roll_snapshots) > _ROLL_SNAPSHOTS:
             del self._roll_snapshots[next(iter(self._roll_snapshots))]
@@ -403,7 +405,7 @@ class PartitionLog:
         """The largest epoch here that is not above ``epoch``, and where it ends (KIP-101, KIP-279); else (-1, -1)."""
         return self._epochs.end_offset_for(epoch, self.log_end_offset)
 
-    def epoch_of(self, offset: Offset) -> LeaderEpoch:
+    def epoch_of_offset(self, offset: Offset) -> LeaderEpoch:
         """The leader epoch that ``offset`` belongs to; -1 when unknown."""
         return self._epochs.epoch_of(offset)
 
@@ -519,9 +521,9 @@ class PartitionLog:
     def _flush_now(self) -> None:
         for segment in [segment for segment in self._segments if segment.is_dirty]:
             segment.sync()
-        if self._names_changed:
-            self._names_changed = False
-            self._disk.sync_directory(self._directory)
+        folders, self._unsynced_folders = self._unsynced_folders, []
+        for folder in folders:
+            self._disk.sync_directory(folder)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         if self._is_offline:
@@ -546,7 +548,7 @@ class PartitionLog:
         )
 
     def begin_checkpoint(self) -> Checkpoint:
-        """The log as it is now. Its ``store`` may run in another thread; then comes ``finish_checkpoint``."""
+        """The log as it is now. Its ``store`` may run in another thread; if that succeeds, ``finish_checkpoint`` it."""
         assert not self._is_busy, "one flush or checkpoint at a time"
         self._is_busy = True
         writes, summaries = [], []
@@ -561,24 +563,28 @@ class PartitionLog:
         if Stored.of(epochs) != self._stored_epochs:
             files.append((self._directory / leader_epochs.FILE_NAME, epochs))
         self._unstored_bytes = self._unstored_batches = 0
-        self._has_changed = self._names_changed = self._start_moved = False
+        self._has_changed = self._start_moved = False
+        folders, self._unsynced_folders = self._unsynced_folders, []
         self._roll_snapshots.clear()
         return Checkpoint(
             disk=self._disk,
             directory=self._directory,
+            unsynced_folders=tuple(folders),
             unflushed=tuple(segment for segment in self._segments if segment.is_dirty),
             index_writes=tuple(writes),
             files=tuple(files),
             summary=checkpoint.Summary(self._log_start_offset, tuple(summaries), Stored.of(epochs)),
             snapshots=tuple(snapshots),
+            failed=self._go_offline,
         )
 
-    def finish_checkpoint(self, stored: Checkpoint) -> None:
-        """``stored`` is on disk; or its ``store`` has failed, and ``is_stored`` is false: then the log is offline."""
+    def _go_offline(self) -> None:
+        self._is_offline = True
         self._is_busy = False
-        if not stored.is_stored:
-            self._is_offline = True
-            return
+
+    def finish_checkpoint(self, stored: Checkpoint) -> None:
+        """``stored`` is on disk."""
+        self._is_busy = False
         summary = stored.summary
         segments = {segment.base_offset: segment for segment in self._segments}
         for known in summary.segments:
@@ -604,10 +610,8 @@ class PartitionLog:
 
     def _store_checkpoint(self) -> None:
         current = self.begin_checkpoint()
-        try:
-            current.store()
-        finally:
-            self.finish_checkpoint(current)
+        current.store()
+        self.finish_checkpoint(current)
 
     def close(self, clean: bool = True) -> None:
         """Close the files; ``clean``: with a checkpoint first, so that nothing has to be recovered. Raises OSError."""

@@ -49,6 +49,8 @@ _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_START: Final = 6
 
 VerificationGuard = NewType("VerificationGuard", int)
+CONTINUES: Final = VerificationGuard(0)
+"""The guard of a batch that needed no verification: its transaction must still be open here when it is appended."""
 
 
 class Origin(Enum):
@@ -208,12 +210,12 @@ class ProducerStates:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
         pending = self._verifications.get(header.producer_id) if self._verifications else None
+        if entry is not None and epoch < entry.producer_epoch:
+            return ErrorCode.invalid_producer_epoch
         if verification is not None and is_transactional:
             is_open = entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch
             if not is_open and (pending is None or pending.guard != verification):
                 return ErrorCode.invalid_txn_state
-        if entry is not None and epoch < entry.producer_epoch:
-            return ErrorCode.invalid_producer_epoch
         if origin is Origin.CLIENT and not self._is_in_sequence(entry, header, pending):
             return ErrorCode.out_of_order_sequence_number
         if not is_transactional and entry is not None and entry.current_txn_first_offset >= 0:
@@ -265,11 +267,14 @@ class ProducerStates:
     ) -> VerificationGuard | None:
         """A guard to append the first batch of a transaction with, once the coordinator has confirmed it.
 
-        None: the transaction is open here already. A marker of the producer makes the guard void, so a batch that was
+        None: the transaction is open here already, or the producer is fenced here, which the append will say: append
+        with ``CONTINUES``. A marker of the producer makes the guard void, so a batch that was
         verified before the transaction ended cannot be written after it. Until an append succeeds, the lowest sequence
         asked for is remembered: a later batch cannot slip in first.
         """
-        if self.has_open_transaction(producer):
+        entry = self._entries.get(producer.producer_id)
+        is_fenced = entry is not None and producer.producer_epoch < entry.producer_epoch
+        if is_fenced or self.has_open_transaction(producer):
             return None
         pending = self._verifications.get(producer.producer_id)
         epoch = producer.producer_epoch

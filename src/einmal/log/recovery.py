@@ -56,6 +56,8 @@ class Recovered:
     epochs: LeaderEpochs
     producers: ProducerStates
     snapshots: list[Offset]
+    matches_checkpoint: bool = False
+    """Whether a new checkpoint would say nothing new."""
     stored_epochs: Stored = NOTHING_STORED
     aborted_from: dict[Offset, Offset] = field(default_factory=dict)
     """By a segment's base offset: from which marker on its aborted index has to be filled."""
@@ -69,7 +71,9 @@ def recover(disk: Disk, directory: PurePosixPath, config: LogConfig, now: Instan
     segments = recovered.segments
     for suffix in _DERIVED:
         _remove(disk, directory, suffix, sorted(set(files[suffix]) - {segment.base_offset for segment in segments}))
-    _load_epochs(disk, directory, recovered, summary)
+    has_epochs = _load_epochs(disk, directory, recovered, summary)
+    proved = all(recovered.aborted_from.get(segment.base_offset) == segment.end_offset for segment in segments)
+    recovered.matches_checkpoint = has_epochs and proved
     load_state(disk, directory, config, recovered, now)
     return recovered
 
@@ -164,6 +168,8 @@ def _scan(segment: Segment, *, is_flushed: bool) -> bool:
         if is_flushed:
             raise LogCorruption(f"{segment.path(LOG)}: {error}") from error
         segment.cut(segment.size)
+        # At once: what is appended now must not be followed by old bytes again after a power cut.
+        segment.sync()
         return False
     return True
 
@@ -197,19 +203,20 @@ def _remove(disk: Disk, directory: PurePosixPath, suffix: str, offsets: list[Off
 
 def _load_epochs(
     disk: Disk, directory: PurePosixPath, recovered: Recovered, summary: checkpoint.Summary | None
-) -> None:
+) -> bool:
     try:
         data = disk.read_file(directory / leader_epochs.FILE_NAME) if summary else b""
         stored = Stored.of(data)
         if summary and stored == summary.leader_epochs:
             recovered.epochs = LeaderEpochs.decode(data)
             recovered.stored_epochs = stored
-            return
+            return True
     except (OSError, ValueError):
         pass
     # Not to be believed: the replay begins at the first segment, which is as good.
     recovered.aborted_from[recovered.segments[0].base_offset] = recovered.segments[0].base_offset
     recovered.segments[0].aborted_index.truncate_to(recovered.segments[0].base_offset)
+    return False
 
 
 def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovered: Recovered, now: Instant) -> None:

@@ -220,6 +220,8 @@ class Segment:
         """Where the first batch begins that ends at or after ``offset``. Raises LogCorruption."""
         if offset >= self.end_offset:
             return self.size
+        if offset <= self.base_offset:
+            return 0
         known = self._known.get(offset)
         if known is not None:
             return known
