@@ -62,7 +62,10 @@ class Node:
 
     async def start(self) -> None:
         """Recover what is on disk, then listen. Raises OSError, LogCorruption or ConfigError."""
-        self.disk.make_directory(self.directory)
+        if not self.disk.exists(self.directory):
+            self.disk.make_directory(self.directory)
+            # A folder is only as durable as its name in the folder above.
+            self.disk.sync_directory(self.directory.parent)
         self.metadata.cluster_id = self._identify()
         await self.metadata.load()
         # The port is taken before anything is written down that names it; requests wait for their turn below.
