@@ -155,9 +155,42 @@ def _writer(schema: Any) -> Any:
 def _decode(schema: Any, frame: bytes, position: int) -> Any:
     try:
         message, _size = _reader(schema)(frame, position)
-    except (SerialError, ValueError, OverflowError, TypeError, IndexError, MemoryError) as error:
+    except (SerialError, ValueError, OverflowError, TypeError, LookupError, MemoryError) as error:
         raise Malformed(f"{schema.__name__} v{schema.__version__}: {error}") from error
+    _refuse_nulls(message, _arrays(schema))
     return message
+
+
+class _ArrayPlan(NamedTuple):
+    name: str
+    is_array: bool
+    is_nullable: bool
+    inside: tuple[_ArrayPlan, ...]
+
+
+@cache
+def _arrays(schema: Any) -> tuple[_ArrayPlan, ...]:
+    """The fields of a schema in which an array may stand."""
+    plans = []
+    for field in dataclasses.fields(schema):
+        inner, is_nullable, is_array = _unwrap(field.type)
+        nested: Any = inner
+        inside = _arrays(nested) if dataclasses.is_dataclass(nested) else ()
+        if inside or (is_array and not is_nullable):
+            plans.append(_ArrayPlan(field.name, is_array, is_nullable, inside))
+    return tuple(plans)
+
+
+def _refuse_nulls(message: Any, plans: tuple[_ArrayPlan, ...]) -> None:
+    """kio reads a null array also where the schema has none: nobody further in expects that. Raises Malformed."""
+    for name, is_array, is_nullable, inside in plans:
+        value = getattr(message, name)
+        if value is None:
+            if not is_nullable:
+                raise Malformed(f"{type(message).__name__}: null where {name} must be")
+        elif inside:
+            for item in value if is_array else (value,):
+                _refuse_nulls(item, inside)
 
 
 def decode_request(api_key: int, version: int, frame: bytes, position: int) -> Any:
