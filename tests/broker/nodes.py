@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import traceback
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,14 +35,18 @@ SECONDS_MAX = 30
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:
     """The scenario's result; it ends in bounded time, and nothing may have failed beside it."""
-    failures: list[dict[str, Any]] = []
+    failures: list[str] = []
+
+    def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        failures.append(context["message"] + "".join(traceback.format_exception(error) if error else ()))
 
     async def main() -> T:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+        asyncio.get_running_loop().set_exception_handler(note)
         return await asyncio.wait_for(scenario, SECONDS_MAX)
 
     result = asyncio.run(main())
-    assert not failures, failures
+    assert not failures, "\n".join(failures)
     return result
 
 
