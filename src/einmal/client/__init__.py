@@ -1,5 +1,6 @@
 """The Kafka client, blocking. The same names on asyncio are in ``einmal.client.aio``."""
 
+from einmal.client.blocking.consumer import Consumer
 from einmal.client.blocking.producer import Producer, Transaction
 from einmal.client.blocking.raw import PartitionWriter, RangeReader, TransactionDriver
 from einmal.client.errors import (
@@ -25,6 +26,7 @@ from einmal.types import Header, TopicPartition
 
 __all__ = [
     "AbortableError",
+    "Consumer",
     "ConsumerRecord",
     "FatalError",
     "GroupMetadata",

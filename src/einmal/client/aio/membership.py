@@ -1,0 +1,228 @@
+"""Drives a ``GroupCore``: JoinGroup and SyncGroup, heartbeats in the background, leaving, and the group's offsets.
+
+``join`` is one rebalance from this member's side. Heartbeats go over a connection of their own, so that a JoinGroup
+that waits for slow members does not hold them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from einmal.client.aio.cluster import COORDINATOR_LANE, GROUP, GROUP_LANE, Cluster, by_topic, end_tasks
+from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.transaction_requests import offset_commit_error, offset_topics
+from einmal.client.apis import ApiKey
+from einmal.client.config import ConsumerSettings
+from einmal.client.errors import CommitFailed, KafkaError, error_for
+from einmal.client.group_core import GroupCore, Verdict
+from einmal.client.records import OffsetAndMetadata
+from einmal.types import ErrorCode, TopicPartition
+
+_JOIN_GRACE_MS: Final = 5_000
+"""A JoinGroup is answered when all members have come, at the latest after the rebalance timeout, and then some."""
+
+_UNSTABLE: Final = frozenset({ErrorCode.unstable_offset_commit})
+
+
+class Membership:
+    """``changed`` is called when something happened that poll should look at."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, changed: Callable[[], None]) -> None:
+        self.core = GroupCore(settings)
+        self.error: KafkaError | None = None
+        self.polled_at_ms = 0
+        self._cluster = cluster
+        self._settings = settings
+        self._changed = changed
+        self._heart: asyncio.Task[None] | None = None
+
+    # --- joining --------------------------------------------------------------------------------------------------
+
+    async def join(self) -> tuple[TopicPartition, ...]:
+        """Join until this member has a generation and its partitions. Raises FatalError and the like."""
+        core, backoff = self.core, self._cluster.backoff()
+        while True:
+            try:
+                assignment = await self._join_once()
+            except Disconnected:
+                self._cluster.forget_coordinator(GROUP, core.group_id)
+                await backoff.pause()
+                continue
+            if assignment is None:
+                await backoff.pause()
+            elif not core.must_join:
+                self._start_heart()
+                return assignment
+
+    async def _join_once(self) -> tuple[TopicPartition, ...] | None:
+        """One JoinGroup and SyncGroup; None: to be tried again."""
+        core = self.core
+        while True:
+            fields = core.join_fields()
+            joined = await self._call(ApiKey.JOIN_GROUP, fields, self._settings.max_poll_interval_ms + _JOIN_GRACE_MS)
+            if joined.error_code is ErrorCode.member_id_required:
+                core.joined(joined)
+                continue
+            if not self._goes_on(core.joined(joined), joined.error_code, "JoinGroup"):
+                return None
+            break
+        counts = await self._partition_counts(core.subscribed_by_all(joined) or core.topics)
+        core.must_join = False
+        synced = await self._call(
+            ApiKey.SYNC_GROUP, core.sync_fields(joined, counts), self._settings.max_poll_interval_ms + _JOIN_GRACE_MS
+        )
+        verdict, assignment = core.synced(synced)
+        return assignment if self._goes_on(verdict, synced.error_code, "SyncGroup") else None
+
+    async def _call(self, api_key: ApiKey, fields: dict[str, Any], timeout_ms: int | None = None) -> Any:
+        deadline = self._cluster.deadline()
+        node_id = await self._cluster.coordinator(GROUP, self.core.group_id, deadline=deadline)
+        lane = COORDINATOR_LANE if timeout_ms is None else GROUP_LANE
+        return await self._cluster.call(node_id, api_key, fields, lane=lane, timeout_ms=timeout_ms)
+
+    def _goes_on(self, verdict: Verdict, code: ErrorCode, what: str) -> bool:
+        if verdict is Verdict.FAIL:
+            raise self.core.error_of(code, what)
+        if verdict is Verdict.FIND_COORDINATOR:
+            self._cluster.forget_coordinator(GROUP, self.core.group_id)
+        return verdict is Verdict.GO_ON
+
+    async def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each topic has; those that do not exist (yet) are left out."""
+        wanted = list(topics)
+        for topic in wanted:
+            self._cluster.want_topic(topic, may_create=self._settings.allow_auto_create_topics)
+        await self._cluster.refresh_metadata(wanted, may_create=self._settings.allow_auto_create_topics)
+        known = self._cluster.metadata.topics
+        return {topic: len(known[topic].partitions) for topic in wanted if topic in known and known[topic].is_usable}
+
+    # --- heartbeats -----------------------------------------------------------------------------------------------
+
+    def _start_heart(self) -> None:
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
+        core, cluster = self.core, self._cluster
+        answered_at = cluster.now_ms()
+        while core.is_member:
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            if cluster.now_ms() - self.polled_at_ms > self._settings.max_poll_interval_ms:
+                # Nobody polls: give the partitions to members that do. The next poll joins again.
+                await self.leave()
+                core.lost()
+                break
+            generation = core.generation_id
+            try:
+                response = await self._call(ApiKey.HEARTBEAT, core.member_fields())
+            except Disconnected:
+                cluster.forget_coordinator(GROUP, core.group_id)
+                if cluster.now_ms() - answered_at > self._settings.session_timeout_ms:
+                    core.lost(keep_member_id=True)
+                continue
+            except KafkaError as error:
+                self.error = error
+                break
+            answered_at = cluster.now_ms()
+            # An answer to the former generation says nothing about this one.
+            if core.generation_id != generation:
+                continue
+            verdict = core.judge(response.error_code)
+            if verdict is Verdict.FAIL:
+                self.error = core.error_of(response.error_code, "Heartbeat")
+                break
+            if verdict is Verdict.FIND_COORDINATOR:
+                cluster.forget_coordinator(GROUP, core.group_id)
+            if core.must_join:
+                self._changed()
+        self._changed()
+
+    async def leave(self) -> None:
+        """Tell the group, once and without insisting. A static member stays: it may come back (KIP-345)."""
+        core = self.core
+        if core.member_id and self._settings.group_instance_id is None:
+            with contextlib.suppress(KafkaError):
+                await self._call(ApiKey.LEAVE_GROUP, core.leave_fields())
+        core.left()
+
+    async def close(self) -> None:
+        if self._heart is not None:
+            await end_tasks([self._heart])
+        await self.leave()
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, deadline: int) -> None:
+        """OffsetCommit. Raises CommitFailed when the group has moved on."""
+        core = self.core
+        if not offsets:
+            return
+        if core.topics and not core.is_member:
+            raise CommitFailed(detail=f"group {core.group_id!r}: this consumer is no member at the moment")
+        fields = {**core.member_fields(), "topics": offset_topics(offsets), "retention_time": -1}
+        answer = await self._cluster.call_coordinator(
+            GROUP,
+            core.group_id,
+            ApiKey.OFFSET_COMMIT,
+            fields,
+            deadline=deadline,
+            error_of=offset_commit_error,
+        )
+        code = offset_commit_error(answer.response)
+        if code is not ErrorCode.none:
+            core.judge(code)
+            raise core.error_of(code, "OffsetCommit")
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, deadline: int
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await fetch_committed(self._cluster, self.core.group_id, list(partitions), deadline=deadline)
+
+
+async def fetch_committed(
+    cluster: Cluster, group_id: str, partitions: list[TopicPartition] | None, *, deadline: int
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """A group's offsets; waits until no transaction has undecided ones (KIP-447). None for all partitions."""
+    topics = None
+    if partitions is not None:
+        topics = [{"name": name, "partition_indexes": indexes} for name, indexes in by_topic(partitions).items()]
+    fields = {
+        "group_id": group_id,
+        "topics": topics,
+        "groups": [{"group_id": group_id, "topics": topics}],
+        "require_stable": True,
+    }
+    answer = await cluster.call_coordinator(
+        GROUP,
+        group_id,
+        ApiKey.OFFSET_FETCH,
+        fields,
+        deadline=deadline,
+        error_of=_offset_fetch_error,
+        also_retry=_UNSTABLE,
+    )
+    code = _offset_fetch_error(answer.response)
+    if code is not ErrorCode.none:
+        raise error_for(code, f"OffsetFetch of group {group_id!r}")
+    found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+    for topic in _offset_fetch_group(answer.response).topics:
+        for each in topic.partitions:
+            if each.committed_offset >= 0:
+                epoch = getattr(each, "committed_leader_epoch", -1)
+                found[TopicPartition(topic.name, each.partition_index)] = OffsetAndMetadata(
+                    each.committed_offset, epoch, each.metadata or ""
+                )
+    return found
+
+
+def _offset_fetch_group(response: Any) -> Any:
+    return response.groups[0] if hasattr(response, "groups") else response
+
+
+def _offset_fetch_error(response: Any) -> ErrorCode:
+    group = _offset_fetch_group(response)
+    codes = [group.error_code, *(each.error_code for topic in group.topics for each in topic.partitions)]
+    return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)

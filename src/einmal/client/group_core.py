@@ -1,0 +1,228 @@
+"""A member of a consumer group, classic protocol, without I/O: join, sync, heartbeat, and what an answer means.
+
+The member's partitions are those of its *generation*. With eager assignors it gives all of them up before it joins
+again; when every configured assignor is cooperative (KIP-429) it keeps them, gives up only what the new assignment
+takes away, and joins once more so that others can have it. Times are monotonic ms. Knows no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from einmal.client.assignors import ASSIGNORS
+from einmal.client.config import ConsumerSettings
+from einmal.client.consumer_protocol import (
+    PROTOCOL_TYPE,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from einmal.client.errors import ConfigError, KafkaError, error_for
+from einmal.client.records import GroupMetadata
+from einmal.types import ErrorCode, TopicPartition
+
+NO_GENERATION: Final = -1
+
+
+class Verdict(Enum):
+    """What an answer of the group's coordinator asks for."""
+
+    GO_ON = auto()
+    REJOIN = auto()
+    """Join again as the same member."""
+    REJOIN_AS_NEW = auto()
+    """The group has forgotten this member: its partitions may be with others already."""
+    FIND_COORDINATOR = auto()
+    RETRY = auto()
+    FAIL = auto()
+
+
+_VERDICTS: Final[Mapping[ErrorCode, Verdict]] = {
+    ErrorCode.none: Verdict.GO_ON,
+    ErrorCode.rebalance_in_progress: Verdict.REJOIN,
+    ErrorCode.member_id_required: Verdict.REJOIN,
+    ErrorCode.illegal_generation: Verdict.REJOIN_AS_NEW,
+    ErrorCode.unknown_member_id: Verdict.REJOIN_AS_NEW,
+    ErrorCode.not_coordinator: Verdict.FIND_COORDINATOR,
+    ErrorCode.coordinator_not_available: Verdict.FIND_COORDINATOR,
+    ErrorCode.request_timed_out: Verdict.RETRY,
+    ErrorCode.coordinator_load_in_progress: Verdict.RETRY,
+}
+
+
+def verdict_of(code: ErrorCode) -> Verdict:
+    return _VERDICTS.get(code, Verdict.RETRY if code.retriable else Verdict.FAIL)
+
+
+class GroupCore:
+    def __init__(self, settings: ConsumerSettings) -> None:
+        assert settings.group_id is not None
+        self.group_id = settings.group_id
+        self.member_id = ""
+        self.generation_id = NO_GENERATION
+        self.owned: tuple[TopicPartition, ...] = ()
+        self.topics: tuple[str, ...] = ()
+        self.must_join = False
+        self.has_lost_partitions = False
+        """Set when the group forgot this member: what it owned may be with others, so nothing may be committed."""
+        self._settings = settings
+        self._strategies = _strategies(settings.partition_assignment_strategy)
+        self._protocol: str | None = None
+        self._counts: dict[str, int] = {}
+
+    @property
+    def is_cooperative(self) -> bool:
+        return all(ASSIGNORS[name].is_cooperative for name in self._strategies)
+
+    @property
+    def is_member(self) -> bool:
+        return self.generation_id >= 0
+
+    def metadata(self) -> GroupMetadata:
+        return GroupMetadata(self.group_id, self.generation_id, self.member_id, self._settings.group_instance_id)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        self.topics = tuple(sorted(dict.fromkeys(topics)))
+        self.must_join = True
+
+    def topics_changed(self, counts: Mapping[str, int]) -> None:
+        """Partition counts as metadata tells them now: a change since the assignment means a rebalance."""
+        now = {topic: counts[topic] for topic in self.topics if topic in counts}
+        if self.is_member and now != self._counts:
+            self.must_join = True
+
+    # --- joining --------------------------------------------------------------------------------------------------
+
+    def to_revoke(self) -> tuple[TopicPartition, ...]:
+        """What is given up before joining again."""
+        if self.has_lost_partitions or not self.is_cooperative:
+            return self.owned
+        return tuple(each for each in self.owned if each.topic not in self.topics)
+
+    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = dict.fromkeys(partitions)
+        self.owned = tuple(each for each in self.owned if each not in gone)
+
+    def join_fields(self) -> dict[str, Any]:
+        self.must_join = False
+        self.has_lost_partitions = False
+        subscription = encode_subscription(Subscription(self.topics, self.owned if self.is_cooperative else ()))
+        return {
+            "group_id": self.group_id,
+            "session_timeout": self._settings.session_timeout_ms,
+            "rebalance_timeout": self._settings.max_poll_interval_ms,
+            "member_id": self.member_id,
+            "group_instance_id": self._settings.group_instance_id,
+            "protocol_type": PROTOCOL_TYPE,
+            "protocols": [{"name": name, "metadata": subscription} for name in self._strategies],
+        }
+
+    def joined(self, response: Any) -> Verdict:
+        """JoinGroup's answer. After GO_ON, ``sync_fields`` is next."""
+        verdict = self.judge(response.error_code)
+        if response.error_code is ErrorCode.member_id_required:
+            self.member_id = response.member_id
+        if verdict is Verdict.GO_ON:
+            self.member_id = response.member_id
+            self.generation_id = response.generation_id
+            self._protocol = response.protocol_name
+        return verdict
+
+    def sync_fields(self, response: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+        """SyncGroup after this JoinGroup; the leader divides the partitions (``counts`` by topic) among the members."""
+        self._counts = {topic: counts[topic] for topic in self.topics if topic in counts}
+        assignments: list[dict[str, Any]] = []
+        if response.leader == self.member_id and not getattr(response, "skip_assignment", False):
+            assert self._protocol is not None
+            subscriptions = {each.member_id: decode_subscription(each.metadata) for each in response.members}
+            divided = ASSIGNORS[self._protocol].assign(subscriptions, counts)
+            assignments = [
+                {"member_id": member, "assignment": encode_assignment(partitions)}
+                for member, partitions in divided.items()
+            ]
+        return {
+            "group_id": self.group_id,
+            "generation_id": self.generation_id,
+            "member_id": self.member_id,
+            "group_instance_id": self._settings.group_instance_id,
+            "protocol_type": PROTOCOL_TYPE,
+            "protocol_name": self._protocol,
+            "assignments": assignments,
+        }
+
+    @staticmethod
+    def subscribed_by_all(response: Any) -> list[str]:
+        """Topics whose partition counts the leader needs."""
+        topics: dict[str, None] = {}
+        for each in response.members:
+            topics.update(dict.fromkeys(decode_subscription(each.metadata).topics))
+        return sorted(topics)
+
+    def synced(self, response: Any) -> tuple[Verdict, tuple[TopicPartition, ...]]:
+        """SyncGroup's answer: the partitions of this generation. Cooperative: what is missing is to be revoked."""
+        verdict = self.judge(response.error_code)
+        if verdict is not Verdict.GO_ON:
+            return verdict, ()
+        return verdict, decode_assignment(response.assignment)
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are owned now. When a cooperative member had to give something up, it joins once more."""
+        gave_up = [each for each in self.owned if each not in dict.fromkeys(partitions)]
+        self.owned = tuple(partitions)
+        if self.is_cooperative and gave_up:
+            self.must_join = True
+
+    # --- membership -----------------------------------------------------------------------------------------------
+
+    def member_fields(self) -> dict[str, Any]:
+        """What Heartbeat and OffsetCommit say of the member."""
+        return {
+            "group_id": self.group_id,
+            "generation_id": self.generation_id,
+            "generation_id_or_member_epoch": self.generation_id,
+            "member_id": self.member_id,
+            "group_instance_id": self._settings.group_instance_id,
+        }
+
+    def leave_fields(self) -> dict[str, Any]:
+        member = {"member_id": self.member_id, "group_instance_id": self._settings.group_instance_id}
+        return {"group_id": self.group_id, "member_id": self.member_id, "members": [member]}
+
+    def judge(self, code: ErrorCode) -> Verdict:
+        """What a code means for the membership; it is applied."""
+        verdict = verdict_of(code)
+        if verdict is Verdict.REJOIN:
+            self.must_join = True
+        elif verdict is Verdict.REJOIN_AS_NEW:
+            self.lost(keep_member_id=code is ErrorCode.illegal_generation)
+        return verdict
+
+    def lost(self, *, keep_member_id: bool = False) -> None:
+        """The membership is gone: without a generation nothing can be committed any more."""
+        if not keep_member_id:
+            self.member_id = ""
+        self.has_lost_partitions = self.has_lost_partitions or self.is_member
+        self.generation_id = NO_GENERATION
+        self.must_join = True
+
+    def left(self) -> None:
+        """The group was told that this member goes; what it owned, it owns no more."""
+        self.lost()
+
+    def error_of(self, code: ErrorCode, what: str) -> KafkaError:
+        return error_for(code, f"{what} of group {self.group_id!r}")
+
+
+def _strategies(configured: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(each.strip() for each in configured.split(",") if each.strip()))
+    unknown = [name for name in names if name not in ASSIGNORS]
+    if unknown or not names:
+        raise ConfigError(
+            meaning=f"partition.assignment.strategy cannot be {configured!r}",
+            what_to_do=f"choose from {', '.join(ASSIGNORS)}",
+        )
+    return names
