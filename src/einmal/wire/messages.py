@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from types import UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin
 from uuid import UUID
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
@@ -174,8 +174,7 @@ def _arrays(schema: Any) -> tuple[_ArrayPlan, ...]:
     plans = []
     for field in dataclasses.fields(schema):
         inner, is_nullable, is_array = _unwrap(field.type)
-        nested: Any = inner
-        inside = _arrays(nested) if dataclasses.is_dataclass(nested) else ()
+        inside = _arrays(cast(Any, inner)) if dataclasses.is_dataclass(inner) else ()
         if inside or (is_array and not is_nullable):
             plans.append(_ArrayPlan(field.name, is_array, is_nullable, inside))
     return tuple(plans)

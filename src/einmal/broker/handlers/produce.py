@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.partitions import Partition
 from einmal.log.partition_log import AppendResult
-from einmal.log.producer_state import VerificationGuard
+from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import NO_OFFSET, ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.errors import WireError
@@ -149,7 +149,8 @@ class _Answer:
                 elif self._request.acks == _ALL_REPLICAS and partition.min_insync_replicas > 1:
                     results.append(ProducedPartition(index, ErrorCode.not_enough_replicas))
                 else:
-                    appended = partition.append(bytearray(records), now, verification=verdict)
+                    guard = CONTINUES if verdict is None else verdict
+                    appended = partition.append(bytearray(records), now, verification=guard)
                     self._note(len(self._topics), len(results), partition, appended)
                     results.append(_produced(index, appended))
             self._topics.append((topic, results))
@@ -220,7 +221,7 @@ class _Answer:
         results = self._topics[waiting.topic_index][1]
         results[waiting.partition_index] = ProducedPartition(results[waiting.partition_index].partition, error)
 
-    def _encode(self) -> Any:
+    def _encode(self) -> bytes:
         return encode_produce_response(self._version, ProduceResponse(self._topics))
 
 
