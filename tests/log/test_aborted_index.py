@@ -24,7 +24,8 @@ def collected(index: AbortedIndex, first: int, end: int) -> tuple[list[int], boo
 def test_an_entry_has_34_bytes_in_apache_kafkas_order() -> None:
     data = index_of(entry(7, 10, 20, 21)).encode()
     assert len(data) == ENTRY_SIZE == 34
-    assert data == b"".join(number.to_bytes(size, "big") for number, size in ((0, 2), (7, 8), (10, 8), (20, 8), (21, 8)))
+    fields = ((0, 2), (7, 8), (10, 8), (20, 8), (21, 8))
+    assert data == b"".join(number.to_bytes(size, "big") for number, size in fields)
 
 
 def test_a_transaction_that_ended_before_the_read_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Idempotence and transactions of one partition, case by case (the list of failures, A and B; KIP-98, 360, 890, 1228)."""
+"""Idempotence and transactions of one partition, case by case (failure list A and B; KIP-98, 360, 890, 1228)."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ _SCAN_BYTES: Final = 1 << 20
 
 
 def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the whole batches from ``position``, where one begins, to before ``end``.
+    """(position, header) of the batches between ``position`` and ``end``, where batches begin and end.
 
-    Raises CorruptBatch where there is no header, or offsets do not rise.
+    Raises CorruptBatch or Truncated where that is not so, or offsets do not rise.
     """
     chunk, chunk_position, expected = b"", position, -1
-    while end - position >= HEADER_SIZE:
+    while position < end:
         at = position - chunk_position
         if at + HEADER_SIZE > len(chunk):
             chunk, chunk_position, at = file.read(position, min(_WALK_BYTES, end - position)), position, 0
@@ -32,7 +32,7 @@ def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise CorruptBatch(f"offset {header.base_offset} at position {position}")
         if following > end:
-            return
+            raise Truncated(f"batch at position {position}")
         yield position, header
         expected = header.next_offset
         position = following

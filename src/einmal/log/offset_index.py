@@ -14,6 +14,8 @@ from typing import Final
 from einmal.types import Offset, Position
 
 ENTRY_SIZE: Final = 8
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+"""How far a segment's last offset may be above its base offset."""
 
 
 class OffsetIndex:

@@ -24,6 +24,7 @@ from einmal.log.checkpoint import Checkpoint
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
+from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import BatchMetadata, Origin, ProducerStates, VerificationGuard
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
@@ -47,7 +48,6 @@ from einmal.wire.record_batch import (
     decode_records,
 )
 
-_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
 _CHECKPOINT_BYTES: Final = 64 << 20
 _CHECKPOINT_BATCHES: Final = 20_000
@@ -293,7 +293,7 @@ class PartitionLog:
         config = self.config
         if active.size + sum(place.size for place in places) > config.segment_bytes:
             return True
-        if places[-1].last_offset - active.base_offset > _RELATIVE_OFFSET_MAX:
+        if places[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
             return True
         first_timestamp = active.first_timestamp
         return first_timestamp is not None and places[0].max_timestamp - first_timestamp > config.segment_ms

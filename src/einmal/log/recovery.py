@@ -23,6 +23,7 @@ from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.leader_epochs import LeaderEpochs
+from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import ProducerStates
 from einmal.log.segment import (
     ABORTED_INDEX,
@@ -161,7 +162,7 @@ def _scan(segment: Segment, *, is_flushed: bool) -> bool:
     segment.is_dirty = True
     try:
         for position, header in scan(segment.file, segment.size, segment.file.size()):
-            if header.base_offset < segment.end_offset:
+            if not segment.end_offset <= header.base_offset <= segment.base_offset + RELATIVE_OFFSET_MAX:
                 raise LogCorruption(f"{segment.path(LOG)}: offset {header.base_offset} at {position}")
             segment.adopt(position, header)
     except (WireError, LogCorruption) as error:

@@ -316,10 +316,7 @@ class Segment:
 
     def walk(self, position: int = 0) -> list[tuple[int, BatchHeader]]:
         """(position, header) of all batches from ``position``, where one begins. Raises LogCorruption."""
-        found = self._corruption_named(lambda: list(walk(self.file, position, self.size)))
-        if (found[-1][0] + found[-1][1].size if found else position) != self.size:
-            raise LogCorruption(f"{self.path(LOG)}: not a whole number of batches")
-        return found
+        return self._corruption_named(lambda: list(walk(self.file, position, self.size)))
 
     # --- indexes ---------------------------------------------------------------------------------------------
 

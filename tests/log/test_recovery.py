@@ -1,0 +1,580 @@
+"""Whatever a crash leaves in the folder, the log is what its batches say: a torn tail goes, all else is rebuilt.
+
+Processes end in one of three ways: clean, killed (the page cache stays), or with the power (what is not flushed is
+kept, lost or torn).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from einmal.log.config import LogConfig
+from einmal.log.disk import Disk
+from einmal.log.errors import LogCorruption
+from einmal.log.partition_log import PartitionLog
+from einmal.types import ErrorCode, LeaderEpoch, Offset
+from tests.log.making import (
+    FOLDER,
+    SMALL,
+    START,
+    Machine,
+    append,
+    batch,
+    batches_of,
+    end_transaction,
+    open_log,
+    producer,
+)
+
+DERIVED = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", "recovery-checkpoint")
+
+
+def fill(log: PartitionLog, batches: int = 60) -> None:
+    """Plain, idempotent and transactional batches, commits and aborts, two leader epochs."""
+    for number in range(batches):
+        epoch = LeaderEpoch(1 + 2 * number // batches)
+        of = producer(number % 3)
+        sequence = number // 3
+        if number % 3 == 0:
+            append(log, batch(2, value=b"plain %d" % number, timestamp=START + number), leader_epoch=epoch)
+        elif number % 3 == 1:
+            append(log, batch(of=of, sequence=sequence, timestamp=START + number), leader_epoch=epoch)
+        else:
+            append(log, batch(of=of, sequence=sequence, transactional=True), leader_epoch=epoch)
+            if number % 4 == 0:
+                end_transaction(log, of, committed=number % 8 == 0)
+
+
+def essence(log: PartitionLog) -> dict[str, Any]:
+    """All that must not depend on how the process before ended."""
+    end = log.log_end_offset
+    return {
+        "batches": batches_of(log),
+        "aborted": [log.aborted_transactions(Offset(first), end) for first in range(0, end, 7)],
+        "producers": [each[:3] + each[4:] for each in sorted(log.producers.describe())],
+        "stable": log.last_stable_offset,
+        "epochs": [log.end_offset_for_epoch(LeaderEpoch(epoch)) for epoch in range(5)],
+        "times": [log.offset_for_timestamp(START + each) for each in range(0, 60, 5)],
+        "start": log.log_start_offset,
+    }
+
+
+def log_files(disk: Disk) -> list[PurePosixPath]:
+    return [FOLDER / name for name in disk.list_directory(FOLDER) if name.endswith(".log")]
+
+
+def overwrite(disk: Disk, path: PurePosixPath, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    file.append(data)
+    file.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_is_the_same_after_a_clean_end_and_after_a_kill(clean: bool) -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    fill(log)
+    before = essence(log)
+    log.close(clean=clean)
+    assert essence(open_log(machine.process())) == before
+    assert essence(open_log(machine.process())) == before
+
+
+# --- torn tails (E63) ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_wherever_the_last_batches_are_cut_the_whole_ones_before_remain(clean: bool) -> None:
+    machine = Machine()
+    config = LogConfig(index_interval_bytes=200)
+    log = open_log(machine.process(), config=config)
+    fill(log, 30)
+    whole = batches_of(log)
+    log.close(clean=clean)
+    path = log_files(machine.process())[-1]
+    data = machine.process().read_file(path)
+    kept_bytes = len(data) - sum(len(each) for _, _, each in whole[-3:])
+    for size in range(len(data) - 1, kept_bytes - 1, -1):
+        disk = machine.process()
+        overwrite(disk, path, data[:size])
+        log = open_log(disk, config=config)
+        kept = [each for end, each in zip(ends(whole), whole, strict=True) if end <= size]
+        assert batches_of(log) == kept
+        result = append(log, batch(of=producer(99), sequence=0))
+        assert result.base_offset == kept[-1][1] + 1
+        log.close(clean=False)
+
+
+def ends(batches: list[tuple[Offset, Offset, bytes]]) -> list[int]:
+    sizes = [len(data) for _, _, data in batches]
+    return [sum(sizes[: number + 1]) for number in range(len(sizes))]
+
+
+@pytest.mark.parametrize("tail", [b"\x00", bytes(61), bytes(5000), b"\xff" * 100, random.Random(1).randbytes(300)])
+@pytest.mark.parametrize("clean", [True, False])
+def test_garbage_after_the_last_batch_is_cut_off(tail: bytes, clean: bool) -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    fill(log)
+    before = essence(log)
+    log.close(clean=clean)
+    disk = machine.process()
+    disk.open(log_files(disk)[-1]).append(tail)
+    assert essence(open_log(disk)) == before
+
+
+def test_segments_after_a_torn_one_that_was_never_flushed_go() -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    fill(log)
+    whole = batches_of(log)
+    log.close(clean=False)
+    disk = machine.process()
+    second = log_files(disk)[1]
+    size = disk.open(second).size()
+    disk.open(second).truncate(size - 10)
+    log = open_log(disk)
+    found = batches_of(log)
+    assert found == whole[: len(found)]
+    assert log_files(disk) == log_files(disk)[:2]
+    assert append(log, batch()).base_offset == found[-1][1] + 1
+
+
+def test_a_segment_that_ends_too_early_between_two_batches_is_torn_as_well() -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    fill(log)
+    whole = batches_of(log)
+    log.close(clean=False)
+    disk = machine.process()
+    first = log_files(disk)[0]
+    last_whole = max(end for end in ends(whole) if end < disk.open(first).size())
+    disk.open(first).truncate(last_whole)
+    found = batches_of(open_log(disk))
+    assert found == whole[: len(found)]
+    assert len(log_files(disk)) == 1
+
+
+# --- derived files (E67) -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", DERIVED)
+@pytest.mark.parametrize("damage", ["removed", "empty", "garbage", "cut", "flipped", "longer"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_broken_derived_file_is_rebuilt_from_the_log(suffix: str, damage: str, clean: bool) -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    fill(log)
+    before = essence(log)
+    log.close(clean=True)
+    if not clean:
+        log = open_log(machine.process())
+        fill_more(log)
+        before = essence(log)
+        log.close(clean=False)
+    disk = machine.process()
+    paths = [FOLDER / name for name in disk.list_directory(FOLDER) if name.endswith(suffix)]
+    assert paths
+    for path in paths:
+        data = disk.read_file(path)
+        if damage == "removed":
+            disk.remove(path)
+            continue
+        middle = len(data) // 2
+        overwrite(
+            disk,
+            path,
+            {
+                "empty": b"",
+                "garbage": random.Random(5).randbytes(len(data) + 13),
+                "cut": data[:middle],
+                "flipped": data[:middle] + bytes(byte ^ 4 for byte in data[middle : middle + 1]) + data[middle + 1 :],
+                "longer": data + bytes(34),
+            }[damage],
+        )
+    log = open_log(disk)
+    assert essence(log) == before
+    log.close(clean=True)
+    assert essence(open_log(machine.process())) == before
+
+
+def fill_more(log: PartitionLog) -> None:
+    for number in range(10):
+        append(log, batch(of=producer(50), sequence=number, transactional=True), leader_epoch=LeaderEpoch(3))
+        end_transaction(log, producer(50), committed=number % 2 == 0)
+
+
+def test_duplicates_are_still_found_when_every_derived_file_is_gone() -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    for number in range(30):
+        append(log, batch(of=producer(5), sequence=number))
+    log.close(clean=True)
+    disk = machine.process()
+    for name in disk.list_directory(FOLDER):
+        if not name.endswith(".log"):
+            disk.remove(FOLDER / name)
+    log = open_log(disk)
+    for number in range(25, 30):
+        assert append(log, batch(of=producer(5), sequence=number)).base_offset == number
+    assert append(log, batch(of=producer(5), sequence=24)).error is ErrorCode.out_of_order_sequence_number
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_whole_window_of_five_is_known_after_a_restart(clean: bool) -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    for number in range(33):
+        append(log, batch(of=producer(5), sequence=number, value=bytes(100)))
+    log.close(clean=clean)
+    log = open_log(machine.process())
+    assert [append(log, batch(of=producer(5), sequence=number)).base_offset for number in range(28, 33)] == [
+        28,
+        29,
+        30,
+        31,
+        32,
+    ]
+
+
+def test_files_of_no_segment_are_swept_up() -> None:
+    machine = Machine()
+    log = open_log(machine.process())
+    fill(log)
+    before = essence(log)
+    log.close(clean=True)
+    disk = machine.process()
+    strays = ["00000000000000000003.index", "00000000000000000003.txnindex", "x.tmp", "00000000000000099999.snapshot"]
+    for name in strays:
+        overwrite(disk, FOLDER / name, b"stray")
+    assert essence(open_log(disk)) == before
+    assert not set(strays) & set(disk.list_directory(FOLDER))
+
+
+# --- corruption (E66) ----------------------------------------------------------------------------------------------
+
+
+def closed_log(machine: Machine) -> list[tuple[Offset, Offset, bytes]]:
+    log = open_log(machine.process())
+    fill(log)
+    whole = batches_of(log)
+    log.close(clean=True)
+    return whole
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_bad_batch_in_a_closed_segment_is_reported_and_not_served(has_checkpoint: bool) -> None:
+    machine = Machine()
+    closed_log(machine)
+    disk = machine.process()
+    first = log_files(disk)[0]
+    data = bytearray(disk.read_file(first))
+    data[300] ^= 1
+    overwrite(disk, first, bytes(data))
+    if not has_checkpoint:
+        disk.remove(FOLDER / "recovery-checkpoint")
+    with pytest.raises(LogCorruption):
+        batches_of(open_log(disk))
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_missing_segment_is_reported(has_checkpoint: bool) -> None:
+    machine = Machine()
+    closed_log(machine)
+    disk = machine.process()
+    disk.remove(log_files(disk)[1])
+    if not has_checkpoint:
+        disk.remove(FOLDER / "recovery-checkpoint")
+    with pytest.raises(LogCorruption):
+        open_log(disk)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_no_change_of_a_byte_is_ever_served(data: st.DataObject) -> None:
+    machine = Machine()
+    whole = closed_log(machine)
+    disk = machine.process()
+    paths = log_files(disk)
+    path = data.draw(st.sampled_from(paths))
+    content = bytearray(disk.read_file(path))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    overwrite(disk, path, bytes(content))
+    if data.draw(st.booleans(), label="the checkpoint is lost"):
+        disk.remove(FOLDER / "recovery-checkpoint")
+        # Nothing but the checkpoint proves the offset of the very last batch: no CRC and no neighbour does.
+        last = len(content) - len(whole[-1][2])
+        assume(path != paths[-1] or not last <= place < last + 8)
+    max_bytes = data.draw(st.sampled_from([1, 300, 100_000]))
+    try:
+        found = batches_of(open_log(disk), max_bytes)
+    except LogCorruption:
+        return
+    # The CRC does not cover the leader epoch; and the last segment's bad tail counts as torn without a checkpoint.
+    assert [without_epoch(each) for each in found] == [without_epoch(each) for each in whole[: len(found)]]
+    assert len(found) == len(whole) or path == paths[-1]
+
+
+def without_epoch(each: tuple[Offset, Offset, bytes]) -> tuple[Offset, Offset, bytes]:
+    first, last, data = each
+    return first, last, data[:12] + data[16:]
+
+
+# --- crashes in the middle of something ----------------------------------------------------------------------------
+
+
+class DyingDisk:
+    """A disk whose process dies at its n-th change."""
+
+    _CHANGES = ("write_file", "remove", "rename", "sync_directory", "make_directory")
+
+    def __init__(self, disk: Disk, changes: int) -> None:
+        self._disk = disk
+        self.left = changes
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(5, "the process has died")
+
+    def open(self, path: PurePosixPath, *, create: bool = False) -> Any:
+        return _DyingFile(self._disk.open(path, create=create), self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._CHANGES:
+            self.count()
+        return getattr(self._disk, name)
+
+
+class _DyingFile:
+    def __init__(self, file: Any, disk: DyingDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("append", "truncate", "sync"):
+            self._disk.count()
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("what", ["checkpoint", "truncate", "retain"])
+def test_a_crash_at_any_change_of_the_disk_leaves_a_log_that_opens(what: str, power: bool) -> None:
+    for changes in range(200):
+        machine = Machine(changes)
+        machine.process().make_directory(FOLDER)
+        machine.process().sync_directory(PurePosixPath("/"))
+        machine.process().sync_directory(PurePosixPath("/data"))
+        log = open_log(machine.process())
+        fill(log)
+        log.close(clean=True)
+        disk = DyingDisk(machine.process(), 10**6)
+        log = open_log(disk)  # type: ignore[arg-type]
+        fill_more(log)
+        log.flush()
+        whole = batches_of(log)
+        target = whole[25][0]
+        disk.left = changes
+        has_died = False
+        try:
+            if what == "checkpoint":
+                log.begin_checkpoint().store()
+            elif what == "truncate":
+                log.truncate_to(target)
+            else:
+                log.config = replace(SMALL, retention_bytes=3000)
+                log.retain(log._now)
+                log.begin_checkpoint().store()
+        except OSError:
+            has_died = True
+        if power:
+            machine.cut_power()
+        log = open_log(machine.process())
+        found = batches_of(log)
+        if what == "checkpoint":
+            assert found == whole
+        elif what == "truncate":
+            assert found == whole[: len(found)]
+            assert len(found) >= 25
+            assert has_died or len(found) == 25
+        else:
+            assert found == whole[-len(found) :]
+        assert append(log, batch(of=producer(77), sequence=0)).error is ErrorCode.none
+        if not has_died:
+            return
+    pytest.fail("it never got through")
+
+
+# --- how much is read ----------------------------------------------------------------------------------------------
+
+
+class CountingDisk:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.bytes_read = 0
+
+    def open(self, path: PurePosixPath, *, create: bool = False) -> Any:
+        file: Any = self._disk.open(path, create=create)
+        read = file.read
+
+        def counted(position: int, size: int) -> bytes:
+            self.bytes_read += size
+            return bytes(read(position, size))
+
+        file.read = counted
+        return file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+def test_after_a_kill_only_what_came_after_the_checkpoint_is_read() -> None:
+    machine = Machine()
+    config = LogConfig(segment_bytes=1_000_000)
+    log = open_log(machine.process(), config=config)
+    for _ in range(300):
+        append(log, batch(value=bytes(10_000)))
+    checkpoint = log.begin_checkpoint()
+    checkpoint.store()
+    log.finish_checkpoint(checkpoint)
+    for _ in range(20):
+        append(log, batch(value=bytes(1_000)))
+    before = batches_of(log, 10**6)
+    log.close(clean=False)
+    disk = CountingDisk(machine.process())
+    log = open_log(disk, config=config)  # type: ignore[arg-type]
+    assert log.log_end_offset == 320
+    assert disk.bytes_read < 200_000
+    assert batches_of(log, 10**6) == before
+
+
+# --- a model -------------------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["plain", "plain", "sequenced", "transactional", "commit", "abort", "duplicate", "checkpoint", "flush"]
+            + ["clean", "kill", "kill", "power", "truncate", "read"]
+        ),
+        st.integers(0, 1000),
+    ),
+    max_size=60,
+)
+
+
+class Model:
+    """A log beside a list of the batches it should hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.machine = Machine(seed)
+        disk = self.machine.process()
+        disk.make_directory(FOLDER.parent)
+        disk.sync_directory(PurePosixPath("/"))
+        self.log = open_log(disk)
+        self.batches: list[bytes] = []
+        self.next_sequence: dict[int, int] = {}
+
+    def step(self, what: str, number: int) -> None:
+        getattr(self, what)(number)
+        assert [data for _, _, data in batches_of(self.log, 1 + number)] == self.batches
+
+    def _append(self, data: bytearray) -> None:
+        assert append(self.log, data).error is ErrorCode.none
+        self.batches.append(bytes(data))
+
+    def _sequences(self) -> dict[int, int]:
+        return {each.producer_id: each.last_sequence for each in self.log.producers.describe()}
+
+    def plain(self, number: int) -> None:
+        self._append(batch(1 + number % 4, value=bytes(number % 97)))
+
+    def sequenced(self, number: int, transactional: bool = False) -> None:
+        of = producer(number % 3 + (10 if transactional else 0))
+        last = self._sequences().get(of.producer_id, -1)
+        self._append(batch(1 + number % 2, of=of, sequence=last + 1, transactional=transactional))
+
+    def transactional(self, number: int) -> None:
+        self.sequenced(number, transactional=True)
+
+    def commit(self, number: int, committed: bool = True) -> None:
+        of = producer(number % 3 + 10)
+        start = self.log.log_end_offset
+        end_transaction(self.log, of, committed=committed)
+        self.batches.append(self.log.read(start, 10_000, below=self.log.log_end_offset))
+
+    def abort(self, number: int) -> None:
+        self.commit(number, committed=False)
+
+    def duplicate(self, number: int) -> None:
+        for entry in self.log.producers.describe():
+            state = self.log.producers.entry(entry.producer_id)
+            assert state is not None
+            for known in state.batches:
+                if known.first_sequence < 0:
+                    continue
+                count = known.last_offset - known.first_offset + 1
+                of = producer(entry.producer_id)
+                again = append(self.log, batch(count, of=of, sequence=known.first_sequence))
+                assert (again.is_duplicate, again.base_offset) == (True, known.first_offset)
+
+    def checkpoint(self, number: int) -> None:
+        checkpoint = self.log.begin_checkpoint()
+        checkpoint.store()
+        self.log.finish_checkpoint(checkpoint)
+
+    def flush(self, number: int) -> None:
+        end = self.log.log_end_offset
+        self.log.flush()
+        self.log.mark_flushed(end)
+
+    def clean(self, number: int) -> None:
+        self._restart(clean=True)
+
+    def kill(self, number: int) -> None:
+        self._restart(clean=False)
+
+    def _restart(self, *, clean: bool) -> None:
+        before = essence(self.log)
+        self.log.close(clean=clean)
+        self.log = open_log(self.machine.process())
+        assert essence(self.log) == before
+
+    def power(self, number: int) -> None:
+        flushed = self.log.flushed_offset
+        self.machine.cut_power()
+        self.log = open_log(self.machine.process())
+        assert self.log.log_end_offset >= flushed
+        kept = len(batches_of(self.log))
+        assert kept <= len(self.batches)
+        del self.batches[kept:]
+
+    def truncate(self, number: int) -> None:
+        if self.log.log_end_offset:
+            target = Offset(self.log.log_end_offset - number % min(20, self.log.log_end_offset))
+            first = [each for each, last, _ in batches_of(self.log) if last >= target]
+            self.log.truncate_to(target)
+            assert self.log.log_end_offset == (first[0] if first else target)
+            del self.batches[len(self.batches) - len(first) :]
+
+    def read(self, number: int) -> None:
+        whole = batches_of(self.log)
+        for first, last, data in whole[number % 7 :: 7]:
+            assert self.log.read(last, 1, below=self.log.log_end_offset) == data
+            assert self.log.read(first, len(data), below=Offset(last + 1)) == data
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**16), STEPS)
+def test_a_log_behaves_as_a_list_of_batches_through_every_kind_of_end(seed: int, steps: list[tuple[str, int]]) -> None:
+    model = Model(seed)
+    for what, number in steps:
+        model.step(what, number)
