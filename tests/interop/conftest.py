@@ -43,6 +43,10 @@ class Setting:
     def broker_is_tv1(self) -> bool:
         return self.node.transaction_version == 1
 
+    @property
+    def is_apache(self) -> bool:
+        return isinstance(self.node, ApacheKafka)
+
     def restart_after_kill(self) -> None:
         self.node.kill()
         self.node.start()
