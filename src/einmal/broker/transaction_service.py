@@ -21,7 +21,7 @@ from einmal.broker.transaction_verification import (
     produce_error,
     produce_operation,
 )
-from einmal.log.producer_state import VerificationGuard
+from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.shard.decision import Decision
 from einmal.transactions import records
@@ -144,20 +144,17 @@ class TransactionService:
 
     async def verify_offset_commit(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: int, version: int
-    ) -> VerificationGuard | None | ErrorCode:
-        """Before a TxnOffsetCommit in that partition of ``__consumer_offsets``.
-
-        The guard is for the append of the offsets; None: the transaction has reached the partition before.
-        """
+    ) -> VerificationGuard | ErrorCode:
+        """Before a TxnOffsetCommit in that partition of ``__consumer_offsets``. The guard is for the append of it."""
         topic_partition = TopicPartition(CONSUMER_OFFSETS, partition)
-        log = self._node.partitions.get(topic_partition)
-        if log is None:
+        replica = self._node.partitions.get(topic_partition)
+        if replica is None:
             return ErrorCode.not_coordinator
         operation = offset_commit_operation(version)
         protocol = TransactionVersion.TV_2 if operation is Operation.ADD else TransactionVersion.TV_1
-        guard = log.log.producers.begin_verification(producer, NO_SEQUENCE, protocol)
+        guard = replica.log.producers.begin_verification(producer, NO_SEQUENCE, protocol)
         if guard is None:
-            return None
+            return CONTINUES
         errors = await self.verify_or_add(transactional_id, producer, [topic_partition], operation)
         error = offset_commit_error(errors[topic_partition], operation)
         return guard if error is ErrorCode.none else error
