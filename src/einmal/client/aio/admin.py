@@ -1,0 +1,452 @@
+"""The admin client on asyncio: topics, settings, offsets, producers, transactions, groups.
+
+Each call is retried until default.api.timeout.ms. A call over several things raises for the first that was refused;
+those before it are done.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Self
+
+from einmal.client.aio.cluster import DATA_LANE, GROUP, TRANSACTION, Cluster, Retry, by_leader, by_topic
+from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.membership import fetch_committed
+from einmal.client.aio.offsets import list_offsets
+from einmal.client.apis import ApiKey
+from einmal.client.cluster_metadata import TopicMetadata
+from einmal.client.config import AdminSettings, parse
+from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from einmal.client.descriptions import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+    decode_describe_transactions,
+)
+from einmal.client.errors import error_for
+from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
+from einmal.seams import Clock, Network, SystemClock, TcpNetwork
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.messages import encode_request
+
+_TOPIC: Final = 2
+"""The resource type of a topic in DescribeConfigs."""
+_SET: Final = 0
+_DELETE: Final = 1
+_SET_FOR_TOPIC: Final = 1
+"""The config source of a value that was set for the topic itself."""
+
+
+class Admin:
+    """Create it inside a running event loop; ``async with``, or ``await close()``."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        random: random_module.Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = parse(AdminSettings, config, settings)
+        self._cluster = Cluster(
+            self.settings,
+            network=network or TcpNetwork(),
+            clock=clock or SystemClock(),
+            source=random or random_module.Random(),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    # --- cluster and topics ---------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterDescription:
+        await self._refresh([])
+        metadata = self._cluster.metadata
+        brokers = tuple(metadata.brokers[each] for each in sorted(metadata.brokers))
+        return ClusterDescription(
+            metadata.cluster_id, metadata.controller_id, brokers, self._cluster.transaction_version
+        )
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        await self._refresh(None)
+        topics = self._cluster.metadata.topics
+        return sorted(name for name, topic in topics.items() if include_internal or not topic.is_internal)
+
+    async def describe_topics(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+        """Partitions with leader, epoch, replicas and ISR. Raises UnknownTopic."""
+        names = list(topics)
+        await self._refresh(names)
+        found = {}
+        for name in names:
+            topic = self._cluster.metadata.topics.get(name)
+            code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error_code
+            if topic is None or code is not ErrorCode.none:
+                raise error_for(code, f"topic {name!r}")
+            found[name] = topic
+        return found
+
+    async def _refresh(self, topics: list[str] | None) -> None:
+        retry = Retry(self._cluster, "Metadata", self._cluster.deadline())
+        while True:
+            try:
+                await self._cluster.refresh_metadata(topics)
+                return
+            except Disconnected as error:
+                await retry.after_disconnect(error)
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
+    ) -> None:
+        """Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
+        wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+        fields = {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "num_partitions": topic.num_partitions,
+                    "replication_factor": topic.replication_factor,
+                    "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+                }
+                for topic in wanted
+            ],
+            "timeout": self.settings.request_timeout_ms,
+            "validate_only": validate_only,
+        }
+        response = await self._call(ApiKey.CREATE_TOPICS, fields, lambda told: told.topics)
+        for told in response.topics:
+            if not (if_not_exists and told.error_code is ErrorCode.topic_already_exists):
+                _check(told, f"creating topic {told.name!r}")
+
+    async def delete_topics(self, topics: Iterable[str]) -> None:
+        """Raises UnknownTopic."""
+        fields = {"topic_names": list(topics), "timeout": self.settings.request_timeout_ms}
+        response = await self._call(ApiKey.DELETE_TOPICS, fields, lambda _: ())
+        for told in response.responses:
+            _check(told, f"deleting topic {told.name!r}")
+            self._cluster.metadata.topics.pop(told.name, None)
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Let topics have so many partitions in all."""
+        fields = {
+            "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
+            "timeout": self.settings.request_timeout_ms,
+        }
+        response = await self._call(ApiKey.CREATE_PARTITIONS, fields, lambda _: ())
+        for told in response.results:
+            _check(told, f"adding partitions to {told.name!r}")
+
+    async def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+        """All settings of topics, those of the broker's defaults too. Raises UnknownTopic."""
+        resources = [{"resource_type": _TOPIC, "resource_name": name, "configuration_keys": None} for name in topics]
+        response = await self._call(ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lambda told: told.results)
+        found = {}
+        for told in response.results:
+            _check(told, f"settings of topic {told.resource_name!r}")
+            found[told.resource_name] = {each.name: _config_entry(each) for each in told.configs}
+        return found
+
+    async def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        """Set settings of a topic; None takes one back to the broker's default."""
+        changes = [
+            {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
+            for name, value in configs.items()
+        ]
+        resource = {"resource_type": _TOPIC, "resource_name": topic, "configs": changes}
+        fields = {"resources": [resource], "validate_only": False}
+        response = await self._call(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields, lambda told: told.responses)
+        for told in response.responses:
+            _check(told, f"settings of topic {topic!r}")
+
+    async def _call(self, api_key: ApiKey, fields: dict[str, Any], results: Any) -> Any:
+        """A request that any broker takes; retried while any of its results says so."""
+        return await self._cluster.call_any(
+            api_key,
+            fields,
+            deadline=self._cluster.deadline(),
+            error_of=lambda told: _retriable_of([each.error_code for each in results(told)]),
+        )
+
+    # --- offsets and producers of partitions ----------------------------------------------------------------------
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the offset at EARLIEST, LATEST, or of the first record at or after a time in ms.
+
+        Under READ_COMMITTED the latest is the last stable offset. Where no record is that young the offset is -1.
+        """
+        return await list_offsets(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
+
+    async def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
+        """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""
+
+        def fields_of(some: list[TopicPartition]) -> dict[str, Any]:
+            topics = by_topic(some)
+            return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
+
+        def results(response: Any) -> list[tuple[TopicPartition, Any]]:
+            return [
+                (TopicPartition(topic.name, each.partition_index), each)
+                for topic in response.topics
+                for each in topic.partitions
+            ]
+
+        told = await self._call_leaders(ApiKey.DESCRIBE_PRODUCERS, partitions, fields_of, results)
+        return [
+            ProducerDescription(
+                topic_partition,
+                each.producer_id,
+                each.producer_epoch,
+                each.last_sequence,
+                each.last_timestamp,
+                each.coordinator_epoch,
+                each.current_txn_start_offset,
+            )
+            for topic_partition, partition in told.items()
+            for each in partition.active_producers
+        ]
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
+
+        def fields_of(some: list[TopicPartition]) -> dict[str, Any]:
+            topics = [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": index, "offset": before[TopicPartition(name, index)]} for index in indexes
+                    ],
+                }
+                for name, indexes in by_topic(some).items()
+            ]
+            return {"topics": topics, "timeout": self.settings.request_timeout_ms}
+
+        def results(response: Any) -> list[tuple[TopicPartition, Any]]:
+            return [
+                (TopicPartition(topic.name, each.partition_index), each)
+                for topic in response.topics
+                for each in topic.partitions
+            ]
+
+        told = await self._call_leaders(ApiKey.DELETE_RECORDS, before, fields_of, results)
+        return {each: partition.low_watermark for each, partition in told.items()}
+
+    async def _call_leaders(
+        self, api_key: ApiKey, partitions: Iterable[TopicPartition], fields_of: Any, results: Any
+    ) -> dict[TopicPartition, Any]:
+        """Ask each partition's leader; each result has an ``error_code``."""
+        deadline = self._cluster.deadline()
+        retry = Retry(self._cluster, api_key.name, deadline)
+        missing = dict.fromkeys(partitions)
+        found: dict[TopicPartition, Any] = {}
+        while missing:
+            for each in missing:
+                await self._cluster.leader(each, deadline=deadline)
+            led, _leaderless = by_leader(self._cluster.metadata, missing)
+            code = ErrorCode.none
+            for node_id, some in led.items():
+                try:
+                    response = await self._cluster.call(node_id, api_key, fields_of(some))
+                except Disconnected as error:
+                    await retry.after_disconnect(error)
+                    await self._cluster.refresh_soon()
+                    continue
+                for each, told in results(response):
+                    if told.error_code is ErrorCode.none:
+                        found[each] = told
+                        missing.pop(each, None)
+                    elif told.error_code.retriable:
+                        code = told.error_code
+                    else:
+                        raise error_for(told.error_code, f"{api_key.name} of {each}")
+            if code is not ErrorCode.none:
+                self._cluster.refresh_soon()
+                await retry.after_refusal(code)
+        return found
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+    ) -> list[TransactionListing]:
+        """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...)."""
+        fields = {
+            "state_filters": list(states),
+            "producer_id_filters": list(producer_ids),
+            "duration_filter": -1,
+        }
+        found = []
+        for node_id, response in await self._call_all(ApiKey.LIST_TRANSACTIONS, fields):
+            for each in response.transaction_states:
+                found.append(
+                    TransactionListing(each.transactional_id, each.producer_id, each.transaction_state, node_id)
+                )
+        return sorted(found, key=lambda each: each.transactional_id)
+
+    async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
+        found = {}
+        for transactional_id in transactional_ids:
+            told = await self._describe_transaction(transactional_id)
+            if told.error_code is not ErrorCode.none:
+                raise error_for(told.error_code, f"transactional id {transactional_id!r}")
+            found[transactional_id] = told
+        return found
+
+    async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        deadline = self._cluster.deadline()
+        retry = Retry(self._cluster, f"DescribeTransactions of {transactional_id!r}", deadline)
+        body = encode_request(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [transactional_id]})
+        while True:
+            node_id = await self._cluster.coordinator(TRANSACTION, transactional_id, deadline=deadline)
+            try:
+                connection = await self._cluster.connection(node_id, DATA_LANE)
+                answer = await connection.send(
+                    ApiKey.DESCRIBE_TRANSACTIONS, 0, (body,), self.settings.request_timeout_ms
+                )
+            except Disconnected as error:
+                self._cluster.forget_coordinator(TRANSACTION, transactional_id)
+                await retry.after_disconnect(error)
+                continue
+            (told,) = decode_describe_transactions(0, answer.frame, answer.position)
+            if not told.error_code.retriable:
+                return replace(told, coordinator_id=node_id)
+            self._cluster.forget_coordinator(TRANSACTION, transactional_id)
+            await retry.after_refusal(told.error_code)
+
+    async def abort_transaction(
+        self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
+    ) -> None:
+        """Write an abort marker into one partition, past the coordinator: for a transaction that hangs (KIP-664).
+
+        The arguments are those of ``describe_producers``. A transaction that its coordinator still knows as open would
+        be torn: let that one time out, or take over its transactional id.
+        """
+        marker = {
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+            "transaction_result": False,
+            "topics": [{"name": topic_partition.topic, "partition_indexes": [topic_partition.partition]}],
+            "coordinator_epoch": max(0, coordinator_epoch),
+            "transaction_version": 0,
+        }
+
+        def results(response: Any) -> list[tuple[TopicPartition, Any]]:
+            return [
+                (TopicPartition(topic.name, each.partition_index), each)
+                for told in response.markers
+                for topic in told.topics
+                for each in topic.partitions
+            ]
+
+        await self._call_leaders(ApiKey.WRITE_TXN_MARKERS, [topic_partition], lambda _: {"markers": [marker]}, results)
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    async def list_groups(self) -> list[GroupListing]:
+        found = []
+        for _node_id, response in await self._call_all(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}):
+            for each in response.groups:
+                found.append(GroupListing(each.group_id, each.protocol_type, getattr(each, "group_state", "")))
+        return sorted(found, key=lambda each: each.group_id)
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """State, protocol and members with their partitions. A group that does not exist is in state Dead."""
+        found = {}
+        for group_id in group_ids:
+            answer = await self._call_group(
+                group_id, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}, lambda told: told.groups[0].error_code
+            )
+            (told,) = answer.groups
+            if told.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
+                raise error_for(told.error_code, f"group {group_id!r}")
+            node_id = await self._cluster.coordinator(GROUP, group_id, deadline=self._cluster.deadline())
+            members = tuple(_member(each, told.protocol_type) for each in told.members)
+            found[group_id] = GroupDescription(
+                group_id, told.group_state, told.protocol_type, told.protocol_data, members, node_id
+            )
+        return found
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, by default everywhere. Waits for transactions with offsets of this group."""
+        wanted = None if partitions is None else list(partitions)
+        found = await fetch_committed(self._cluster, group_id, wanted, deadline=self._cluster.deadline())
+        return {each: offset for each, offset in found.items() if offset is not None}
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups without members, with their offsets. Raises RequestRefused."""
+        for group_id in group_ids:
+            answer = await self._call_group(
+                group_id, ApiKey.DELETE_GROUPS, {"groups_names": [group_id]}, lambda told: told.results[0].error_code
+            )
+            _check(answer.results[0], f"deleting group {group_id!r}")
+
+    async def _call_group(self, group_id: str, api_key: ApiKey, fields: dict[str, Any], error_of: Any) -> Any:
+        answer = await self._cluster.call_coordinator(
+            GROUP, group_id, api_key, fields, deadline=self._cluster.deadline(), error_of=error_of
+        )
+        return answer.response
+
+    async def _call_all(self, api_key: ApiKey, fields: dict[str, Any]) -> list[tuple[int, Any]]:
+        """The answers of all brokers: each tells only what it coordinates."""
+        await self._refresh([])
+        answers = []
+        for node_id in sorted(self._cluster.metadata.brokers):
+            retry = Retry(self._cluster, f"{api_key.name} at broker {node_id}", self._cluster.deadline())
+            while True:
+                try:
+                    response = await self._cluster.call(node_id, api_key, fields)
+                except Disconnected as error:
+                    await retry.after_disconnect(error)
+                    continue
+                if response.error_code is ErrorCode.none:
+                    answers.append((node_id, response))
+                    break
+                if not response.error_code.retriable:
+                    raise error_for(response.error_code, retry.what)
+                await retry.after_refusal(response.error_code)
+        return answers
+
+
+def _check(told: Any, what: str) -> None:
+    if told.error_code is ErrorCode.none:
+        return
+    message = getattr(told, "error_message", None)
+    raise error_for(told.error_code, f"{what}: {message.rstrip('.')}" if message else what)
+
+
+def _retriable_of(codes: Iterable[ErrorCode]) -> ErrorCode:
+    """A code to retry for; what exists already or is unknown will not change by itself."""
+    final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
+    return next((code for code in codes if code.retriable and code not in final), ErrorCode.none)
+
+
+def _config_entry(told: Any) -> ConfigEntry:
+    is_default = told.config_source != _SET_FOR_TOPIC
+    return ConfigEntry(told.name, told.value, is_default, told.read_only, told.is_sensitive)
+
+
+def _member(told: Any, protocol_type: str) -> MemberDescription:
+    partitions = decode_assignment(told.member_assignment) if protocol_type == PROTOCOL_TYPE else ()
+    return MemberDescription(
+        told.member_id, getattr(told, "group_instance_id", None), told.client_id, told.client_host, partitions
+    )

@@ -1,0 +1,125 @@
+"""The blocking admin client: the asyncio one in a thread of its own. Same names, same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from einmal.client.aio import admin as aio
+from einmal.client.blocking.loop_thread import LoopThread
+from einmal.client.cluster_metadata import TopicMetadata
+from einmal.client.config import AdminSettings, parse
+from einmal.client.descriptions import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupDescription,
+    GroupListing,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
+from einmal.types import IsolationLevel, TopicPartition
+
+
+class Admin:
+    """Takes Kafka's dotted names as a mapping, snake_case keywords, or both. ``with``, or ``close()``."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.settings = parse(AdminSettings, config, settings)
+        self._thread = LoopThread(lambda: aio.Admin(config, **settings), "einmal-admin")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def describe_cluster(self) -> ClusterDescription:
+        return self._thread.run(lambda admin: admin.describe_cluster())
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        return self._thread.run(lambda admin: admin.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+        """Partitions with leader, epoch, replicas and ISR. Raises UnknownTopic."""
+        return self._thread.run(lambda admin: admin.describe_topics(topics))
+
+    def create_topics(
+        self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
+    ) -> None:
+        """Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
+        self._thread.run(
+            lambda admin: admin.create_topics(topics, if_not_exists=if_not_exists, validate_only=validate_only)
+        )
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Raises UnknownTopic."""
+        self._thread.run(lambda admin: admin.delete_topics(topics))
+
+    def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Let topics have so many partitions in all."""
+        self._thread.run(lambda admin: admin.create_partitions(counts))
+
+    def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+        """All settings of topics, those of the broker's defaults too. Raises UnknownTopic."""
+        return self._thread.run(lambda admin: admin.describe_configs(topics))
+
+    def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        """Set settings of a topic; None takes one back to the broker's default."""
+        self._thread.run(lambda admin: admin.alter_configs(topic, configs))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the offset at EARLIEST, LATEST, or of the first record at or after a time in ms."""
+        return self._thread.run(lambda admin: admin.list_offsets(wanted, isolation=isolation))
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
+        """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""
+        return self._thread.run(lambda admin: admin.describe_producers(partitions))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
+        return self._thread.run(lambda admin: admin.delete_records(before))
+
+    def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+    ) -> list[TransactionListing]:
+        """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...)."""
+        return self._thread.run(lambda admin: admin.list_transactions(states=states, producer_ids=producer_ids))
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
+        return self._thread.run(lambda admin: admin.describe_transactions(transactional_ids))
+
+    def abort_transaction(
+        self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
+    ) -> None:
+        """Write an abort marker into one partition: for a transaction that hangs. See the asyncio twin first."""
+        self._thread.run(
+            lambda admin: admin.abort_transaction(
+                topic_partition, producer_id, producer_epoch, coordinator_epoch=coordinator_epoch
+            )
+        )
+
+    def list_groups(self) -> list[GroupListing]:
+        return self._thread.run(lambda admin: admin.list_groups())
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """State, protocol and members with their partitions. A group that does not exist is in state Dead."""
+        return self._thread.run(lambda admin: admin.describe_groups(group_ids))
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, by default everywhere. Waits for transactions with offsets of this group."""
+        return self._thread.run(lambda admin: admin.list_group_offsets(group_id, partitions))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups without members, with their offsets. Raises RequestRefused."""
+        self._thread.run(lambda admin: admin.delete_groups(group_ids))
