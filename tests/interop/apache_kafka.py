@@ -141,13 +141,16 @@ class ApacheKafka:
         )
 
 
-def dump_log(path: Path) -> str:
+def dump_log(path: Path, decoder: str | None = None) -> str:
     """What Apache Kafka's dump tool says of a segment, an index, or a snapshot. Raises KafkaUnavailable.
 
-    The records of a segment are listed too. The tool's complaints are part of the text.
+    The records of a segment are listed too; ``decoder`` names what they hold where it is not the users' own data:
+    "transaction-log", "offsets" or "cluster-metadata". The tool's complaints are part of the text.
     """
     tool = "org.apache.kafka.tools.DumpLogSegments"
     command = [java(), *_JVM, "-cp", classpath("tools"), tool, "--files", str(path), "--print-data-log"]
+    if decoder is not None:
+        command.append(f"--{decoder}-decoder")
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_START_S, text=True)
     return result.stdout
 
