@@ -16,7 +16,8 @@ from einmal.broker.node import Node
 from einmal.broker.router import HANDLERS
 from einmal.types import ErrorCode
 from einmal.wire.frames import frame
-from einmal.wire.messages import _unwrap, encode_request_header, request_type
+from einmal.wire.messages import encode_request_header, request_type
+from einmal.wire.schemas import unwrap
 from tests.broker.nodes import Client, batch, run, running_node
 
 ANSWER_SECONDS_MAX = 0.15
@@ -30,7 +31,7 @@ _INTS = (0, 0, 1, 1, 2, -1, -2, 5, 100, 2**15 - 1)
 def _random_message(schema: Any, source: random.Random) -> Any:
     values = {}
     for field in dataclasses.fields(schema):
-        inner, is_nullable, is_array = _unwrap(field.type)
+        inner, is_nullable, is_array = unwrap(field.type)
         if is_nullable and source.random() < 0.2:
             values[field.name] = None
         elif is_array:

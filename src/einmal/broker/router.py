@@ -52,7 +52,7 @@ from einmal.broker.handlers import (
     write_txn_markers,
 )
 from einmal.types import ErrorCode
-from einmal.wire.errors import UnknownVersion
+from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import (
     RequestHeader,
     decode_request,
@@ -107,7 +107,8 @@ HANDLERS: Final[tuple[ModuleType, ...]] = (
 
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
-_INT32: Final = struct.Struct(">i")
+_UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of any request but Produce, whose records stay bytes: what is unpacked takes ten times the room, and the loop's time."""
 _LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
 
 
@@ -140,6 +141,8 @@ class Router:
         route = self._routes[header.api_key]
         if not route.versions.min <= header.api_version <= route.versions.max:
             return self._refuse_version(header)
+        if len(frame) > _UNPACKED_BYTES_MAX and header.api_key != produce.API_KEY:
+            raise Malformed(f"request of {len(frame)} bytes to api key {header.api_key}")
         if route.decode is None:
             request = decode_request(header.api_key, header.api_version, frame, position)
         else:

@@ -16,8 +16,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from types import UnionType
-from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
@@ -26,6 +25,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
+from einmal.wire.request_reader import request_reader
+from einmal.wire.schemas import unwrap
 
 Fields = Mapping[str, Any]
 _HEADER: Final = struct.Struct(">hhih")
@@ -157,44 +158,13 @@ def _decode(schema: Any, frame: bytes, position: int) -> Any:
         message, _size = _reader(schema)(frame, position)
     except (SerialError, ValueError, OverflowError, TypeError, LookupError, MemoryError) as error:
         raise Malformed(f"{schema.__name__} v{schema.__version__}: {error}") from error
-    _refuse_nulls(message, _arrays(schema))
     return message
 
 
-class _ArrayPlan(NamedTuple):
-    name: str
-    is_array: bool
-    is_nullable: bool
-    inside: tuple[_ArrayPlan, ...]
-
-
-@cache
-def _arrays(schema: Any) -> tuple[_ArrayPlan, ...]:
-    """The fields of a schema in which an array may stand."""
-    plans = []
-    for field in dataclasses.fields(schema):
-        inner, is_nullable, is_array = _unwrap(field.type)
-        inside = _arrays(cast(Any, inner)) if dataclasses.is_dataclass(inner) else ()
-        if inside or (is_array and not is_nullable):
-            plans.append(_ArrayPlan(field.name, is_array, is_nullable, inside))
-    return tuple(plans)
-
-
-def _refuse_nulls(message: Any, plans: tuple[_ArrayPlan, ...]) -> None:
-    """kio reads a null array also where the schema has none: nobody further in expects that. Raises Malformed."""
-    for name, is_array, is_nullable, inside in plans:
-        value = getattr(message, name)
-        if value is None:
-            if not is_nullable:
-                raise Malformed(f"{type(message).__name__}: null where {name} must be")
-        elif inside:
-            for item in value if is_array else (value,):
-                _refuse_nulls(item, inside)
-
-
 def decode_request(api_key: int, version: int, frame: bytes, position: int) -> Any:
-    """The body at ``position``, as kio's object. Raises Malformed or UnknownVersion."""
-    return _decode(request_type(api_key, version), frame, position)
+    """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
+    message, _end = request_reader(request_type(api_key, version))(frame, position)
+    return message
 
 
 def decode_response(api_key: int, version: int, frame: bytes, position: int) -> Any:
@@ -242,7 +212,7 @@ def _plan(schema: Any) -> tuple[_FieldPlan, ...]:
 
 
 def _field_plan(field: dataclasses.Field[Any]) -> _FieldPlan:
-    inner, is_nullable, is_array = _unwrap(field.type)
+    inner, is_nullable, is_array = unwrap(field.type)
     convert_one: Callable[[Any], Any]
     if dataclasses.is_dataclass(inner):
         convert_one = partial(build, inner)
@@ -268,21 +238,6 @@ def _field_plan(field: dataclasses.Field[Any]) -> _FieldPlan:
     else:
         default = convert_one(_ZEROES[field.metadata["kafka_type"]])
     return _FieldPlan(field.name, convert, default)
-
-
-def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """The innermost type of a field, whether it may be null, whether it is an array."""
-    is_nullable = is_array = False
-    while True:
-        origin = get_origin(annotation)
-        if origin in (UnionType, Union):
-            is_nullable = True
-            annotation = next(item for item in get_args(annotation) if item is not type(None))
-        elif origin is tuple:
-            is_array = True
-            annotation = get_args(annotation)[0]
-        else:
-            return annotation, is_nullable, is_array
 
 
 def _as_is(value: Any) -> Any:

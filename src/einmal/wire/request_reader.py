@@ -1,0 +1,253 @@
+"""Requests from bytes that nobody vouches for, by kio's schemas and into kio's classes.
+
+kio's own reader believes the length of an array and reserves room for it: one frame of thirty bytes can abort the
+process. This one believes nothing: every element is read before there is room for it, null stands only where the schema
+has null, and a tagged field that the schema does not know is skipped, as KIP-482 wants. One reader per schema, made when
+first used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from typing import Any, Final, TypeAlias, cast
+from uuid import UUID
+
+from einmal.wire.errors import Malformed, Truncated
+from einmal.wire.schemas import unwrap
+
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+"""From a frame and a position to a value and the position after it."""
+
+ELEMENTS_MAX: Final = 100_000
+"""Of one array. No client asks for nearly as many at once, and reading so many already takes a tenth of a second."""
+TAGS_MAX: Final = 1_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_VARINT_SHIFT_MAX: Final = 28
+
+
+@cache
+def request_reader(schema: Any) -> Reader:
+    """Reads one message or one nested structure. Raises Truncated or Malformed."""
+    flexible = bool(schema.__flexible__)
+    plain: list[tuple[str, Reader]] = []
+    tagged: dict[int, tuple[str, Reader]] = {}
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        reader = _field_reader(field, flexible)
+        tag = field.metadata.get("tag")
+        if tag is None:
+            plain.append((field.name, reader))
+        else:
+            tagged[tag] = (field.name, reader)
+            defaults[field.name] = _tag_default(field)
+
+    def read(frame: bytes, position: int) -> tuple[Any, int]:
+        values = dict(defaults)
+        for name, reader in plain:
+            values[name], position = reader(frame, position)
+        if flexible:
+            position = _read_tags(frame, position, tagged, values)
+        return schema(**values), position
+
+    return read
+
+
+def _tag_default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    inner, is_nullable, is_array = unwrap(field.type)
+    if is_array or is_nullable:
+        return None if is_nullable else ()
+    if dataclasses.is_dataclass(inner):
+        nested = cast(Any, inner)
+        return nested(**{item.name: _tag_default(item) for item in dataclasses.fields(nested)})
+    return _PRIMITIVES[field.metadata["kafka_type"]][1]
+
+
+def _read_tags(frame: bytes, position: int, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
+    count, position = _uvarint(frame, position)
+    if count > TAGS_MAX:
+        raise Malformed(f"{count} tagged fields")
+    for _ in range(count):
+        tag, position = _uvarint(frame, position)
+        size, position = _uvarint(frame, position)
+        end = position + size
+        if end > len(frame):
+            raise Truncated("tagged field")
+        known = tagged.get(tag)
+        if known is not None:
+            name, reader = known
+            values[name], position = reader(frame, position)
+            if position != end:
+                raise Malformed(f"tagged field {name} has another size than it says")
+        position = end
+    return position
+
+
+# --- fields ------------------------------------------------------------------------------------------------------
+
+
+def _field_reader(field: dataclasses.Field[Any], flexible: bool) -> Reader:
+    inner, is_nullable, is_array = unwrap(field.type)
+    one: Reader
+    if dataclasses.is_dataclass(inner):
+        one = request_reader(cast(Any, inner))
+        if is_nullable and not is_array:
+            one = partial(_read_nullable, one)
+    else:
+        one = _primitive_reader(field.metadata["kafka_type"], flexible, is_nullable and not is_array)
+    return partial(_read_array, one, flexible, is_nullable) if is_array else one
+
+
+def _primitive_reader(kind: str, flexible: bool, is_nullable: bool) -> Reader:
+    if kind == "string":
+        return partial(_read_string, flexible, is_nullable)
+    if kind in ("bytes", "records"):
+        return partial(_read_bytes, flexible, is_nullable)
+    return _PRIMITIVES[kind][0]
+
+
+def _read_nullable(reader: Reader, frame: bytes, position: int) -> tuple[Any, int]:
+    """A structure behind a byte that is negative for null (KIP-893)."""
+    if position >= len(frame):
+        raise Truncated("nullable structure")
+    if frame[position] >= 0x80:
+        return None, position + 1
+    return reader(frame, position + 1)
+
+
+def _read_array(
+    reader: Reader, flexible: bool, is_nullable: bool, frame: bytes, position: int
+) -> tuple[tuple[Any, ...] | None, int]:
+    count, position = _length(frame, position, flexible, wide=True)
+    if count < 0:
+        if not is_nullable:
+            raise Malformed("null where an array must be")
+        return None, position
+    if count > ELEMENTS_MAX or count > len(frame) - position:
+        raise Malformed(f"array of {count}")
+    items = []
+    for _ in range(count):
+        item, position = reader(frame, position)
+        items.append(item)
+    return tuple(items), position
+
+
+def _read_string(flexible: bool, is_nullable: bool, frame: bytes, position: int) -> tuple[str | None, int]:
+    length, position = _length(frame, position, flexible, wide=False)
+    if length < 0:
+        if not is_nullable:
+            raise Malformed("null where a string must be")
+        return None, position
+    end = position + length
+    if end > len(frame):
+        raise Truncated("string")
+    try:
+        return frame[position:end].decode(), end
+    except UnicodeDecodeError as error:
+        raise Malformed("a string is not UTF-8") from error
+
+
+def _read_bytes(flexible: bool, is_nullable: bool, frame: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = _length(frame, position, flexible, wide=True)
+    if length < 0:
+        if not is_nullable:
+            raise Malformed("null where bytes must be")
+        return None, position
+    end = position + length
+    if end > len(frame):
+        raise Truncated("bytes")
+    return frame[position:end], end
+
+
+def _length(frame: bytes, position: int, flexible: bool, *, wide: bool) -> tuple[int, int]:
+    """A length, -1 for null. ``wide``: an int32 where it is not a varint, else an int16."""
+    if flexible:
+        length, position = _uvarint(frame, position)
+        return length - 1, position
+    layout = _INT32 if wide else _INT16
+    end = position + layout.size
+    if end > len(frame):
+        raise Truncated("length")
+    (length,) = layout.unpack_from(frame, position)
+    if length < -1:
+        raise Malformed(f"length {length}")
+    return length, end
+
+
+def _uvarint(frame: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    try:
+        while True:
+            byte = frame[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+            shift += 7
+            if shift > _VARINT_SHIFT_MAX:
+                raise Malformed("varint longer than five bytes")
+    except IndexError as error:
+        raise Truncated("varint") from error
+
+
+# --- fixed sizes -------------------------------------------------------------------------------------------------
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+def _fixed(layout: str, convert: Callable[[Any], Any] | None = None) -> Reader:
+    packed = struct.Struct(layout)
+    size = packed.size
+
+    def read(frame: bytes, position: int) -> tuple[Any, int]:
+        end = position + size
+        if end > len(frame):
+            raise Truncated("field of fixed size")
+        (value,) = packed.unpack_from(frame, position)
+        return (value if convert is None else convert(value)), end
+
+    return read
+
+
+def _to_timedelta(value: int) -> timedelta:
+    try:
+        return timedelta(milliseconds=value)
+    except OverflowError as error:
+        raise Malformed(f"a time of {value} ms") from error
+
+
+def _to_datetime(value: int) -> datetime | None:
+    try:
+        return None if value < 0 else _EPOCH + timedelta(milliseconds=value)
+    except OverflowError as error:
+        raise Malformed(f"a timestamp of {value} ms") from error
+
+
+def _to_uuid(value: bytes) -> UUID | None:
+    """kio has None for the id of zeros."""
+    return UUID(bytes=value) if any(value) else None
+
+
+_PRIMITIVES: Final[Mapping[str, tuple[Reader, Any]]] = {
+    "bool": (_fixed(">?"), False),
+    "int8": (_fixed(">b"), 0),
+    "int16": (_fixed(">h"), 0),
+    "int32": (_fixed(">i"), 0),
+    "int64": (_fixed(">q"), 0),
+    "uint8": (_fixed(">B"), 0),
+    "uint16": (_fixed(">H"), 0),
+    "uint32": (_fixed(">I"), 0),
+    "uint64": (_fixed(">Q"), 0),
+    "float64": (_fixed(">d"), 0.0),
+    "uuid": (_fixed(">16s", _to_uuid), None),
+    "timedelta_i32": (_fixed(">i", _to_timedelta), timedelta(0)),
+    "timedelta_i64": (_fixed(">q", _to_timedelta), timedelta(0)),
+    "datetime_i64": (_fixed(">q", _to_datetime), None),
+}
+"""Reader and default of a tagged field, by kio's name of the type."""
