@@ -62,9 +62,10 @@ class Partition:
         """Held by whoever works on the log's files in the background: one at a time, and not while it is closed."""
         self._waiting: deque[tuple[Offset, asyncio.Future[ErrorCode]]] = deque()
         self._watchers: dict[object, Callable[[], None]] = {}
-        if not flush_each:
-            partition_log.advance_high_watermark(partition_log.log_end_offset)
-        # Else the first flush does it: what recovery found may be in the page cache only.
+        # What recovery found may be in the page cache only; the log has flushed it by now where only that counts.
+        partition_log.advance_high_watermark(
+            partition_log.flushed_offset if flush_each else partition_log.log_end_offset
+        )
 
     @property
     def high_watermark(self) -> Offset:
