@@ -76,7 +76,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """Give ``on_exception`` to hear of exceptions that nobody caught."""
+    """What simulated code needs of a loop, no more. ``on_exception`` hears of exceptions that nobody caught."""
 
     def __init__(self, on_exception: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._now = 0.0

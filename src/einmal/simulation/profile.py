@@ -68,7 +68,7 @@ def profile_of(seed: int) -> Profile:
         flush_each=flush_each,
         crash=source.choice((Crash.KILL, Crash.POWER)) if flush_each else Crash.KILL,
         duration=source.uniform(6.0, 16.0),
-        fault_pause=source.choice((1.0, 3.0, 6.0)),
+        fault_pause=source.choice((0.7, 1.5, 4.0)),
         network=network,
         disk=disk,
         segment_bytes=source.choice((2_000, 20_000, 1_000_000)),

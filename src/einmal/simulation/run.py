@@ -11,16 +11,19 @@ import gc
 import logging
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
-from einmal.checker.history import Anomaly
+from einmal.checker.history import Anomaly, History
+from einmal.client.descriptions import NewTopic
 from einmal.client.errors import KafkaError
 from einmal.simulation.loop import Stuck
 from einmal.simulation.nemesis import Nemesis
 from einmal.simulation.profile import Profile, profile_of
 from einmal.simulation.result import Result
+from einmal.simulation.trace import Trace
 from einmal.simulation.world import World
 from einmal.workloads.bank import Bank
 from einmal.workloads.ledger import Ledger
@@ -29,44 +32,52 @@ from einmal.workloads.reading import NotFinished
 _REST: Final = 90.0
 """Virtual seconds in which clients must have ended, once nothing goes wrong any more."""
 _FINISH: Final = 120.0
-_WORKLOADS: Final = {"ledger": Ledger, "bank": Bank}
+Workload = Ledger | Bank
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"ledger": Ledger, "bank": Bank}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is left of a world: what was wrong, what its clients did, and every event that was delivered."""
+
+    anomalies: tuple[Anomaly, ...]
+    history: History
+    virtual_seconds: float
+    trace: Trace
 
 
 def run_seed(seed: int) -> Result:
     """Run a seed's schedule. Never raises: what goes wrong is an anomaly."""
-    return run_profile(profile_of(seed))
-
-
-def run_profile(profile: Profile, *, keep_trace: bool = False) -> Result:
-    """Run one schedule as it is described."""
-    world, anomalies = simulate(profile, keep_trace=keep_trace)
+    outcome = simulate(profile_of(seed))
     return Result(
-        seed=profile.seed,
-        anomalies=tuple(str(anomaly) for anomaly in anomalies),
-        virtual_seconds=world.loop.time(),
-        trace_digest=world.trace.digest(),
+        seed=seed,
+        anomalies=tuple(str(anomaly) for anomaly in outcome.anomalies),
+        virtual_seconds=outcome.virtual_seconds,
+        trace_digest=outcome.trace.digest(),
     )
 
 
-def simulate(profile: Profile, *, keep_trace: bool = False) -> tuple[World, list[Anomaly]]:
-    """The world after the schedule, and everything that was wrong."""
+def simulate(profile: Profile, *, keep_trace: bool = False) -> Outcome:
+    """Run one schedule as it is described."""
     with _undisturbed():
-        world = World(profile, keep_trace=keep_trace)
-        workload = _WORKLOADS[profile.workload]()
-        try:
-            world.loop.run_until_complete(_schedule(world, workload))
-        except Stuck as error:
-            world.report("stuck", str(error))
-        except Exception as error:  # noqa: BLE001 - whatever ends a schedule is what was looked for.
-            world.report("uncaught", f"the schedule ended: {type(error).__name__}: {error}")
-        world.loop.close()
-    found = [*world.reports, *workload.anomalies()]
+        return _simulate(World(profile, keep_trace=keep_trace), WORKLOADS[profile.workload]())
+
+
+def _simulate(world: World, workload: Workload) -> Outcome:
+    try:
+        world.loop.run_until_complete(_schedule(world, workload))
+    except Stuck as error:
+        world.report("stuck", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever ends a schedule is what was looked for.
+        world.report("uncaught", f"the schedule ended: {type(error).__name__}: {error}")
+    world.loop.close()
     history = workload.recorder.history(is_read_to_the_end=False)
     world.trace.event(world.loop.time(), "history", repr(history).encode())
-    return world, found
+    anomalies = (*world.reports, *workload.anomalies())
+    return Outcome(anomalies, history, world.loop.time(), world.trace)
 
 
-async def _schedule(world: World, workload: Ledger | Bank) -> None:
+async def _schedule(world: World, workload: Workload) -> None:
     await world.start_broker()
     await _create_topics(world, workload.topics)
     world.network.faults = world.profile.network
@@ -85,7 +96,7 @@ async def _create_topics(world: World, topics: dict[str, int]) -> None:
 
     async def create() -> None:
         admin = process.admin()
-        await admin.create_topics(topics)
+        await admin.create_topics([NewTopic(name, num_partitions=count) for name, count in topics.items()])
         await admin.close()
 
     await world.run_on(host, create())
@@ -102,7 +113,7 @@ async def _rest(world: World) -> None:
         await asyncio.sleep(0.25)
 
 
-async def _finish(world: World, workload: Ledger | Bank) -> None:
+async def _finish(world: World, workload: Workload) -> None:
     process, host = world.process("finisher")
     try:
         await asyncio.wait_for(world.run_on(host, workload.finish(process)), _FINISH)

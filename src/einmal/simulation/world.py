@@ -44,10 +44,11 @@ class World:
         self.profile = profile
         self.trace = Trace(keep=keep_trace)
         self.reports: list[Anomaly] = []
-        self.loop = SimulatedLoop(self._uncaught)
+        self.loop = SimulatedLoop(self._uncaught)  # type: ignore[abstract]
         self.network = SimulatedNetwork(self.loop, self._source("network"), self.trace)
         self.disk = SimulatedDisk(self.loop, self._source("disk"), self.trace, profile.disk)
         self.broker_host: Host | None = None
+        self.node: Node | None = None
         self.broker_clock = skewed_clock(self.loop, self._source("broker clock"))
         self.clients: list[Client] = []
         self._incarnations = 0
@@ -74,7 +75,7 @@ class World:
         """Start it on what its disk has. Raises what ``Node.start`` raises."""
         self._incarnations += 1
         host = self.broker_host = Host(BROKER)
-        node = Node(
+        node = self.node = Node(
             _broker_config(self.profile),
             clock=self.broker_clock,
             network=self.network.of(host),

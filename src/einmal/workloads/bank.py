@@ -163,7 +163,7 @@ class Bank:
         try:
             await producer.init_transactions()
             consumer.subscribe([ORDERS])
-            ends = await uncommitted.end_offsets(keys)
+            ends = await uncommitted.end_offsets(*keys)
             while await _is_behind(consumer, keys, ends):
                 records = await _poll(consumer)
                 if records:
@@ -235,7 +235,7 @@ async def _rewind(consumer: Consumer) -> None:
     keys = sorted(consumer.assignment())
     while keys:
         try:
-            committed = await consumer.committed(keys)
+            committed = await consumer.committed(*keys)
         except FatalError:
             raise
         except KafkaError:
@@ -250,7 +250,7 @@ async def _rewind(consumer: Consumer) -> None:
 
 
 async def _is_behind(consumer: Consumer, keys: Sequence[TopicPartition], ends: dict[TopicPartition, int]) -> bool:
-    committed = await consumer.committed(keys)
+    committed = await consumer.committed(*keys)
     return any((0 if (found := committed.get(key)) is None else found.offset) < ends[key] for key in keys)
 
 

@@ -46,7 +46,7 @@ class Endings:
 async def transact(
     producer: Producer, entry: Entry, write: Callable[[], Awaitable[Sequence[asyncio.Future[RecordMetadata]]]]
 ) -> bool:
-    """One transaction, written down in ``entry``; whether it was committed. Raises FatalError when nothing can follow."""
+    """One transaction, written down in ``entry``: whether it was committed. Raises FatalError when it was the last."""
     is_committing = False
     try:
         producer.begin_transaction()

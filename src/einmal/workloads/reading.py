@@ -67,7 +67,7 @@ async def read_to_the_end(
     consumer = process.consumer(**_settings(True))
     uncommitted = process.consumer(**_settings(False))
     try:
-        ends = await uncommitted.end_offsets(keys)
+        ends = await uncommitted.end_offsets(*keys)
         consumer.assign(keys)
         while behind := [key for key in keys if await consumer.position(key) < ends[key]]:
             if asyncio.get_running_loop().time() > give_up_at:
