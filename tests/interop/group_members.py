@@ -114,9 +114,9 @@ class Member(ABC):
 
 
 class ConfluentMember(Member):
-    """librdkafka. ``fatal``: the code of the error after which this client can do nothing any more."""
+    """librdkafka. ``fatal``: the error after which this client can do nothing any more."""
 
-    fatal: int | None = None
+    fatal: str | None = None
 
     def _open(self) -> None:
         self.consumer = confluent_kafka.Consumer(
@@ -129,7 +129,6 @@ class ConfluentMember(Member):
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "reconnect.backoff.max.ms": 200,
-                "error_cb": self._on_error,
             }
             | ({} if self.instance_id is None else {"group.instance.id": self.instance_id})
         )
@@ -141,13 +140,13 @@ class ConfluentMember(Member):
     def _on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
         self._was_assigned(frozenset())
 
-    def _on_error(self, error: confluent_kafka.KafkaError) -> None:
-        if error.fatal():
-            self.fatal = error.code()
-
     def _poll(self) -> None:
         message = self.consumer.poll(_POLL_S)
-        if message is None or message.error():
+        if message is None:
+            return
+        if message.error():
+            if message.error().code() == confluent_kafka.KafkaError._FATAL:
+                self.fatal = message.error().str()
             return
         self.read.append(((message.topic(), message.partition()), message.offset(), message.value()))
 
