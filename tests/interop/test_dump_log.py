@@ -147,11 +147,19 @@ def test_apache_kafka_reads_the_aborted_transactions(files: list[Path]) -> None:
 
 
 def test_apache_kafka_reads_the_producer_snapshots(files: list[Path]) -> None:
-    names = ("producerId", "producerEpoch", "lastSequence", "lastTimestamp", "coordinatorEpoch")
+    names = ("producerId", "producerEpoch", "lastTimestamp", "coordinatorEpoch")
     for path in of_kind(files, ".snapshot"):
         text = apaches(path)
-        assert numbers(text, *names) == [tuple(each.values())[:5] for each in ours(path)]
-        open_at = [each["current_txn_start_offset"] for each in ours(path)]
+        states = ours(path)
+        assert numbers(text, *names) == [
+            (each["producer_id"], each["producer_epoch"], each["last_timestamp"], each["coordinator_epoch"])
+            for each in states
+        ]
+        # A producer of which only a marker is known has no sequences, and the tool then prints none.
+        assert numbers(text, "lastSequence") == [
+            (each["last_sequence"],) for each in states if each["last_sequence"] >= 0
+        ]
+        open_at = [each["current_txn_start_offset"] for each in states]
         shown = [int(match) if match else -1 for match in re.findall(r"OptionalLong(?:\[(\d+)\]|\.empty)", text)]
         assert shown == open_at
 

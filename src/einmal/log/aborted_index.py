@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -60,6 +61,9 @@ class AbortedIndex:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[AbortedEntry]:
+        return iter(self._entries)
 
     def append(self, entry: AbortedEntry) -> None:
         assert not self._entries or self._entries[-1].last_offset < entry.last_offset, "markers come in order"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 from einmal.types import Offset, Position
@@ -50,6 +51,9 @@ class OffsetIndex:
 
     def __len__(self) -> int:
         return len(self._offsets)
+
+    def __iter__(self) -> Iterator[tuple[Offset, Position]]:
+        return iter([(Offset(each[0]), Position(each[1])) for each in zip(self._offsets, self._positions, strict=True)])
 
     def append(self, last_offset: Offset, position: Position) -> None:
         self._offsets.append(last_offset)

@@ -160,19 +160,29 @@ def _segments(
 def _scan(segment: Segment, *, is_flushed: bool) -> bool:
     """Read what is not known of a segment; false: the rest of it was not valid and has been cut off."""
     segment.is_dirty = True
+    # A batch is taken when the next one has confirmed its offset: of two that contradict each other both go.
+    held: tuple[int, BatchHeader] | None = None
+    end_offset, error = segment.end_offset, ""
     try:
         for position, header in scan(segment.file, segment.size, segment.file.size()):
-            if not segment.end_offset <= header.base_offset <= segment.base_offset + RELATIVE_OFFSET_MAX:
-                raise LogCorruption(f"{segment.path(LOG)}: offset {header.base_offset} at {position}")
-            segment.adopt(position, header)
-    except (WireError, LogCorruption) as error:
-        if is_flushed:
-            raise LogCorruption(f"{segment.path(LOG)}: {error}") from error
-        segment.cut(segment.size)
-        # At once: what is appended now must not be followed by old bytes again after a power cut.
-        segment.sync()
-        return False
-    return True
+            if not end_offset <= header.base_offset <= segment.base_offset + RELATIVE_OFFSET_MAX:
+                error, held = f"offset {header.base_offset} at {position}", None
+                break
+            if held is not None:
+                segment.adopt(*held)
+            held, end_offset = (position, header), header.next_offset
+    except WireError as wire_error:
+        error = str(wire_error)
+    if held is not None:
+        segment.adopt(*held)
+    if not error:
+        return True
+    if is_flushed:
+        raise LogCorruption(f"{segment.path(LOG)}: {error}")
+    segment.cut(segment.size)
+    # At once: what is appended now must not be followed by old bytes again after a power cut.
+    segment.sync()
+    return False
 
 
 def _reaches(segment: Segment, following: Offset, config: LogConfig, *, is_flushed: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 from einmal.types import Offset
@@ -44,6 +45,9 @@ class TimeIndex:
 
     def __len__(self) -> int:
         return len(self._timestamps)
+
+    def __iter__(self) -> Iterator[tuple[int, Offset]]:
+        return iter([(each[0], Offset(each[1])) for each in zip(self._timestamps, self._offsets, strict=True)])
 
     def maybe_append(self, timestamp: int, last_offset: Offset) -> None:
         """Add an entry, unless the timestamp has been reached before or is none (-1)."""
