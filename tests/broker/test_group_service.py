@@ -1,0 +1,97 @@
+"""Claims about requests that wait at a group's coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from einmal.broker.node import Node
+from einmal.types import ErrorCode
+from tests.broker.nodes import Client, run, running_node
+
+FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 10, 11, 12
+PATIENT = {"group.initial.rebalance.delay.ms": 60_000, "offsets.topic.num.partitions": 3}
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if claim():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come true")
+
+
+async def start_join(client: Client) -> asyncio.Task[Any]:
+    """A join that will wait: the group's first member gathers others for a minute."""
+    await client.call(FIND_COORDINATOR, 3, {"key": "g", "key_type": 0})
+    fields = {
+        "group_id": "g",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 90_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    return asyncio.ensure_future(client.call(JOIN_GROUP, 2, fields))
+
+
+def waiting(node: Node) -> int:
+    return len(node.groups._waiting)
+
+
+def test_a_client_that_hangs_up_waits_no_longer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, PATIENT) as node:
+            async with Client.connect(node) as client:
+                join = await start_join(client)
+                await until(lambda: waiting(node) == 1)
+                join.cancel()
+            await until(lambda: waiting(node) == 0)
+
+    run(scenario())
+
+
+def test_whoever_waits_on_a_shard_that_is_dropped_is_sent_to_look_for_its_coordinator(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, PATIENT) as node, Client.connect(node) as client:
+            join = await start_join(client)
+            await until(lambda: waiting(node) == 1)
+            partition = node.groups.partition_of("g")
+            assert partition is not None
+            runtime = node.groups.runtime(partition)
+            assert runtime is not None
+            runtime.start()
+            assert (await join).error_code is ErrorCode.not_coordinator
+            assert waiting(node) == 0
+
+    run(scenario())
+
+
+def test_a_node_stops_while_somebody_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, PATIENT) as node:
+            async with Client.connect(node) as client:
+                join = await start_join(client)
+                await until(lambda: waiting(node) == 1)
+                await node.stop()
+                join.cancel()
+            await until(lambda: waiting(node) == 0)
+
+    run(scenario())
+
+
+def test_a_group_before_its_topic_exists_has_no_coordinator(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            me = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+            answer = await client.call(HEARTBEAT, 4, me)
+            assert answer.error_code is ErrorCode.coordinator_not_available
+            found = await client.call(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g", "h"]})
+            assert [(each.key, each.node_id) for each in found.coordinators] == [("g", 1), ("h", 1)]
+            refused = await client.call(FIND_COORDINATOR, 6, {"key_type": 2, "coordinator_keys": ["g:t:0"]})
+            assert refused.coordinators[0].error_code is ErrorCode.invalid_request
+            answer = await client.call(HEARTBEAT, 4, me)
+            assert answer.error_code is ErrorCode.unknown_member_id
+
+    run(scenario())
