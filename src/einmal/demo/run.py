@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from einmal.client import Admin, Consumer, Producer
-from einmal.client.errors import KafkaError
+from einmal.client import Admin, Consumer, KafkaError, NewTopic, Producer
 from einmal.demo.pipeline_names import AFTER_END_TXN, BETWEEN_TASKS, CONTROL, EXACTLY_ONCE
 from einmal.demo.processes import Broker, Driver, ProcessFailed
 from einmal.demo.report import Report
@@ -87,7 +86,7 @@ class Demo:
 
     def _create_topics(self) -> None:
         with Admin({"bootstrap.servers": self._broker.bootstrap_servers}) as admin:
-            admin.create_topics(dict.fromkeys((SENTENCES, EXACTLY_ONCE, CONTROL), PARTITIONS))
+            admin.create_topics([NewTopic(name, PARTITIONS) for name in (SENTENCES, EXACTLY_ONCE, CONTROL)])
 
     # --- loading --------------------------------------------------------------------------------------------
 
@@ -258,10 +257,10 @@ class Demo:
         partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         with Consumer({"bootstrap.servers": self._broker.bootstrap_servers, "isolation.level": isolation}) as consumer:
             consumer.assign(partitions)
-            consumer.seek_to_beginning()
-            ends = consumer.end_offsets(partitions)
+            consumer.seek_to_beginning(*partitions)
+            ends = consumer.end_offsets(*partitions)
             while any(consumer.position(partition) < ends[partition] for partition in partitions):
-                for record in consumer.poll(1.0):
+                for record in consumer.poll(1_000):
                     assert record.key is not None and record.value is not None
                     yield record.key.decode(), record.value
 
@@ -289,7 +288,7 @@ class Demo:
                 try:
                     reader = readers.get(topic) or self._reader(topic)
                     readers[topic] = reader
-                    totals[topic] += sum(int(record.value or 0) for record in reader.poll(0.0))
+                    totals[topic] += sum(int(record.value or 0) for record in reader.poll(0))
                 except KafkaError:
                     continue
                 self._timeline.series[name].append((self._now(), totals[topic] / words))
@@ -298,8 +297,9 @@ class Demo:
 
     def _reader(self, topic: str) -> Consumer:
         reader = Consumer({"bootstrap.servers": self._broker.bootstrap_servers, "isolation.level": "read_committed"})
-        reader.assign([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
-        reader.seek_to_beginning()
+        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        reader.assign(partitions)
+        reader.seek_to_beginning(*partitions)
         return reader
 
     def _now(self) -> float:
