@@ -132,8 +132,13 @@ class Bank:
         consumer: Consumer,
         records: Sequence[ConsumerRecord],
         count: int,
+        *,
+        is_restless: bool = True,
     ) -> None:
-        """One transaction: the transfers of these orders, and the group's positions after them."""
+        """One transaction: the transfers of these orders, and the group's positions after them.
+
+        ``is_restless``: it may take longer than the coordinator's patience, or change its mind.
+        """
         entry = self.recorder.begin(process.number, transactional=True)
         attempt = f"{process.number}.{count}"
 
@@ -144,11 +149,11 @@ class Bank:
                     key = TopicPartition(ACCOUNTS, side.partition)
                     entry.sends(key, _written(side, attempt))
                     results.append(producer.send(ACCOUNTS, _written(side, attempt), partition=side.partition))
-            if process.random.random() < 0.1:
+            if is_restless and process.random.random() < 0.1:
                 await asyncio.sleep(process.random.uniform(0, 1.5 * TRANSACTION_TIMEOUT_MS / 1000))
             positions = {record.topic_partition: record.offset + 1 for record in records}
             await producer.send_offsets_to_transaction(positions, consumer.group_metadata())
-            if process.random.random() < 0.1:
+            if is_restless and process.random.random() < 0.1:
                 raise Rollback
             return results
 
@@ -168,7 +173,7 @@ class Bank:
                 records = await _poll(consumer)
                 if records:
                     count += 1
-                    await self._carry_out(process, producer, consumer, records, count)
+                    await self._carry_out(process, producer, consumer, records, count, is_restless=False)
         finally:
             await close_quietly(uncommitted)
             await close_quietly(producer)
