@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import pyarrow
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -88,7 +89,8 @@ def routed(frame: DataFrame, route: Route) -> DataFrame:
     ]
     if not keyed and route.topic is not None:
         return frame.select(*selected).coalesce(min(route.count, route.tasks))
-    number = arrow_udf(_chooser(route), "int", ArrowUDFType.SCALAR).asNondeterministic()
+    # The stubs know only the form that names the type of function.
+    number = cast(Any, arrow_udf)(_chooser(route), "int").asNondeterministic()
     chosen = number(
         _column(columns, "key", "binary"),
         _column(columns, "partition", "int"),
@@ -107,9 +109,8 @@ def _chooser(route: Route) -> Callable[..., Any]:
     """The function that numbers rows, for Arrow arrays of keys, partitions and topics."""
     topic, count, turn = route.topic, route.count, route.turn
 
-    def choose(keys, partitions, topics):  # type: ignore[no-untyped-def]  # Spark reads annotations as its own
-        import pyarrow
-
+    # Spark learns from the annotations that this is a function of whole arrays.
+    def choose(keys: pyarrow.Array, partitions: pyarrow.Array, topics: pyarrow.Array) -> pyarrow.Array:
         chosen = choose_numbers(keys.to_pylist(), partitions.to_pylist(), topics.to_pylist(), topic, count, turn)
         return pyarrow.array(chosen, pyarrow.int32())
 

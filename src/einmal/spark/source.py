@@ -20,12 +20,12 @@ from pyspark.sql.types import StructType
 
 from einmal.client import OffsetRange as Bounds
 from einmal.client import RangeReader
-from einmal.client.errors import OffsetOutOfRange, UnknownTopic
+from einmal.client.errors import OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.spark.arrow import RowBuilder
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
 from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, SourceOptions, source_options
-from einmal.types import Offset, TopicPartition
+from einmal.types import ErrorCode, Offset, TopicPartition
 
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
@@ -222,8 +222,13 @@ def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
                 builder.add(batch.records(wanted), batch.header.timestamp_type)
                 if builder.is_full:
                     yield builder.take()
-        except OffsetOutOfRange as error:
+        except (OffsetOutOfRange, UnknownTopic) as error:
             raise DataLoss(f"offset {start} of {topic_partition} cannot be read ({error.name})") from error
+        except RetriableError as error:
+            if error.code is not ErrorCode.offset_not_available:
+                raise
+            # The plan was made of offsets that existed. They can only have gone with the whole log.
+            raise DataLoss(f"{topic_partition} ends before the offset {end} that was planned") from error
     if not builder.is_empty:
         yield builder.take()
 

@@ -1,0 +1,76 @@
+"""One Spark session, and both brokers, for all Spark tests of a run: each costs seconds to start.
+
+Apache Kafka needs Java and Maven; where one is missing its tests are skipped and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
+from tests.interop.einmal_broker import EinmalBroker
+
+Node = ApacheKafka | EinmalBroker
+NodeOf = Callable[[str], Node]
+
+KINDS = ("einmal", "apache")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            # pyspark warns of the pandas that it finds, also where it needs none.
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
+
+
+@pytest.fixture(scope="session")
+def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeOf]:
+    """The broker of a kind: "einmal", "apache", or "apache-TV1" (without KIP-890 part 2)."""
+    nodes: dict[str, Node] = {}
+
+    def get(kind: str) -> Node:
+        if kind not in nodes:
+            directory = tmp_path_factory.mktemp(kind)
+            try:
+                node: Node = (
+                    EinmalBroker(directory)
+                    if kind == "einmal"
+                    else ApacheKafka(directory, transaction_version=1 if kind == "apache-TV1" else 2)
+                )
+            except KafkaUnavailable as error:
+                pytest.skip(str(error))
+            node.start()
+            nodes[kind] = node
+        return nodes[kind]
+
+    yield get
+    for node in nodes.values():
+        node.stop()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def bootstrap(request: pytest.FixtureRequest, node_of: NodeOf) -> str:
+    """The address of each of the two brokers in turn."""
+    return node_of(request.param).bootstrap
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    from einmal.spark import session
+
+    local = tmp_path_factory.mktemp("spark-local")
+    spark = session(
+        "einmal-tests",
+        master="local[4]",
+        config={
+            "spark.local.dir": local,
+            "spark.sql.warehouse.dir": local / "warehouse",
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.session.timeZone": "UTC",
+        },
+    )
+    yield spark
+    spark.stop()

@@ -1,0 +1,94 @@
+"""The pipelines that the Spark tests run, kill and restart. Shared by the tests and by the programs that are killed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from einmal.spark import KafkaStreamWriter, write_stream
+
+BATCH = 10
+"""Offsets per trigger."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline: from a topic of its own, to a topic of its own. ``kind``: "copy" or "random state"."""
+
+    bootstrap: str
+    directory: str
+    name: str
+    kind: str = "copy"
+    starting: str = "earliest"
+    guarantee: str = "exactly_once_v2"
+
+    @property
+    def source_topic(self) -> str:
+        return f"{self.name}-in"
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}-out"
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.directory, self.name)
+
+    def source(self, spark: SparkSession, **options: str) -> DataFrame:
+        reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
+        reader = reader.option("subscribe", self.source_topic).option("startingOffsets", self.starting)
+        return reader.option("maxOffsetsPerTrigger", BATCH).options(**options).load()
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        source = self.source(spark)
+        return source.select("key", "value") if self.kind == "copy" else random_state(source)
+
+    def writer(self, spark: SparkSession, frame: DataFrame | None = None) -> KafkaStreamWriter:
+        writer = write_stream(self.frame(spark) if frame is None else frame).format("kafka")
+        writer = writer.option("kafka.bootstrap.servers", self.bootstrap).option("topic", self.topic)
+        writer = writer.option("checkpointLocation", str(self.checkpoint)).option("transactional.id", self.name)
+        writer = writer.option("processing.guarantee", self.guarantee)
+        return writer.outputMode("append" if self.kind == "copy" else "update").trigger(availableNow=True)
+
+
+def random_state(source: DataFrame) -> DataFrame:
+    """A running sum per key of numbers drawn at random: a second computation of a batch gives another state."""
+    return (
+        source.selectExpr("cast(key as string) as key")
+        .groupBy("key")
+        .applyInPandasWithState(_draw, "key string, value string", "sum long", "update", GroupStateTimeout.NoTimeout)
+    )
+
+
+def _draw(key: tuple[str, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
+    import pandas
+
+    count = sum(len(frame) for frame in frames)
+    before = state.get[0] if state.exists else 0
+    after = before + random.SystemRandom().randint(1, 10**9)
+    state.update((after,))
+    yield pandas.DataFrame({"key": [key[0]], "value": [json.dumps({"before": before, "after": after, "count": count})]})
+
+
+def breaks_in_state(outputs: Iterable[tuple[str, str]]) -> list[str]:
+    """Where the output of ``random_state`` does not continue what was output before, in (key, value) order."""
+    last: dict[str, int] = {}
+    breaks = []
+    for key, value in outputs:
+        row = json.loads(value)
+        if row["before"] != last.get(key, 0):
+            breaks.append(f"{key}: state had {row['before']}, output had said {last.get(key, 0)}")
+        last[key] = row["after"]
+    return breaks
+
+
+def counted(outputs: Iterable[tuple[str, str]]) -> int:
+    """How many input records the output of ``random_state`` accounts for."""
+    return sum(json.loads(value)["count"] for _, value in outputs)

@@ -1,0 +1,176 @@
+"""The source on real Spark, against both brokers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from einmal.client import Admin, Producer
+from einmal.spark.cluster import KafkaCluster
+from einmal.types import TopicPartition
+from tests.spark.topics import create, fill, new_name
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format("einmal").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    return reader.options(**options).load()
+
+
+def stream(
+    spark: SparkSession, bootstrap: str, checkpoint: Path, sink: str, **options: str
+) -> list[tuple[int, list[int]]]:
+    """Run a query over the source until nothing is left: (batch id, sorted numbers) of every batch."""
+    seen: list[tuple[int, list[int]]] = []
+
+    def note(frame: DataFrame, batch_id: int) -> None:
+        seen.append((batch_id, sorted(int(row.value) for row in frame.select("value").collect())))
+
+    reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap).options(**options)
+    query = (
+        reader.load()
+        .selectExpr("cast(value as string) as value")
+        .writeStream.foreachBatch(note)
+        .option("checkpointLocation", str(checkpoint / sink))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return seen
+
+
+def test_a_batch_query_has_the_columns_of_sparks_kafka_source(spark: SparkSession, bootstrap: str) -> None:
+    topic = new_name("columns")
+    create(bootstrap, topic, partitions=1)
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        producer.send(topic, b"v", b"k", headers=[("h", b"1"), ("h", None)], timestamp=1_700_000_000_123)
+        producer.send(topic, None, None, timestamp=1_700_000_000_124)
+    frame = read(spark, bootstrap, topic, includeHeaders="true")
+    assert frame.dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    first, second = frame.orderBy("offset").selectExpr("*", "unix_millis(timestamp) as ms").collect()
+    assert (bytes(first.key), bytes(first.value), first.topic, first.partition) == (b"k", b"v", topic, 0)
+    assert (first.offset, first.ms, first.timestampType) == (0, 1_700_000_000_123, 0)
+    assert [(header.key, header.value) for header in first.headers] == [("h", b"1"), ("h", None)]
+    assert (second.key, second.value, second.headers, second.ms) == (None, None, None, 1_700_000_000_124)
+
+
+def test_starting_and_ending_offsets_choose_the_records(spark: SparkSession, bootstrap: str) -> None:
+    topic = new_name("bounds")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(10))
+    frame = read(
+        spark,
+        bootstrap,
+        topic,
+        startingOffsets=json.dumps({topic: {"0": 3}}),
+        endingOffsets=json.dumps({topic: {"0": 7}}),
+        minPartitions="3",
+    )
+    assert frame.rdd.getNumPartitions() == 3
+    assert sorted(int(row.value) for row in frame.collect()) == [3, 4, 5, 6]
+
+
+def test_a_starting_timestamp_chooses_the_first_record_at_or_after_it(spark: SparkSession, bootstrap: str) -> None:
+    topic = new_name("times")
+    create(bootstrap, topic, partitions=1)
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        for number in range(5):
+            producer.send(topic, str(number), timestamp=1_700_000_000_000 + number * 1000)
+    frame = read(spark, bootstrap, topic, startingTimestamp="1700000002500")
+    assert sorted(int(row.value) for row in frame.collect()) == [3, 4]
+
+
+def test_batches_are_bounded_and_end_with_what_was_there(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    topic = new_name("bounded")
+    create(bootstrap, topic)
+    fill(bootstrap, topic, range(25))
+    batches = stream(
+        spark, bootstrap, tmp_path, "a", subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="10"
+    )
+    assert batches[0] == (0, []), "the first batch only writes down where the query begins"
+    assert sorted(number for _, batch in batches for number in batch) == list(range(25))
+    assert all(len(batch) <= 12 for _, batch in batches)
+    offsets = json.loads((tmp_path / "a" / "offsets" / "0").read_text().splitlines()[2])
+    assert offsets == {topic: {"0": 0, "1": 0}}, "the JSON of Spark's Kafka source"
+
+
+def test_a_restart_goes_on_where_the_checkpoint_ends_and_reads_new_partitions_from_their_start(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    prefix = new_name("pattern")
+    create(bootstrap, f"{prefix}.a", partitions=1)
+    fill(bootstrap, f"{prefix}.a", range(3))
+    options = {"subscribePattern": f"{prefix}[.].*", "startingOffsets": "latest"}
+    assert stream(spark, bootstrap, tmp_path, "q", **options) == [(0, [])]
+    fill(bootstrap, f"{prefix}.a", range(3, 6))
+    create(bootstrap, f"{prefix}.b", partitions=1)
+    fill(bootstrap, f"{prefix}.b", range(6, 9))
+    assert stream(spark, bootstrap, tmp_path, "q", **options) == [(1, [3, 4, 5, 6, 7, 8])]
+
+
+def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transaction(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    topic = new_name("committed")
+    create(bootstrap, topic, partitions=1)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+        with producer.transaction() as transaction:
+            transaction.send(topic, "1")
+        producer.begin_transaction()
+        producer.send(topic, "2")
+        producer.flush()
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send(topic, "3")
+        producer.flush()
+        fill(bootstrap, topic, [4])
+        assert [batch for _, batch in stream(spark, bootstrap, tmp_path, "q", **options)] == [[], [1]]
+        producer.commit_transaction()
+    assert [batch for _, batch in stream(spark, bootstrap, tmp_path, "q", **options)] == [[3, 4]]
+    frame = read(spark, bootstrap, topic, **{"kafka.isolation.level": "read_uncommitted"})
+    assert sorted(int(row.value) for row in frame.collect()) == [1, 2, 3, 4]
+
+
+def test_records_deleted_before_they_were_read_end_the_query_unless_told_otherwise(
+    spark: SparkSession, bootstrap: str
+) -> None:
+    topic = new_name("lost")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(6))
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 4})
+    deleted = {"startingOffsets": json.dumps({topic: {"0": 1}})}
+    beyond = {"endingOffsets": json.dumps({topic: {"0": 9}}), "kafka.default.api.timeout.ms": "1000"}
+    for lost in (deleted, beyond):
+        with pytest.raises(Exception, match="failOnDataLoss"):
+            read(spark, bootstrap, topic, **lost).collect()
+        frame = read(spark, bootstrap, topic, failOnDataLoss="false", **lost)
+        assert sorted(int(row.value) for row in frame.collect()) == [4, 5]
+
+
+def test_a_misspelt_option_is_an_error_before_anything_is_read(spark: SparkSession, bootstrap: str) -> None:
+    with pytest.raises(Exception, match='did you mean "startingOffsets"'):
+        read(spark, bootstrap, "t", startingOffset="earliest").collect()
+
+
+def test_the_cluster_is_recognised_by_another_of_its_addresses(bootstrap: str) -> None:
+    port = bootstrap.rpartition(":")[2]
+    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    try:
+        assert cluster.is_reached_by(f"localhost:{port}")
+    finally:
+        cluster.close()

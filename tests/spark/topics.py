@@ -1,0 +1,63 @@
+"""Topics of the Spark tests: made, filled and read back with our own client."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+
+from einmal.client import OffsetRange, Producer, RangeReader
+from einmal.spark.cluster import KafkaCluster
+from einmal.types import TopicPartition
+from einmal.wire.record_batch import Record
+
+_numbers = itertools.count()
+
+
+def new_name(what: str) -> str:
+    """A name that no other test, and no other process of the tests, has."""
+    return f"{what}-{os.getpid()}-{next(_numbers)}"
+
+
+def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
+    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    try:
+        for topic in topics:
+            cluster.create_topic(topic, partitions, {})
+        cluster.partitions(topics)
+    finally:
+        cluster.close()
+
+
+def fill(bootstrap: str, topic: str, numbers: Iterable[int], **settings: str) -> None:
+    """One record per number: key ``k<number % 5>``, value the number."""
+    with Producer({"bootstrap.servers": bootstrap}, **settings) as producer:
+        for number in numbers:
+            producer.send(topic, str(number), f"k{number % 5}")
+
+
+def records(bootstrap: str, topic: str, *, committed: bool = True) -> list[tuple[TopicPartition, Record]]:
+    """Everything in the topic, in order per partition."""
+    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    isolation = "read_committed" if committed else "read_uncommitted"
+    try:
+        partitions = cluster.partitions([topic])
+        starts, ends = cluster.earliest(partitions), cluster.latest(partitions, committed=committed)
+    finally:
+        cluster.close()
+    bounds = {each: OffsetRange(starts[each], ends[each]) for each in partitions}
+    with RangeReader({"bootstrap.servers": bootstrap, "isolation.level": isolation}) as reader:
+        return [
+            (batch.topic_partition, record)
+            for batch in reader.read(bounds)
+            for record in batch.records(bounds[batch.topic_partition])
+        ]
+
+
+def values(bootstrap: str, topic: str, *, committed: bool = True) -> list[str]:
+    return [(record.value or b"").decode() for _, record in records(bootstrap, topic, committed=committed)]
+
+
+def numbers(bootstrap: str, topic: str, *, committed: bool = True) -> list[int]:
+    """The values as numbers, sorted."""
+    return sorted(int(value) for value in values(bootstrap, topic, committed=committed))
