@@ -1,165 +1,114 @@
-"""Apache Kafka's dump tool reads our files and finds nothing to complain of: they are its own formats."""
+"""Apache Kafka's own dump tool reads what a broker of ours leaves behind: users' topics, coordinators', metadata.
+
+The files of one log, in every detail, are in ``test_dump_log.py``.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import Final
 
 import pytest
+from confluent_kafka import Producer
 
-from einmal.log.config import LogConfig
-from einmal.log.disk import OsDisk
-from einmal.log.dump import dump
-from einmal.types import TransactionVersion
-from einmal.wire.compression import Compression
 from tests.interop.apache_kafka import KafkaUnavailable, classpath, dump_log
-from tests.log.making import START, append, batch, end_transaction, open_log, producer
+from tests.interop.einmal_broker import EinmalBroker
+from tests.interop.topics import Broker, create_topic
+from tests.interop.transaction_driver import TV2, TransactionDriver
 
 pytestmark = pytest.mark.interop
 
-COMPLAINTS = ("mismatch", "not found", "out of order", "invalid", "isvalid: false", "corrupt", "Exception", "Could not")
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_COMPLAINTS: Final = ("isvalid: false", "Exception", "Mismatches", "Could not", "corrupt", "not in the log")
+_SEGMENT: Final = "00000000000000000000"
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
-    """The files of a log with every codec, committed, aborted and open transactions, in three segments."""
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data directory of a broker that was stopped, with a transaction still open."""
     try:
         classpath("tools")
     except KafkaUnavailable as error:
         pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("data") / "t-0"
-    log = open_log(OsDisk(), folder, LogConfig(segment_bytes=6_000, index_interval_bytes=200))
-    sequences = dict.fromkeys(range(5), 0)
-    for number in range(150):
-        name = number % 5
-        of = producer(name)
-        codec = list(Compression)[number % 7 % 5]
-        value = b"value of %d " % number * (number % 9)
-        is_transactional = name > 1
-        timestamp = START + number * 7 % 300
-        append(
-            log,
-            batch(
-                1 + number % 3,
-                of=of if name else None,
-                sequence=sequences[name] if name else -1,
-                transactional=is_transactional,
-                compression=codec,
-                timestamp=timestamp,
-                value=value,
-            ),
-        )
-        sequences[name] += 1 + number % 3
-        if is_transactional and number % 4 == 0:
-            end_transaction(log, of, committed=number % 3 == 0, coordinator_epoch=2)
-    end_transaction(
-        log, producer(4, 1), committed=True, coordinator_epoch=3, transaction_version=TransactionVersion.TV_2
+    directory = tmp_path_factory.mktemp("dumped-")
+    node = EinmalBroker(directory)
+    node.start()
+    try:
+        broker = Broker(node.host, node.port)
+        _write_transactions(broker)
+        for codec in _CODECS:
+            _write_compressed(broker, codec)
+    finally:
+        node.stop()
+    yield directory / "data"
+
+
+def _write_transactions(broker: Broker) -> None:
+    create_topic(broker, "transfers", 1)
+    with TransactionDriver(broker, "bank", "transfers", TV2) as driver, driver.writer() as writer:
+        driver.init_at_last()
+        writer.write_at_last(driver.identity, 0, 0, ["committed"])
+        driver.commit_offsets_at_last("tellers", {0: 100})
+        driver.end_at_last(commit=True)
+        writer.write_at_last(driver.identity, 0, 0, ["aborted"])
+        driver.end_at_last(commit=False)
+        driver.settled()
+        writer.write_at_last(driver.identity, 0, 0, ["open"])
+
+
+def _write_compressed(broker: Broker, codec: str) -> None:
+    create_topic(broker, codec, 1)
+    producer = Producer(
+        {
+            "bootstrap.servers": f"{broker.host}:{broker.port}",
+            "compression.type": codec,
+            "enable.idempotence": True,
+            "linger.ms": 100,
+        }
     )
-    log.close(clean=True)
-    yield sorted(folder.iterdir())
+    for number in range(50):
+        producer.produce(codec, key=f"key {number}", value=f"value {number} {'.' * 100}")
+    assert producer.flush(20) == 0
 
 
-def of_kind(files: list[Path], suffix: str) -> list[Path]:
-    found = [path for path in files if path.suffix == suffix]
-    assert found, suffix
-    return found
+@pytest.mark.parametrize("codec", _CODECS)
+def test_batches_of_librdkafka_in_every_codec_are_read(data: Path, codec: str) -> None:
+    text = _dump(data / f"{codec}-0" / f"{_SEGMENT}.log")
+    assert f"compresscodec: {codec}" in text
+    for number in range(50):
+        assert f"key: key {number} payload: value {number} ." in text
 
 
-def ours(path: Path) -> list[dict[str, Any]]:
-    return list(dump(OsDisk(), PurePosixPath(path)))
+def test_markers_are_read(data: Path) -> None:
+    text = _dump(data / "transfers-0" / f"{_SEGMENT}.log")
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 0" in text
+    assert "endTxnMarker: ABORT coordinatorEpoch: 0" in text
+    assert text.rstrip().endswith("payload: open")
 
 
-def apaches(path: Path) -> str:
-    text = dump_log(path)
-    assert f"Dumping {path}" in text
-    for complaint in COMPLAINTS:
-        assert complaint not in text, text
+def test_the_logs_of_the_coordinators_are_read(data: Path) -> None:
+    transactions = _dump_all(data, "__transaction_state", "transaction-log")
+    assert '"transactionalId":"bank"' in transactions
+    # Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort.
+    for status in range(1, 6):
+        assert f'"transactionStatus":{status}' in transactions
+    offsets = _dump_all(data, "__consumer_offsets", "offsets")
+    assert '"group":"tellers","topic":"transfers","partition":0' in offsets
+    assert '"offset":100' in offsets
+
+
+def test_the_metadata_log_is_read(data: Path) -> None:
+    text = _dump(data / "__cluster_metadata-0" / f"{_SEGMENT}.log", "cluster-metadata")
+    assert '"type":"TOPIC_RECORD","version":0,"data":{"name":"transfers"' in text
+
+
+def _dump_all(data: Path, topic: str, decoder: str) -> str:
+    segments = [each for each in data.glob(f"{topic}-*/*.log") if each.stat().st_size]
+    return "".join(_dump(segment, decoder) for segment in segments)
+
+
+def _dump(path: Path, decoder: str | None = None) -> str:
+    text = dump_log(path, decoder)
+    assert not [complaint for complaint in _COMPLAINTS if complaint in text], text
     return text
-
-
-def numbers(text: str, *names: str) -> list[tuple[int, ...]]:
-    """The values of these names in every line that has them all."""
-    patterns = [re.compile(rf"\b{name}: (-?\d+)") for name in names]
-    found = []
-    for line in text.splitlines():
-        matches = [pattern.search(line) for pattern in patterns]
-        if all(matches):
-            found.append(tuple(int(match[1]) for match in matches if match))
-    return found
-
-
-def test_apache_kafka_reads_every_batch_and_record(files: list[Path]) -> None:
-    codecs: set[str] = set()
-    for path in of_kind(files, ".log"):
-        text = apaches(path)
-        names = ("baseOffset", "lastOffset", "baseSequence", "lastSequence", "producerId", "position", "size", "crc")
-        batches = ours(path)
-        expected = [
-            (
-                each["base_offset"],
-                each["last_offset"],
-                each["base_sequence"],
-                each["last_sequence"],
-                each["producer_id"],
-                each["position"],
-                each["size"],
-                each["crc"],
-            )
-            for each in batches
-        ]
-        assert numbers(text, *names) == expected
-        assert text.count("isvalid: true") == len(batches)
-        records = [line for line in text.splitlines() if line.startswith("| offset")]
-        assert len(records) == sum(each["count"] for each in batches)
-        for each in batches:
-            for record in each["records"]:
-                line = next(line for line in records if line.startswith(f"| offset: {record['offset']} "))
-                assert f"CreateTime: {record['timestamp']} " in line
-                if "marker" in record:
-                    assert f"endTxnMarker: {record['marker']} coordinatorEpoch: {record['coordinator_epoch']}" in line
-                else:
-                    assert line.endswith(f"key: key payload: {record['value'].decode()}")
-        codecs.update(re.findall(r"compresscodec: (\w+)", text))
-    assert codecs == {"none", "gzip", "snappy", "lz4", "zstd"}
-
-
-def test_apache_kafka_agrees_with_the_offset_index(files: list[Path]) -> None:
-    for path in of_kind(files, ".index"):
-        entries = ours(path)
-        assert entries
-        assert numbers(apaches(path), "offset", "position") == [(each["offset"], each["position"]) for each in entries]
-
-
-def test_apache_kafka_agrees_with_the_time_index(files: list[Path]) -> None:
-    for path in of_kind(files, ".timeindex"):
-        entries = ours(path)
-        assert entries
-        expected = [(each["timestamp"], each["offset"]) for each in entries]
-        assert numbers(apaches(path), "timestamp", "offset") == expected
-
-
-def test_apache_kafka_reads_the_aborted_transactions(files: list[Path]) -> None:
-    names = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
-    for path in of_kind(files, ".txnindex"):
-        assert numbers(apaches(path), *names) == [tuple(entry.values()) for entry in ours(path)]
-
-
-def test_apache_kafka_reads_the_producer_snapshots(files: list[Path]) -> None:
-    names = ("producerId", "producerEpoch", "lastSequence", "lastTimestamp", "coordinatorEpoch")
-    for path in of_kind(files, ".snapshot"):
-        text = apaches(path)
-        assert numbers(text, *names) == [tuple(each.values())[:5] for each in ours(path)]
-        open_at = [each["current_txn_start_offset"] for each in ours(path)]
-        shown = [int(match) if match else -1 for match in re.findall(r"OptionalLong(?:\[(\d+)\]|\.empty)", text)]
-        assert shown == open_at
-
-
-def test_apache_kafka_complains_of_an_index_that_is_wrong(files: list[Path], tmp_path: Path) -> None:
-    log, index = of_kind(files, ".log")[0], of_kind(files, ".index")[0]
-    (tmp_path / log.name).write_bytes(log.read_bytes())
-    data = bytearray(index.read_bytes())
-    data[3] += 1
-    (tmp_path / index.name).write_bytes(data)
-    assert "Mismatches" in dump_log(tmp_path / index.name)
