@@ -118,25 +118,31 @@ def test_a_frame_that_never_comes_costs_no_memory(tmp_path: Path) -> None:
 
 def test_connections_above_the_limit_are_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running_node(tmp_path, {"max.connections": 2}) as node:
-            async with Client.connect(node) as first, Client.connect(node) as second:
-                assert await answers(first)
-                assert await answers(second)
-                async with Client.connect(node) as third:
-                    assert await is_closed(third)
-                assert await answers(first)
+        async with (
+            running_node(tmp_path, {"max.connections": 2}) as node,
+            Client.connect(node) as first,
+            Client.connect(node) as second,
+        ):
+            assert await answers(first)
+            assert await answers(second)
+            async with Client.connect(node) as third:
+                assert await is_closed(third)
+            assert await answers(first)
 
     run(scenario())
 
 
 def test_an_idle_connection_is_closed_and_one_that_waits_is_not(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running_node(tmp_path, {"connections.max.idle.ms": 1_000}) as node:
-            async with Client.connect(node) as idle, Client.connect(node) as waiting:
-                await waiting.create_topic("t")
-                fetched = asyncio.create_task(waiting.fetch("t", 0, max_wait_ms=3_000))
-                assert await is_closed(idle)
-                assert (await fetched).error_code == ErrorCode.none
+        async with (
+            running_node(tmp_path, {"connections.max.idle.ms": 1_000}) as node,
+            Client.connect(node) as idle,
+            Client.connect(node) as waiting,
+        ):
+            await waiting.create_topic("t")
+            fetched = asyncio.create_task(waiting.fetch("t", 0, max_wait_ms=3_000))
+            assert await is_closed(idle)
+            assert (await fetched).error_code == ErrorCode.none
 
     run(scenario())
 

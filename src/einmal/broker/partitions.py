@@ -22,10 +22,11 @@ from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.partition_log import AppendResult, PartitionLog
 from einmal.log.producer_state import Origin, VerificationGuard
-from einmal.metadata.image import TopicImage
+from einmal.metadata.image import CLUSTER_METADATA, TopicImage
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.seams import Clock
 from einmal.types import (
+    NO_OFFSET,
     ErrorCode,
     Instant,
     IsolationLevel,
@@ -39,6 +40,7 @@ from einmal.types import (
 log = logging.getLogger(__name__)
 
 _DELETED_SUFFIX: Final = "-delete"
+_NOT_LEADER: Final = AppendResult(ErrorCode.not_leader_or_follower, NO_OFFSET, NO_OFFSET, -1, NO_OFFSET)
 
 
 class Partition:
@@ -95,6 +97,8 @@ class Partition:
         verification: VerificationGuard | None = None,
     ) -> AppendResult:
         """Append as leader; the batches are patched in place. Refusals are in the result."""
+        if self.is_closed:
+            return _NOT_LEADER
         result = self.log.append(
             batches, leader_epoch=self.leader_epoch, now=now, origin=origin, verification=verification
         )
@@ -112,6 +116,8 @@ class Partition:
         transaction_version: TransactionVersion,
     ) -> AppendResult:
         """Append the marker that ends a transaction here. Refusals are in the result."""
+        if self.is_closed:
+            return _NOT_LEADER
         result = self.log.append_marker(
             producer,
             committed=committed,
@@ -245,13 +251,19 @@ class Partitions:
         self._disk = disk
         self._clock = clock
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._metadata: Partition | None = None
+        """Not among the others: no client's request may reach it."""
         self._removals: list[asyncio.Task[None]] = []
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         return self._partitions.get(topic_partition)
 
     def __iter__(self) -> Iterator[Partition]:
+        """Of topics; in the order in which they were opened."""
         return iter(list(self._partitions.values()))
+
+    def _all(self) -> list[Partition]:
+        return [*self._partitions.values(), *(() if self._metadata is None else (self._metadata,))]
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -271,9 +283,9 @@ class Partitions:
 
     def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
         """The metadata log: it is not in its own image. Raises OSError."""
-        partition = self._open(topic_partition, topic_id, LeaderEpoch(0), log_config(self._config, _METADATA_CONFIGS))
-        self._partitions[topic_partition] = partition
-        return partition
+        config = log_config(self._config, _METADATA_CONFIGS)
+        self._metadata = self._open(topic_partition, topic_id, LeaderEpoch(0), config)
+        return self._metadata
 
     def _open(
         self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: LeaderEpoch, config: LogConfig
@@ -331,7 +343,7 @@ class Partitions:
             topic, _, partition_id = name.rpartition("-")
             if not topic or not partition_id.isdecimal():
                 continue
-            if TopicPartition(topic, int(partition_id)) in self._partitions:
+            if TopicPartition(topic, int(partition_id)) in self._partitions or topic == CLUSTER_METADATA:
                 continue
             image = topics.get(topic)
             if image is None or int(partition_id) >= len(image.partitions):
@@ -371,22 +383,22 @@ class Partitions:
     def retain(self) -> None:
         """Delete segments that are too old or too many, and forget idle producers."""
         now = self._clock.now()
-        for partition in self:
+        for partition in self._all():
             partition.log.retain(now)
 
     async def checkpoint(self) -> None:
-        for partition in self:
+        for partition in self._all():
             await partition.checkpoint()
 
     async def flushed(self) -> None:
         """Wait until what recovery found is flushed where only flushed offsets count."""
-        for partition in self:
+        for partition in self._all():
             await partition.flushed()
 
     async def close(self, *, clean: bool = True) -> None:
         for removal in self._removals:
             await removal
-        for partition in self:
+        for partition in self._all():
             await partition.close(clean=clean)
         self._partitions.clear()
 

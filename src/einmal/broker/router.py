@@ -108,7 +108,7 @@ HANDLERS: Final[tuple[ModuleType, ...]] = (
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of any request but Produce, whose records stay bytes: what is unpacked takes ten times the room, and the loop's time."""
+"""Of any request but Produce, whose records stay bytes: what is unpacked takes ten times the room."""
 _LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
 
 

@@ -302,6 +302,10 @@ class Controller:
             topic = None if name is None else self.image.topics.get(name)
             if topic is None:
                 results.append(TopicResult(name=name, topic_id=topic_id, error=missing))
+            elif topic.is_internal:
+                # Coordinators live in it.
+                message = f"{topic.name} is internal and cannot be deleted."
+                results.append(TopicResult(name=name, error=ErrorCode.invalid_topic_exception, message=message))
             elif topic.name in deleted:
                 results.append(TopicResult(name=name, error=ErrorCode.invalid_request, message="Duplicate topic name."))
             else:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
 from einmal.broker.partitions import Partition
-from einmal.metadata.image import CLUSTER_METADATA
 from einmal.types import ErrorCode
 
 API_KEY: Final = 35
@@ -23,7 +22,7 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     topics: dict[str, list[Partition]] = {}
     for partition in context.node.partitions:
         topic, index = partition.topic_partition
-        if topic != CLUSTER_METADATA and (wanted is None or index in wanted.get(topic, ())):
+        if wanted is None or index in wanted.get(topic, ()):
             topics.setdefault(topic, []).append(partition)
     return {
         "error_code": ErrorCode.none,

@@ -1,0 +1,175 @@
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from einmal.types import ErrorCode
+from einmal.wire.fetch import FetchPartition
+from einmal.wire.record_batch import iter_headers
+from tests.broker.nodes import Client, batch, run, running_node
+
+
+def offsets(records: object) -> list[int]:
+    return [header.base_offset for _position, header in iter_headers(bytes(records))]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_records_come_back_as_they_were_written(tmp_path: Path, version: int) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            written = batch(b"a", b"b")
+            await client.produce("t", written)
+            topic = node.metadata.image.topics["t"].topic_id if version >= 13 else "t"
+            fetched = await client.fetch(topic, 0, version=version)
+            assert fetched.error_code is ErrorCode.none
+            assert (fetched.high_watermark, fetched.last_stable_offset) == (2, 2)
+            assert bytes(fetched.records)[16:] == written[16:]
+            assert fetched.aborted_transactions is None
+
+    run(scenario())
+
+
+def test_a_fetch_waits_until_there_is_something(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as reader, Client.connect(node) as writer:
+            await writer.create_topic("t")
+            fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000))
+            await asyncio.sleep(0.05)
+            assert not fetching.done()
+            await writer.produce("t", batch(b"a"))
+            assert offsets((await asyncio.wait_for(fetching, 2)).records) == [0]
+
+    run(scenario())
+
+
+def test_a_fetch_waits_for_min_bytes_and_no_longer_than_max_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as reader, Client.connect(node) as writer:
+            await writer.create_topic("t")
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000, min_bytes=1_000))
+            for _ in range(3):
+                await writer.produce("t", batch(bytes(300)))
+            assert offsets((await fetching).records) == [0, 1, 2]
+            assert loop.time() - start < 10
+            start = loop.time()
+            assert offsets((await reader.fetch("t", 0, max_wait_ms=100, min_bytes=100_000)).records) == [0, 1, 2]
+            assert loop.time() - start >= 0.09
+
+    run(scenario())
+
+
+def test_limits_hold_except_for_the_first_batch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=2)
+            for partition in (0, 1):
+                for _ in range(5):
+                    await client.produce("t", batch(bytes(1_000)), partition=partition)
+            wanted = [("t", [FetchPartition(0, 0, 10), FetchPartition(1, 0, 10)])]
+            both = (await client.fetch_all(wanted)).topics[0][1]
+            assert [offsets(item.records) for item in both] == [[0], []]
+            wanted = [("t", [FetchPartition(0, 1, 2_500), FetchPartition(1, 0, 100_000)])]
+            both = (await client.fetch_all(wanted, max_bytes=5_000)).topics[0][1]
+            assert [offsets(item.records) for item in both] == [[1, 2], [0, 1]]
+
+    run(scenario())
+
+
+def test_an_offset_that_the_log_does_not_have_is_out_of_range(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.produce("t", batch(b"a"))
+            assert (await client.fetch("t", 2, max_wait_ms=5_000)).error_code is ErrorCode.offset_out_of_range
+            assert (await client.fetch("t", -1)).error_code is ErrorCode.offset_out_of_range
+            at_end = await client.fetch("t", 1)
+            assert (at_end.error_code, bytes(at_end.records)) == (ErrorCode.none, b"")
+
+    run(scenario())
+
+
+def test_unknown_partitions_and_topic_ids_are_answered_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            unknown = await client.fetch("t", 0, max_wait_ms=20_000)
+            assert unknown.error_code is ErrorCode.unknown_topic_or_partition
+            unknown = await client.fetch(UUID(int=7), 0, version=13, max_wait_ms=20_000)
+            assert unknown.error_code is ErrorCode.unknown_topic_id
+
+    run(scenario())
+
+
+def test_leader_epochs_are_compared(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            epoch = node.metadata.image.topics["t"].partitions[0].leader_epoch
+            assert epoch == 1, "a restart begins a new leader epoch"
+
+            async def code(current: int) -> ErrorCode:
+                wanted = [("t", [FetchPartition(0, 0, 1_000, current)])]
+                return (await client.fetch_all(wanted)).topics[0][1][0].error_code
+
+            assert await code(-1) is ErrorCode.none
+            assert await code(1) is ErrorCode.none
+            assert await code(0) is ErrorCode.fenced_leader_epoch
+            assert await code(2) is ErrorCode.unknown_leader_epoch
+
+    run(scenario())
+
+
+def test_a_deleted_topic_ends_the_wait_of_its_readers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as reader, Client.connect(node) as other:
+            await other.create_topic("t")
+            fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000))
+            await asyncio.sleep(0.05)
+            await other.call(20, 6, {"topics": [{"name": "t"}], "timeout": 1_000})
+            fetched = await asyncio.wait_for(fetching, 2)
+            assert fetched.error_code is ErrorCode.not_leader_or_follower
+
+    run(scenario())
+
+
+def test_a_session_answers_only_what_is_new(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=3)
+            wanted = [("t", [FetchPartition(index, 0, 10_000) for index in range(3)])]
+            full = await client.fetch_all(wanted, session_epoch=0)
+            assert full.session_id > 0
+            assert len(full.topics[0][1]) == 3
+            nothing = await client.fetch_all([], session_id=full.session_id, session_epoch=1)
+            assert nothing.topics == []
+            await client.produce("t", batch(b"a"), partition=2)
+            some = await client.fetch_all([], session_id=full.session_id, session_epoch=2)
+            assert [item.partition for item in some.topics[0][1]] == [2]
+            moved = [("t", [FetchPartition(2, 1, 10_000)])]
+            rest = await client.fetch_all(moved, session_id=full.session_id, session_epoch=3)
+            assert rest.topics == []
+            again = await client.fetch_all([], session_id=full.session_id, session_epoch=3)
+            assert again.error_code is ErrorCode.invalid_fetch_session_epoch
+            lost = await client.fetch_all([], session_id=full.session_id + 1, session_epoch=1)
+            assert lost.error_code is ErrorCode.fetch_session_id_not_found
+
+    run(scenario())
+
+
+def test_a_reader_with_another_history_is_told_where_it_parts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.produce("t", batch(b"a"))
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.produce("t", batch(b"b"))
+            wanted = [("t", [FetchPartition(0, 2, 1_000, -1, 0)])]
+            parted = (await client.fetch_all(wanted)).topics[0][1][0]
+            assert parted.diverging_epoch is not None
+            assert tuple(parted.diverging_epoch) == (0, 1)
+
+    run(scenario())

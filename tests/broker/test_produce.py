@@ -1,0 +1,127 @@
+import asyncio
+import struct
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from tests.broker.nodes import Client, batch, run, running_node
+
+PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_batch_is_appended_and_its_offset_answered(tmp_path: Path, version: int) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            topic = node.metadata.image.topics["t"].topic_id if version >= 13 else "t"
+            first = await client.produce(topic, batch(b"a", b"b"), version=version)
+            second = await client.produce(topic, batch(b"c"), version=version)
+            assert (first.error_code, first.base_offset) == (ErrorCode.none, 0)
+            assert (second.error_code, second.base_offset) == (ErrorCode.none, 2)
+
+    run(scenario())
+
+
+def test_each_partition_is_decided_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=2)
+            good = await client.produce("t", batch(b"a"), partition=1)
+            missing = await client.produce("t", batch(b"a"), partition=2)
+            nowhere = await client.produce("unknown", batch(b"a"))
+            by_id = await client.produce(UUID(int=99), batch(b"a"), version=13)
+            corrupt = await client.produce("t", batch(b"a")[:-1] + b"x")
+            assert good.error_code is ErrorCode.none
+            assert missing.error_code is ErrorCode.unknown_topic_or_partition
+            assert nowhere.error_code is ErrorCode.unknown_topic_or_partition
+            assert by_id.error_code is ErrorCode.unknown_topic_id
+            assert corrupt.error_code is ErrorCode.corrupt_message
+
+    run(scenario())
+
+
+def test_acks_0_is_written_and_not_answered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.produce("t", batch(b"a"), acks=0), 0.1)
+            second = client.send(18, 0, b"")
+            assert struct.unpack_from(">i", await client.receive()) == (second,)
+            fetched = await client.fetch("t", 0)
+            assert fetched.high_watermark == 1
+
+    run(scenario())
+
+
+def test_an_unknown_acks_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            refused = await client.produce("t", batch(b"a"), acks=2)
+            assert refused.error_code is ErrorCode.invalid_required_acks
+
+    run(scenario())
+
+
+def test_acks_all_needs_min_insync_replicas_and_acks_1_does_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", min_insync_replicas="2")
+            assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.not_enough_replicas
+            assert (await client.produce("t", batch(b"a"), acks=1)).error_code is ErrorCode.none
+
+    run(scenario())
+
+
+def test_nobody_but_coordinators_writes_to_internal_topics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await node.metadata.ensure_internal_topic("__consumer_offsets")
+            refused = await client.produce("__consumer_offsets", batch(b"a"))
+            assert refused.error_code is ErrorCode.invalid_topic_exception
+            refused = await client.produce("__cluster_metadata", batch(b"a"))
+            assert refused.error_code is not ErrorCode.none
+
+    run(scenario())
+
+
+def test_a_repeated_batch_is_acknowledged_once_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            first = await client.produce("t", batch(b"a", producer=PRODUCER, sequence=0))
+            again = await client.produce("t", batch(b"a", producer=PRODUCER, sequence=0))
+            gap = await client.produce("t", batch(b"c", producer=PRODUCER, sequence=2))
+            assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
+            assert gap.error_code is ErrorCode.out_of_order_sequence_number
+            assert (await client.fetch("t", 0)).high_watermark == 1
+
+    run(scenario())
+
+
+def test_a_transactional_batch_that_no_coordinator_knows_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            unsigned = batch(b"a", producer=PRODUCER, sequence=0, transactional=True)
+            anonymous = await client.produce("t", unsigned, version=11)
+            assert anonymous.error_code is ErrorCode.transactional_id_authorization_failed
+            stranger = await client.produce("t", unsigned, version=11, name="stranger")
+            assert stranger.error_code is not ErrorCode.none
+            assert (await client.fetch("t", 0)).high_watermark == 0
+
+    run(scenario())
+
+
+def test_a_topic_with_its_own_limit_refuses_larger_batches(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", max_message_bytes="1000")
+            assert (await client.produce("t", batch(bytes(900)))).error_code is ErrorCode.none
+            assert (await client.produce("t", batch(bytes(1000)))).error_code is ErrorCode.message_too_large
+
+    run(scenario())
