@@ -96,7 +96,7 @@ class World:
     """One process on one machine; ``restart`` is a new process on the same disk."""
 
     def __init__(self, *, flush_each: bool = False) -> None:
-        self.loop = SimulatedLoop()
+        self.loop = SimulatedLoop()  # type: ignore[abstract]
         self.clock = SimulatedClock(self.loop)
         self.disk = SimulatedDisk(self.loop, random.Random(1), Trace())
         self.flush_each = flush_each
@@ -131,6 +131,9 @@ class World:
 
         task = self.host.context.run(self.loop.create_task, started())
         self.loop.run_until_complete(task)
+
+    async def write(self, number: int) -> int | ErrorCode:
+        return await self.runtime.submit(lambda shard, _: shard.write(number))
 
     async def loaded(self) -> None:
         for _ in range(1_000):
@@ -255,8 +258,7 @@ def test_a_new_leader_loads_everything_from_the_log() -> None:
     world = World()
 
     async def before() -> None:
-        for number in range(100):
-            await world.runtime.submit(lambda shard, _, number=number: shard.write(number))
+        await asyncio.gather(*(world.write(number) for number in range(100)))
         await world.runtime.submit(lambda shard, _: shard.write_pending(7))
         written = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
         assert not isinstance(written, ErrorCode)
