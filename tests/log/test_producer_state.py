@@ -59,7 +59,7 @@ class Partition:
         if verdict is not ErrorCode.none:
             return verdict
         first, self.end = self.end, self.end + count
-        self.states.replay_batch(header, Offset(first), Offset(self.end - 1), self.now)
+        self.states.replay_batch(header, Offset(first), Offset(self.end - 1), header.max_timestamp, self.now)
         return first
 
     @staticmethod
@@ -347,7 +347,7 @@ def test_an_idle_producer_is_forgotten_and_one_with_an_open_transaction_is_not(p
 
 def test_old_record_timestamps_do_not_make_a_producer_idle(partition: Partition) -> None:
     header = header_of(batch(of=P, sequence=0, timestamp=1))
-    partition.states.replay_batch(header, Offset(0), Offset(0), NOW)
+    partition.states.replay_batch(header, Offset(0), Offset(0), 1, NOW)
     partition.states.expire(at(1000), DAY_MS)
     partition.end = 1
     assert partition.append(P, 0) == 0

@@ -9,6 +9,7 @@ from typing import Final
 
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.producer_state import Origin
+from einmal.log.segment import BatchPlace
 from einmal.types import ErrorCode, LeaderEpoch, Offset
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import (
@@ -23,6 +24,8 @@ from einmal.wire.record_batch import (
     validate,
 )
 
+NONE: Final = ErrorCode.none
+"""Looked up once: every append needs it."""
 _MAGIC_POSITION: Final = 16
 
 
@@ -50,7 +53,6 @@ def refusal(
     headers: list[BatchHeader],
     origin: Origin,
     config: LogConfig,
-    *,
     log_end_offset: Offset,
     wall_ms: int,
 ) -> ErrorCode:
@@ -60,10 +62,10 @@ def refusal(
             if header.base_offset < log_end_offset:
                 return ErrorCode.offset_out_of_range
             log_end_offset = header.next_offset
-        return ErrorCode.none
+        return NONE
     if len(batches) > config.segment_bytes:
         return ErrorCode.record_list_too_large
-    return _refusal_of_client(batches, headers, config, wall_ms) if origin is Origin.CLIENT else ErrorCode.none
+    return _refusal_of_client(batches, headers, config, wall_ms) if origin is Origin.CLIENT else NONE
 
 
 def _refusal_of_client(batches: bytearray, headers: list[BatchHeader], config: LogConfig, wall_ms: int) -> ErrorCode:
@@ -78,10 +80,10 @@ def _refusal_of_client(batches: bytearray, headers: list[BatchHeader], config: L
         or (header.producer_id >= 0 and header.base_sequence < 0)
     ):
         return ErrorCode.invalid_record
-    latest = wall_ms + config.message_timestamp_after_max_ms
-    if header.max_timestamp > latest and config.timestamp_type != LOG_APPEND_TIME:
+    is_ahead = header.max_timestamp > wall_ms + config.message_timestamp_after_max_ms
+    if is_ahead and config.timestamp_type != LOG_APPEND_TIME:
         return ErrorCode.invalid_timestamp
-    return _refusal_of_compacted(batches, header) if config.is_compacted else ErrorCode.none
+    return _refusal_of_compacted(batches, header) if config.is_compacted else NONE
 
 
 def _refusal_of_compacted(batches: bytearray, header: BatchHeader) -> ErrorCode:
@@ -89,26 +91,28 @@ def _refusal_of_compacted(batches: bytearray, header: BatchHeader) -> ErrorCode:
         records = decode_records(batches, 0, header)
     except WireError:
         return ErrorCode.corrupt_message
-    return ErrorCode.invalid_record if any(record.key is None for record in records) else ErrorCode.none
+    return ErrorCode.invalid_record if any(record.key is None for record in records) else NONE
 
 
-def stamp(
+def place(
     batches: bytearray,
     headers: list[BatchHeader],
-    *,
-    base_offset: Offset,
+    next_offset: Offset,
     leader_epoch: LeaderEpoch,
     append_time: int,
-) -> list[BatchHeader]:
-    """Write offsets, leader epoch and, unless -1, the append time into the batches; returns the headers as they are."""
+) -> list[BatchPlace]:
+    """Write offsets, leader epoch and, unless -1, the append time into the batches; returns their places in the log."""
     position = 0
-    stamped = []
+    places = []
     for header in headers:
-        patch(batches, position, base_offset, leader_epoch)
+        patch(batches, position, next_offset, leader_epoch)
+        timestamp = header.max_timestamp
         if append_time >= 0:
             set_log_append_time(batches, position, append_time)
-        header = read_header(batches, position)
-        stamped.append(header)
-        base_offset = header.next_offset
-        position += header.batch_length + LENGTH_OVERHEAD
-    return stamped
+            timestamp = append_time
+        size = header.batch_length + LENGTH_OVERHEAD
+        last_offset = Offset(next_offset + header.last_offset_delta)
+        places.append(BatchPlace(size, next_offset, last_offset, timestamp, leader_epoch))
+        next_offset = Offset(last_offset + 1)
+        position += size
+    return places

@@ -16,9 +16,10 @@ _VERSION: Final = "0"
 
 
 class LeaderEpochs:
-    __slots__ = ("_epochs", "_starts")
+    __slots__ = ("_epochs", "_starts", "latest")
 
     def __init__(self) -> None:
+        self.latest = NO_LEADER_EPOCH
         self._epochs: list[LeaderEpoch] = []
         self._starts: list[Offset] = []
 
@@ -35,16 +36,13 @@ class LeaderEpochs:
                 raise ValueError(f"leader epoch {epoch} is out of order")
             epochs._epochs.append(LeaderEpoch(epoch))
             epochs._starts.append(Offset(start))
+            epochs.latest = epochs._epochs[-1]
         return epochs
 
     def encode(self) -> bytes:
         lines = [_VERSION, str(len(self._epochs))]
         lines += [f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)]
         return ("\n".join(lines) + "\n").encode()
-
-    @property
-    def latest(self) -> LeaderEpoch:
-        return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
     def assign(self, epoch: LeaderEpoch, start: Offset) -> None:
         """From ``start`` on, batches are of ``epoch``. An epoch that is not newer changes nothing."""
@@ -55,6 +53,7 @@ class LeaderEpochs:
             self.truncate_to(start)
         self._epochs.append(epoch)
         self._starts.append(start)
+        self.latest = epoch
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch known that is not above ``epoch``, and where it ends; (-1, -1) when that is unknown."""
@@ -76,6 +75,7 @@ class LeaderEpochs:
         entries = bisect_right(self._starts, offset - 1)
         del self._epochs[entries:]
         del self._starts[entries:]
+        self.latest = self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
     def advance_start(self, offset: Offset) -> None:
         """Forget the epochs that end at or below ``offset``, the new start of the log."""

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from einmal.log import checkpoint, leader_epochs, partition_metadata
 from einmal.log.aborted_index import AbortedTransaction
-from einmal.log.admission import error_of_invalid, refusal, stamp, validated_headers
+from einmal.log.admission import NONE, error_of_invalid, place, refusal, validated_headers
 from einmal.log.checkpoint import Checkpoint
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
@@ -28,7 +28,7 @@ from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import BatchMetadata, Origin, ProducerStates, VerificationGuard
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
-from einmal.log.segment import LOG, SNAPSHOT, BatchPlace, Segment, Stored, file_name
+from einmal.log.segment import LOG, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
 from einmal.types import (
     NO_OFFSET,
     ErrorCode,
@@ -43,9 +43,9 @@ from einmal.wire.control_batch import encode_marker
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import (
     CONTROL,
-    LENGTH_OVERHEAD,
     BatchHeader,
     decode_records,
+    read_header,
 )
 
 _FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -208,16 +208,15 @@ class PartitionLog:
             headers = validated_headers(batches)
         except WireError:
             return self._refuse(error_of_invalid(batches))
-        end = self.log_end_offset
-        error = refusal(batches, headers, origin, self.config, log_end_offset=end, wall_ms=now.wall_ms)
-        if error is not ErrorCode.none:
+        error = refusal(batches, headers, origin, self.config, self._active.end_offset, now.wall_ms)
+        if error is not NONE:
             return self._refuse(error)
         for header in headers:
             if header.producer_id >= 0 and not header.attributes & CONTROL:
                 verdict = self.producers.check(header, origin, verification)
-                if isinstance(verdict, BatchMetadata):
-                    return self._duplicate(verdict)
-                if verdict is not ErrorCode.none:
+                if verdict is not NONE:
+                    if isinstance(verdict, BatchMetadata):
+                        return self._duplicate(verdict)
                     return self._refuse(verdict)
         return self._write(batches, headers, leader_epoch, now, origin)
 
@@ -248,55 +247,50 @@ class PartitionLog:
     ) -> AppendResult:
         self._now = now
         append_time = -1
-        if origin is not Origin.REPLICATION:
+        active = self._active
+        if origin is Origin.REPLICATION:
+            places = [place_of(header) for header in headers]
+        else:
             if self.config.timestamp_type == LOG_APPEND_TIME:
                 append_time = now.wall_ms
-            headers = stamp(
-                batches,
-                headers,
-                base_offset=self.log_end_offset,
-                leader_epoch=leader_epoch,
-                append_time=append_time,
-            )
-        places = [BatchPlace(header.size, header.last_offset, header.max_timestamp) for header in headers]
+            places = place(batches, headers, active.end_offset, leader_epoch, append_time)
         try:
-            if self._must_roll(places):
+            if active.size and self._must_roll(len(batches), places):
                 self._roll()
-            self._active.append(batches, places)
+                active = self._active
+            active.append(batches, places)
         except OSError as error:
             return self._storage_error(error)
         self._unstored_bytes += len(batches)
         self._unstored_batches += len(headers)
         self._has_changed = True
+        self._replay(batches, headers, places, now)
+        return AppendResult(NONE, places[0].base_offset, places[-1].last_offset, append_time, self._log_start_offset)
+
+    def _replay(self, batches: bytearray, headers: list[BatchHeader], places: list[BatchPlace], now: Instant) -> None:
+        """Let epochs and producer state follow what was written."""
         position = 0
-        for header in headers:
-            if header.partition_leader_epoch != self._epochs.latest:
-                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        for header, (size, base_offset, last_offset, timestamp, epoch) in zip(headers, places, strict=True):
+            if epoch > self._epochs.latest:
+                self._epochs.assign(epoch, base_offset)
             if header.producer_id >= 0:
                 if header.attributes & CONTROL:
-                    view = memoryview(batches)[position : position + header.size]
-                    aborted = replay_control_batch(self.producers, view, header, now)
+                    data = memoryview(batches)[position : position + size]
+                    aborted = replay_control_batch(self.producers, data, read_header(data), now)
                     if aborted is not None:
                         self._active.aborted_index.append(aborted)
                 else:
-                    self.producers.replay_batch(header, header.base_offset, header.last_offset, now)
-            position += header.batch_length + LENGTH_OVERHEAD
-        first, last = headers[0], headers[-1]
-        return AppendResult(
-            ErrorCode.none, first.base_offset, last.last_offset, append_time, self._log_start_offset, False
-        )
+                    self.producers.replay_batch(header, base_offset, last_offset, timestamp, now)
+            position += size
 
-    def _must_roll(self, places: list[BatchPlace]) -> bool:
-        active = self._active
-        if not active.size:
-            return False
-        config = self.config
-        if active.size + sum(place.size for place in places) > config.segment_bytes:
-            return True
-        if places[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX:
-            return True
+    def _must_roll(self, size: int, places: list[BatchPlace]) -> bool:
+        active, config = self._active, self.config
         first_timestamp = active.first_timestamp
-        return first_timestamp is not None and places[0].max_timestamp - first_timestamp > config.segment_ms
+        return (
+            active.size + size > config.segment_bytes
+            or places[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            or (first_timestamp is not None and places[0].max_timestamp - first_timestamp > config.segment_ms)
+        )
 
     def _roll(self) -> None:
         """Begin a new segment. Raises OSError."""

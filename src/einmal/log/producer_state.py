@@ -64,6 +64,12 @@ class Origin(Enum):
     """Nothing: the leader has checked."""
 
 
+# Looked up once: every append needs them.
+_NONE: Final = ErrorCode.none
+_CLIENT: Final = Origin.CLIENT
+_REPLICATION: Final = Origin.REPLICATION
+
+
 class BatchMetadata(NamedTuple):
     """One batch of the window. ``timestamp``: the batch's largest, in ms."""
 
@@ -120,6 +126,14 @@ class ProducerEntry:
     @property
     def last_sequence(self) -> Sequence:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find(self, header: BatchHeader) -> BatchMetadata | None:
+        """The batch of the window that has exactly these sequences."""
+        first = header.base_sequence
+        for batch in self.batches:
+            if batch.first_sequence == first and batch.last_sequence == header.last_sequence:
+                return batch
+        return None
 
     def move_to(self, epoch: ProducerEpoch) -> None:
         if self.producer_epoch != epoch:
@@ -199,16 +213,20 @@ class ProducerStates:
         ``header`` is a data batch's with a producer id. With a guard, the first batch of a transaction is refused
         unless the guard is still that of ``begin_verification``.
         """
-        if origin is Origin.REPLICATION:
-            return ErrorCode.none
+        if origin is _REPLICATION:
+            return _NONE
         entry = self._entries.get(header.producer_id)
         epoch = header.producer_epoch
         is_transactional = header.attributes & TRANSACTIONAL != 0
-        if origin is Origin.CLIENT and entry is not None and entry.producer_epoch == epoch:
-            first, last = header.base_sequence, header.last_sequence
-            for batch in entry.batches:
-                if batch.first_sequence == first and batch.last_sequence == last:
-                    return batch
+        is_next = False
+        if origin is _CLIENT and entry is not None and entry.producer_epoch == epoch:
+            batches = entry.batches
+            # Nearly always it is the next; then the window need not be searched.
+            is_next = len(batches) > 0 and header.base_sequence == batches[-1].last_sequence + 1
+            if not is_next:
+                original = entry.find(header)
+                if original is not None:
+                    return original
         pending = self._verifications.get(header.producer_id) if self._verifications else None
         if entry is not None and epoch < entry.producer_epoch:
             return ErrorCode.invalid_producer_epoch
@@ -216,11 +234,12 @@ class ProducerStates:
             is_open = entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch
             if not is_open and (pending is None or pending.guard != verification):
                 return ErrorCode.invalid_txn_state
-        if origin is Origin.CLIENT and not self._is_in_sequence(entry, header, pending):
+        is_free = origin is not _CLIENT or (is_next and pending is None)
+        if not is_free and not self._is_in_sequence(entry, header, pending):
             return ErrorCode.out_of_order_sequence_number
         if not is_transactional and entry is not None and entry.current_txn_first_offset >= 0:
             return ErrorCode.invalid_txn_state
-        return ErrorCode.none
+        return _NONE
 
     @staticmethod
     def _is_in_sequence(entry: ProducerEntry | None, header: BatchHeader, pending: _Verification | None) -> bool:
@@ -292,8 +311,13 @@ class ProducerStates:
 
     # --- replay: the only mutators ---------------------------------------------------------------------------
 
-    def replay_batch(self, header: BatchHeader, first_offset: Offset, last_offset: Offset, now: Instant) -> None:
-        """A data batch with a producer id is in the log. ``header`` may have the offset that its producer gave it."""
+    def replay_batch(
+        self, header: BatchHeader, first_offset: Offset, last_offset: Offset, timestamp: int, now: Instant
+    ) -> None:
+        """A data batch with a producer id is in the log.
+
+        Offsets and the largest timestamp are given beside the header, which may still have those of its producer.
+        """
         self._now = now
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
@@ -302,12 +326,10 @@ class ProducerStates:
         if entry.producer_epoch != header.producer_epoch:
             entry.move_to(header.producer_epoch)
         batches = entry.batches
-        batches.append(
-            BatchMetadata(header.base_sequence, header.last_sequence, first_offset, last_offset, header.max_timestamp)
-        )
+        batches.append(BatchMetadata(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp))
         if len(batches) > WINDOW:
             del batches[0]
-        entry.last_timestamp = header.max_timestamp
+        entry.last_timestamp = timestamp
         entry.last_seen_ms = now.monotonic_ms
         if self._verifications:
             self._verifications.pop(producer_id, None)

@@ -287,7 +287,9 @@ def _replay(recovered: Recovered, start: Offset, now: Instant) -> None:
             if header.producer_id < 0:
                 continue
             if not header.attributes & CONTROL:
-                recovered.producers.replay_batch(header, header.base_offset, header.last_offset, now)
+                recovered.producers.replay_batch(
+                    header, header.base_offset, header.last_offset, header.max_timestamp, now
+                )
                 continue
             data = segment.file.read(position, header.size)
             try:

@@ -24,7 +24,7 @@ from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from einmal.log.offset_index import OffsetIndex
 from einmal.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from einmal.log.time_index import TimeIndex
-from einmal.types import Offset, Position
+from einmal.types import LeaderEpoch, Offset, Position
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
 
@@ -89,8 +89,16 @@ class BatchPlace(NamedTuple):
     """What the indexes want to know of a batch that is appended; its offsets are final."""
 
     size: int
+    base_offset: Offset
     last_offset: Offset
     max_timestamp: int
+    leader_epoch: LeaderEpoch
+
+
+def place_of(header: BatchHeader) -> BatchPlace:
+    return BatchPlace(
+        header.size, header.base_offset, header.last_offset, header.max_timestamp, header.partition_leader_epoch
+    )
 
 
 class Segment:
@@ -104,6 +112,7 @@ class Segment:
         "_known",
         "_offset_index",
         "_time_index",
+        "_trusted_from",
         "_verified",
         "aborted_index",
         "base_offset",
@@ -135,6 +144,8 @@ class Segment:
         self._bytes_since_entry = 0
         # Where some batches begin: a reader comes back at the offset at which its last read ended.
         self._known: dict[Offset, int] = {}
+        # From here to the end every byte was validated when it was written or recovered; before, ranges by and by.
+        self._trusted_from = 0
         self._verified: list[tuple[int, int]] = []
 
     @classmethod
@@ -160,6 +171,7 @@ class Segment:
         self.end_offset = summary.end_offset
         self.max_timestamp, self.max_timestamp_offset = summary.max_timestamp, summary.max_timestamp_offset
         self.stored = summary.stored
+        self._trusted_from = summary.size
         self._offset_index = self._time_index = None
 
     def summary(self, stored: StoredIndexes) -> SegmentSummary:
@@ -172,7 +184,7 @@ class Segment:
 
     def append(self, data: Buffer, batches: list[BatchPlace]) -> None:
         """Write whole, validated batches. Raises OSError, and then nothing has changed."""
-        position = self.file.append(data)
+        position = (self._file or self.file).append(data)
         assert position == self.size, "a segment has one writer"
         self.is_dirty = True
         self._include(position, batches)
@@ -180,10 +192,10 @@ class Segment:
     def adopt(self, position: int, header: BatchHeader) -> None:
         """A valid batch was found in the file by recovery, right after those known so far."""
         assert position == self.size
-        self._include(position, [BatchPlace(header.size, header.last_offset, header.max_timestamp)])
+        self._include(position, [place_of(header)])
 
     def _include(self, position: int, batches: list[BatchPlace]) -> None:
-        for size, last_offset, max_timestamp in batches:
+        for size, _, last_offset, max_timestamp, _ in batches:
             if max_timestamp > self.max_timestamp:
                 self.max_timestamp = max_timestamp
                 self.max_timestamp_offset = last_offset
@@ -193,13 +205,8 @@ class Segment:
                 self._bytes_since_entry = 0
             self._bytes_since_entry += size
             position += size
-        verified = self._verified
-        if verified and verified[-1][1] == self.size:
-            verified[-1] = (verified[-1][0], position)
-        else:
-            verified.append((self.size, position))
         self.size = position
-        self.end_offset = Offset(batches[-1].last_offset + 1)
+        self.end_offset = Offset(last_offset + 1)
 
     def sync(self) -> None:
         """Flush; blocking. Raises OSError."""
@@ -285,7 +292,7 @@ class Segment:
     # --- validity --------------------------------------------------------------------------------------------
 
     def _is_verified(self, start: int, end: int) -> bool:
-        return any(first <= start and end <= last for first, last in self._verified)
+        return self._trusted_from <= start or any(first <= start and end <= last for first, last in self._verified)
 
     def _verify(self, data: bytes, start: int, end: int) -> None:
         """Check batches that this process has not written: the CRC, and the offsets, which it does not cover."""
@@ -369,17 +376,16 @@ class Segment:
 
     def _rebuild_indexes(self) -> None:
         """Make both indexes anew from the batches' headers."""
-        size, verified = self.size, self._verified
+        size = self.size
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._bytes_since_entry = 0
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self.stored = StoredIndexes(aborted=self.stored.aborted)
-        batches = [BatchPlace(header.size, header.last_offset, header.max_timestamp) for _, header in self.walk()]
+        batches = [place_of(header) for _, header in self.walk()]
         self.size = 0
         if batches:
             self._include(0, batches)
         assert self.size == size
-        self._verified = verified
 
     def index_writes(self) -> tuple[list[IndexWrite], StoredIndexes]:
         """What is missing in the index files, and what will be stored once it is written."""
@@ -409,7 +415,7 @@ class Segment:
         kept = self.headers_between(self.offset_index.floor(position - 1), position)
         self.cut(position)
         self._known.clear()
-        self._verified = [(first, min(last, position)) for first, last in self._verified if first < position]
+        self._trusted_from = min(self._trusted_from, position)
         self.end_offset = kept[-1].next_offset if kept else self.base_offset
         self.offset_index.truncate_to(self.end_offset)
         self.time_index.truncate_to(self.end_offset)
