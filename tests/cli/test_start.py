@@ -1,0 +1,141 @@
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import einmal
+from tests.cli.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.system
+
+
+def connects(port: int) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(2)
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_it_says_where_it_is_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data").wait_until_ready() as broker:
+        assert connects(broker.port)
+        text = "\n".join(broker.lines)
+        assert broker.lines[-1] == f"einmal is ready: bootstrap.servers=127.0.0.1:{broker.port}"
+        assert str(tmp_path / "data") in text
+        assert "page cache" in text
+        assert f"export KAFKA_BROKERS=127.0.0.1:{broker.port}" in text
+        status, errors = broker.stop()
+        assert status == 0
+        assert "Traceback" not in errors
+        assert not connects(broker.port)
+
+
+def test_json_is_one_document_on_one_line(tmp_path: Path) -> None:
+    options = ("--format", "json", "-X", "log.flush.interval.messages=1")
+    with BrokerProcess(tmp_path, *options).wait_until_ready() as broker:
+        ready = json.loads(broker.lines[-1])
+        assert len(broker.lines) == 1
+        assert ready["event"] == "ready"
+        assert ready["bootstrap_servers"] == f"127.0.0.1:{broker.port}"
+        assert ready["flush"] == "every_write"
+        assert len(ready["cluster_id"]) == 22
+        assert ready["pid"] == broker.process.pid
+
+
+def test_interrupt_stops_it_cleanly_too(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path).wait_until_ready() as broker:
+        assert broker.end(signal.SIGINT)[0] == 0
+
+
+def test_a_port_in_use_is_told_with_a_hint_and_no_traceback(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with BrokerProcess(tmp_path, port=port) as broker:
+            output, errors = broker.process.communicate(timeout=20)
+    assert broker.process.returncode == 1
+    assert output == ""
+    assert errors.splitlines() == [
+        f"error: 127.0.0.1:{port} is in use",
+        "hint: take another port with --port, or any free one with --port 0",
+    ]
+
+
+def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path).wait_until_ready() as first:
+        with BrokerProcess(tmp_path) as second:
+            _output, errors = second.process.communicate(timeout=20)
+        assert second.process.returncode == 1
+        assert errors.startswith(f"error: another broker uses {tmp_path}\nhint: ")
+        assert connects(first.port)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with BrokerProcess(tmp_path / "file" / "data") as broker:
+        _output, errors = broker.process.communicate(timeout=20)
+    assert broker.process.returncode == 1
+    assert errors.startswith("error: cannot write to ")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-X", "num.partitions=none"), "num.partitions is a whole number, not 'none'"),
+        (("-X", "num.partitions=0"), "num.partitions is at least 1, not 0"),
+        (("-X", "num.partitions"), "-X takes key=value, not 'num.partitions'"),
+        (("-X", "auto.create.topics.enable=perhaps"), "auto.create.topics.enable is true or false, not 'perhaps'"),
+        (("--config", "/nowhere/server.properties"), "cannot read /nowhere/server.properties"),
+        (("-X", "listeners=SSL://:1"), "listeners: only PLAINTEXT is spoken, not SSL"),
+    ],
+)
+def test_a_wrong_setting_is_told(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"error: {message}")
+    assert "hint: " in ended.stderr
+
+
+def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        f"# a comment\nbroker.id=7\nlog.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0,CONTROLLER://:9093\n"
+        "zookeeper.connect=localhost\nlog.retention.hours=1\n"
+    )
+    command = [sys.executable, "-m", "einmal", "start", "--config", str(properties), "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        process.terminate()
+        _output, errors = process.communicate(timeout=20)
+    assert ready["data_dir"] == str(tmp_path / "data")
+    assert "node.id=7" in (tmp_path / "data" / "meta.properties").read_text()
+    assert "unknown setting zookeeper.connect is ignored" in errors
+
+
+def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path).wait_until_ready() as broker:
+        broker.stop()
+    with BrokerProcess(tmp_path, "-X", "node.id=2") as broker:
+        _output, errors = broker.process.communicate(timeout=20)
+    assert "is of node.id=1, this broker is node.id=2" in errors
+
+
+def test_the_version_is_told() -> None:
+    ended = subprocess.run([sys.executable, "-m", "einmal", "--version"], capture_output=True, text=True, timeout=20)
+    assert ended.stdout == f"einmal {einmal.__version__}\n"
+
+
+def test_help_names_the_commands_and_imports_no_broker() -> None:
+    program = (
+        "import sys\nfrom einmal.cli.app import app\n"
+        "app(['--help'], standalone_mode=False)\n"
+        "print([name for name in sys.modules if name.startswith(('einmal.broker', 'kio', 'rich', 'pyspark'))])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    assert "start" in ended.stdout
+    assert ended.stdout.rstrip().endswith("[]"), ended.stdout
