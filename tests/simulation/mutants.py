@@ -1,0 +1,84 @@
+"""Defences taken out, from outside: what a broker would be that had forgotten one of them.
+
+The product has no switch for any of this. Each is a set of replaced functions, put back afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from einmal.broker.marker_sender import MarkerSender
+from einmal.broker.shard_runtime import ShardRuntime
+from einmal.log.partition_log import PartitionLog
+from einmal.log.producer_state import ProducerEntry, ProducerStates
+from einmal.transactions import coordinator, fencing
+from einmal.types import ErrorCode
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def without_the_sequence_check(patch: pytest.MonkeyPatch) -> None:
+    """Repeats are not recognised, and gaps not refused."""
+    patch.setattr(ProducerEntry, "find", lambda self, header: None)
+    patch.setattr(ProducerStates, "_is_in_sequence", staticmethod(lambda entry, header, pending: True))
+
+
+def without_fencing(patch: pytest.MonkeyPatch) -> None:
+    """Epochs are not compared, neither by the coordinator nor by the partitions."""
+    check = ProducerStates.check
+
+    def unfenced(self: ProducerStates, header: Any, origin: Any, verification: Any = None) -> Any:
+        entry = self.entry(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.producer_epoch:
+            return ErrorCode.none
+        return check(self, header, origin, verification)
+
+    patch.setattr(ProducerStates, "check", unfenced)
+    for module in (fencing, coordinator):
+        patch.setattr(module, "relation", lambda transaction, producer: fencing.Relation.CURRENT)
+    patch.setattr(coordinator, "producer_error", lambda transaction, producer: ErrorCode.none)
+
+
+def without_the_aborted_index(patch: pytest.MonkeyPatch) -> None:
+    """Readers are not told which transactions were aborted."""
+    patch.setattr(PartitionLog, "aborted_transactions", lambda self, first, end: [])
+
+
+def without_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    """Readers see records of transactions that are open."""
+    patch.setattr(PartitionLog, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def without_flushing(patch: pytest.MonkeyPatch) -> None:
+    """What is asked to be on the disk is not."""
+    patch.setattr(PartitionLog, "flush", lambda self: None)
+
+
+def without_waiting_for_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """Coordinators answer and act before what they decided is committed."""
+
+    def release(self: ShardRuntime[Any]) -> None:
+        while self._parked:
+            _, response, actions, answer = self._parked.popleft()
+            if answer is not None and not answer.done():
+                answer.set_result(response)
+            for action in actions:
+                self._perform(action)
+
+    patch.setattr(ShardRuntime, "_release", release)
+
+
+def without_markers(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told how transactions end."""
+    patch.setattr(MarkerSender, "send", lambda self, action, coordinator_epoch, written: None)
+
+
+def without_verification(patch: pytest.MonkeyPatch) -> None:
+    """A partition takes the first batch of a transaction though a marker came in while the coordinator was asked."""
+    check = ProducerStates.check
+    patch.setattr(
+        ProducerStates, "check", lambda self, header, origin, verification=None: check(self, header, origin, None)
+    )

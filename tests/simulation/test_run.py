@@ -1,0 +1,98 @@
+"""Schedules of the real node and the real client: nothing is wrong, a seed is one run, and every defence counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from einmal.simulation.profile import Crash, Profile, profile_of
+from einmal.simulation.run import run_seed, simulate
+from tests.simulation import mutants
+
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_schedule_shows_no_anomaly(seed: int) -> None:
+    result = run_seed(seed)
+    assert result.anomalies == ()
+    assert result.virtual_seconds > profile_of(seed).duration
+
+
+def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed() -> None:
+    seeds = (3, 11)
+    code = (
+        "garbage = [object() for _ in range(12345)]\n"
+        "from einmal.simulation.run import run_seed\n"
+        f"print(*[run_seed(seed).trace_digest for seed in {seeds}])\n"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout.split()
+        for hash_seed in ("1", "4242")
+    ]
+    assert runs[0] == runs[1] == [run_seed(seed).trace_digest for seed in seeds]
+
+
+def test_other_seeds_are_other_runs() -> None:
+    assert len({run_seed(seed).trace_digest for seed in (0, 1, 2)}) == 3
+
+
+def test_the_seeds_cover_both_workloads_versions_flush_modes_and_crashes() -> None:
+    profiles = [profile_of(seed) for seed in range(60)]
+
+    def seen(of: str) -> set[object]:
+        return {getattr(profile, of) for profile in profiles}
+
+    assert all(len(seen(of)) > 1 for of in ("workload", "transaction_version", "flush_each", "crash", "segment_bytes"))
+    assert not any(_has_late_requests(profile) for profile in profiles if profile.transaction_version < 2)
+
+
+def _has_late_requests(profile: Profile) -> bool:
+    return bool(profile.network.give_up or profile.network.stall or profile.network.spike)
+
+
+def test_a_workload_really_works() -> None:
+    for seed in (0, 1):
+        ops = simulate(profile_of(seed)).history.ops
+        assert sum(1 for op in ops if op.transactional and op.sends and op.outcome.value == "ok") >= 5
+        assert sum(len(poll.records) for op in ops for poll in op.polls) > 50
+
+
+def _kinds_found(mutant: mutants.Mutant) -> set[str]:
+    """The anomalies of the first seed that has any."""
+    needs_power_cuts = mutant is mutants.without_flushing
+    for seed in range(60):
+        if needs_power_cuts and profile_of(seed).crash is not Crash.POWER:
+            continue
+        if anomalies := run_seed(seed).anomalies:
+            return {anomaly.partition(":")[0] for anomaly in anomalies}
+    return set()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "expected"),
+    [
+        (mutants.without_the_sequence_check, {"duplicate"}),
+        (mutants.without_fencing, {"G1a", "lost-write", "duplicate", "torn-transaction"}),
+        (mutants.without_the_aborted_index, {"G1a"}),
+        (mutants.without_the_last_stable_offset, {"G1a"}),
+        (mutants.without_flushing, {"no-end", "lost-write", "unseen"}),
+        (mutants.without_markers, {"no-end"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_defence_that_is_taken_out_is_missed(
+    mutant: mutants.Mutant, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert _kinds_found(mutant) & expected
