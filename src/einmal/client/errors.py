@@ -46,7 +46,8 @@ class KafkaError(Exception):
     def __str__(self) -> str:
         head = self.name if self.code is None else f"{self.name} ({self.code.value})"
         detail = f" [{self.detail}]" if self.detail else ""
-        return f"{head}: {self.meaning}{detail}. {self.what_to_do[:1].upper()}{self.what_to_do[1:]}."
+        advice = self.what_to_do[:1].upper() + self.what_to_do[1:]
+        return f"{head}: {self.meaning}{detail}. {advice}{'' if advice.endswith('?') else '.'}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors travel from Spark's executors to the driver as pickles.
@@ -260,6 +261,14 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.invalid_group_id: _Entry(FatalError, "the group id is not allowed", "set group.id"),
     ErrorCode.group_id_not_found: _Entry(RequestRefused, "there is no such group", "check its spelling"),
     ErrorCode.non_empty_group: _Entry(RequestRefused, "the group has members", "stop its consumers first"),
+    ErrorCode.network_exception: _Entry(
+        RetriableError,
+        "no broker could be reached, or the connection was lost",
+        "check that the broker runs and that bootstrap.servers and its advertised.listeners can be reached from here",
+    ),
+    ErrorCode.request_timed_out: _Entry(
+        RetriableError, "the broker did not finish in time", "try again later, or check the cluster's health"
+    ),
     ErrorCode.kafka_storage_error: _Entry(RetriableError, "the broker's disk failed", "check the broker's log"),
 }
 

@@ -9,7 +9,8 @@ Invariants
    order of sequences, and a broker that refuses one batch refuses those behind it (OUT_OF_ORDER_SEQUENCE_NUMBER),
    which then wait for the first to be sent again.
 2. With idempotence a batch is sent only while it is less than five batches after the oldest unsettled one of its
-   partition: the broker remembers five.
+   partition: the broker remembers five. Before it has acknowledged the first batch of this producer id there, one only:
+   a broker without state of a producer takes any sequence, so a second batch could slip in before a refused first.
 3. A sealed batch that fails leaves a hole in the sequences. Nothing more is sealed or sent; once nothing is in flight,
    an idempotent producer goes on under a new epoch (KIP-360), and a transactional one has to abort.
 4. Under a new epoch a batch is sealed again only if the broker is known not to have it. Where that is not known it
@@ -117,6 +118,8 @@ class _Partition:
     batches: deque[ProducerBatch] = field(default_factory=deque)
     next_sequence: Sequence = Sequence(0)
     next_ordinal: int = 0
+    is_known: bool = False
+    """The broker has acknowledged a batch of this producer id."""
 
 
 class ProducerCore:
@@ -243,7 +246,8 @@ class ProducerCore:
             # The next batch to be sealed would get the partition's next ordinal.
             ordinal = batch.ordinal if batch.ordinal >= 0 else partition.next_ordinal
             first = oldest.ordinal if oldest.ordinal >= 0 else ordinal
-            return batch if not self.limits.is_idempotent or ordinal - first < WINDOW else None
+            window = WINDOW if partition.is_known else 1
+            return batch if not self.limits.is_idempotent or ordinal - first < window else None
         return None
 
     def _seal(self, partition: _Partition, batch: ProducerBatch) -> None:
@@ -268,6 +272,7 @@ class ProducerCore:
     def accepted(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> list[Outcome]:
         """The broker has the batch."""
         self.in_flight -= 1
+        self._partitions[batch.topic_partition].is_known = True
         if batch.state is BatchState.SETTLED:
             return []
         self._remove(batch)
@@ -381,6 +386,7 @@ class ProducerCore:
         assert self.in_flight == 0, "a batch in flight belongs to the old identity"
         if identity == self.identity:
             return []
+        is_same_producer = identity.producer_id == self.identity.producer_id
         self.identity = identity
         self.error = None
         outcomes = []
@@ -397,6 +403,7 @@ class ProducerCore:
                     batch.ordinal, batch.retry_at_ms = -1, 0
             partition.next_sequence = Sequence(0)
             partition.next_ordinal = 0
+            partition.is_known = partition.is_known and is_same_producer
         return outcomes
 
     def next_identity(self) -> ProducerIdAndEpoch | None:
