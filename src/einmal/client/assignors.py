@@ -54,14 +54,17 @@ def assign_roundrobin(subscriptions: Mapping[str, Subscription], counts: Mapping
 
 def assign_cooperative_sticky(subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> Assignment:
     """Balanced, and as it was where that is balanced; what changes its owner is left out this time."""
-    owners = _owners(subscriptions, counts)
+    owners = _owners(subscriptions)
     assigned: Assignment = {member: [] for member in sorted(subscriptions)}
     for topic_partition, owner in owners.items():
-        assigned[owner].append(topic_partition)
+        topic, index = topic_partition
+        if topic in subscriptions[owner].topics and index < counts.get(topic, 0):
+            assigned[owner].append(topic_partition)
+    kept = dict.fromkeys(each for partitions in assigned.values() for each in partitions)
     for topic in _topics(subscriptions, counts):
         for index in range(counts[topic]):
             topic_partition = TopicPartition(topic, index)
-            if topic_partition not in owners:
+            if topic_partition not in kept:
                 _least(assigned, subscriptions, topic).append(topic_partition)
     while _move_one(assigned, subscriptions):
         pass
@@ -77,13 +80,12 @@ def _topics(subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]
     return sorted(topic for topic in wanted if counts.get(topic, 0) > 0)
 
 
-def _owners(subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
+def _owners(subscriptions: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
     """Who owns what now. What two members claim is nobody's: at least one of them has missed a rebalance."""
     claims: dict[TopicPartition, list[str]] = {}
     for member in sorted(subscriptions):
         for each in subscriptions[member].owned:
-            if each.topic in subscriptions[member].topics and each.partition < counts.get(each.topic, 0):
-                claims.setdefault(each, []).append(member)
+            claims.setdefault(each, []).append(member)
     return {each: members[0] for each, members in sorted(claims.items()) if len(members) == 1}
 
 

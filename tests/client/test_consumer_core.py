@@ -1,0 +1,252 @@
+"""Claims about positions: what is fetched, what comes out, and what a seek or an error leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from einmal.client.consumer_core import Advice, ConsumerCore, FetchTicket, LogTruncated, Reset
+from einmal.client.errors import InvalidState, KafkaError, NoOffset, OffsetOutOfRange
+from einmal.client.fetched import CorruptData
+from einmal.client.records import OffsetAndMetadata
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.fetch import FetchedPartition
+from tests.client.test_fetched import LogWriter
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+def core_at(*partitions: TopicPartition, reset: Reset | None = Reset.EARLIEST) -> ConsumerCore:
+    core = ConsumerCore(IsolationLevel.READ_COMMITTED, reset)
+    core.assign(partitions or (T0,))
+    for each in partitions or (T0,):
+        core.seek(each, 0)
+    return core
+
+
+def begin(core: ConsumerCore, now: int = 0) -> list[FetchTicket]:
+    tickets = core.fetchable(now)
+    for ticket in tickets:
+        core.fetch_begun(ticket)
+    return tickets
+
+
+def answer(log: LogWriter, ticket: FetchTicket, size: int = 1_000_000) -> FetchedPartition:
+    if ticket.offset >= log.end:
+        return FetchedPartition(0, high_watermark=log.end, last_stable_offset=log.end)
+    data, aborted = log.fetch(ticket.offset, size)
+    return FetchedPartition(
+        0, high_watermark=log.end, last_stable_offset=log.end, aborted_transactions=aborted, records=data
+    )
+
+
+def refusal(code: ErrorCode) -> FetchedPartition:
+    return FetchedPartition(0, error_code=code)
+
+
+def log_of(*values: Sequence[bytes]) -> LogWriter:
+    log = LogWriter()
+    for each in values:
+        log.write(each)
+    return log
+
+
+def taken(core: ConsumerCore, most: int = 100) -> list[bytes | None]:
+    return [record.value for record in core.take(most)]
+
+
+def test_records_come_out_in_order_and_the_position_follows() -> None:
+    core, log = core_at(), log_of([b"a", b"b"], [b"c"])
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core, 2) == [b"a", b"b"]
+    assert core.position(T0) == 2
+    assert taken(core) == [b"c"]
+    assert core.positions() == {T0: OffsetAndMetadata(3, 0)}
+
+
+def test_markers_and_aborted_records_move_the_position_past_them() -> None:
+    core, log = core_at(), LogWriter()
+    log.write([b"aborted"], 1)
+    log.mark(1, committed=False)
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core) == []
+    assert core.position(T0) == 2
+    assert core.lag(T0) == 0
+
+
+def test_a_batch_that_begins_before_the_position_is_cut() -> None:
+    core, log = core_at(), log_of([b"a", b"b", b"c"])
+    core.seek(T0, 2)
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core) == [b"c"]
+
+
+def test_one_fetch_per_partition_is_under_way_and_two_pieces_are_kept() -> None:
+    core, log = core_at(), log_of([b"a"], [b"b"], [b"c"])
+    size = log.starts[1][1]
+    for _ in range(2):
+        (ticket,) = begin(core)
+        assert core.fetchable(0) == []
+        core.fetched(ticket, answer(log, ticket, size), 0)
+    assert core.fetchable(0) == []
+    assert taken(core, 1) == [b"a"]
+    (ticket,) = begin(core)
+    assert ticket.offset == 2
+
+
+def test_an_answer_to_a_fetch_before_a_seek_is_dropped() -> None:
+    core, log = core_at(), log_of([b"a"], [b"b"])
+    (ticket,) = begin(core)
+    core.seek(T0, 1)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core) == []
+    (again,) = begin(core)
+    core.fetched(again, answer(log, again), 0)
+    assert taken(core) == [b"b"]
+
+
+def test_an_answer_to_a_former_life_of_a_partition_is_dropped() -> None:
+    core, log = core_at(), log_of([b"a"])
+    (ticket,) = begin(core)
+    core.assign([])
+    core.assign([T0])
+    core.seek(T0, 0)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core) == []
+
+
+def test_a_partition_that_stays_assigned_keeps_its_position_and_its_records() -> None:
+    core, log = core_at(T0), log_of([b"a"], [b"b"])
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core, 1) == [b"a"]
+    core.assign([T0, T1])
+    assert taken(core) == [b"b"]
+    assert core.without_position() == [T1]
+
+
+def test_paused_partitions_are_neither_fetched_nor_given() -> None:
+    core, log = core_at(), log_of([b"a"])
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    core.pause([T0])
+    assert (core.fetchable(0), taken(core)) == ([], [])
+    core.resume([T0])
+    assert taken(core) == [b"a"]
+
+
+def test_partitions_take_turns() -> None:
+    core, log = core_at(T0, T1), log_of([b"a", b"b", b"c"])
+    for ticket in begin(core):
+        core.fetched(ticket, answer(log, ticket), 0)
+    given = [core.take(1)[0].partition for _ in range(4)]
+    assert given == [0, 1, 0, 1]
+
+
+def test_the_group_s_offsets_come_first_and_the_reset_fills_in() -> None:
+    core = ConsumerCore(IsolationLevel.READ_COMMITTED, Reset.LATEST)
+    core.assign([T0, T1])
+    core.committed_found({T0: OffsetAndMetadata(7), T1: None})
+    assert core.position(T0) == 7
+    assert core.to_reset() == {T1: Reset.LATEST}
+    core.reset_found(T1, Reset.LATEST, 40, 2)
+    assert core.position(T1) == 40
+
+
+def test_a_seek_wins_over_a_reset_that_is_under_way() -> None:
+    core = core_at()
+    core.seek_by([T0], Reset.LATEST)
+    core.seek(T0, 3)
+    core.reset_found(T0, Reset.LATEST, 40, -1)
+    assert core.position(T0) == 3
+
+
+def test_without_a_reset_a_missing_offset_is_an_error() -> None:
+    core = ConsumerCore(IsolationLevel.READ_COMMITTED, None)
+    core.assign([T0])
+    with pytest.raises(NoOffset, match=r"auto\.offset\.reset"):
+        core.committed_found({T0: None})
+
+
+def test_out_of_range_resets_or_is_told() -> None:
+    core = core_at()
+    (ticket,) = begin(core)
+    core.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0)
+    assert core.to_reset() == {T0: Reset.EARLIEST}
+    core = core_at(reset=None)
+    (ticket,) = begin(core)
+    core.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0)
+    with pytest.raises(OffsetOutOfRange, match="t-0 at 0"):
+        core.take(1)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (ErrorCode.not_leader_or_follower, Advice.REFRESH_METADATA),
+        (ErrorCode.unknown_topic_or_partition, Advice.REFRESH_METADATA),
+        (ErrorCode.fenced_leader_epoch, Advice.REFRESH_METADATA),
+        (ErrorCode.unknown_leader_epoch, Advice.NOTHING),
+        (ErrorCode.offset_not_available, Advice.NOTHING),
+    ],
+)
+def test_what_passes_is_fetched_again_after_a_pause(code: ErrorCode, advice: Advice) -> None:
+    core = core_at()
+    (ticket,) = begin(core)
+    assert core.fetched(ticket, refusal(code), 100) is advice
+    assert core.fetchable(99) == []
+    assert len(core.fetchable(100)) == 1
+    assert taken(core) == []
+
+
+def test_damage_is_told_and_the_position_stays_before_it() -> None:
+    core, log = core_at(), log_of([b"a" * 50])
+    log.data[80] ^= 1
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    with pytest.raises(CorruptData):
+        core.take(1)
+    assert core.position(T0) == 0
+
+
+def test_an_error_without_remedy_is_told() -> None:
+    core = core_at()
+    (ticket,) = begin(core)
+    core.fetched(ticket, refusal(ErrorCode.topic_authorization_failed), 0)
+    with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+        core.take(1)
+
+
+def test_only_assigned_partitions_can_be_moved() -> None:
+    with pytest.raises(InvalidState, match="t-1 is not assigned"):
+        core_at(T0).seek(T1, 0)
+
+
+# --- leader epochs (KIP-320) ---------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_is_asked_where_our_epoch_ends() -> None:
+    core = core_at()
+    core.seek(T0, 10, leader_epoch=3)
+    assert core.must_validate(T0, 3) is None
+    assert core.must_validate(T0, 5) == 3
+    core.validated(T0, 5, end_epoch=3, end_offset=10)
+    assert core.position(T0) == 10
+    assert core.must_validate(T0, 5) is None
+
+
+def test_a_truncated_log_moves_the_position_back_or_is_told() -> None:
+    core = core_at()
+    core.seek(T0, 10, leader_epoch=3)
+    core.validated(T0, 5, end_epoch=3, end_offset=8)
+    assert core.position(T0) == 8
+    core = core_at(reset=None)
+    core.seek(T0, 10, leader_epoch=3)
+    core.validated(T0, 5, end_epoch=3, end_offset=8)
+    with pytest.raises(LogTruncated, match="t-0 ends at 8"):
+        core.take(1)

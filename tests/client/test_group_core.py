@@ -1,0 +1,138 @@
+"""Claims about a member of a group: what it gives up when, and what an answer does to its membership."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from einmal.client.config import ConsumerSettings, parse
+from einmal.client.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
+from einmal.client.errors import ConfigError
+from einmal.client.group_core import GroupCore, Verdict
+from einmal.types import ErrorCode, TopicPartition
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+def member(strategy: str = "range") -> GroupCore:
+    config = {"bootstrap.servers": "x:1", "group.id": "g", "partition.assignment.strategy": strategy}
+    core = GroupCore(parse(ConsumerSettings, config, {}))
+    core.subscribe(["t"])
+    return core
+
+
+def joined(core: GroupCore, **changes: Any) -> SimpleNamespace:
+    answer = {
+        "error_code": ErrorCode.none,
+        "member_id": "me",
+        "generation_id": 1,
+        "protocol_name": core.join_fields()["protocols"][0]["name"],
+        "leader": "me",
+        "members": [SimpleNamespace(member_id="me", metadata=encode_subscription(Subscription(("t",))))],
+    }
+    return SimpleNamespace(**{**answer, **changes})
+
+
+def synced(*partitions: TopicPartition, code: ErrorCode = ErrorCode.none) -> SimpleNamespace:
+    return SimpleNamespace(error_code=code, assignment=encode_assignment(partitions))
+
+
+def stable(strategy: str = "range") -> GroupCore:
+    """A member that owns t-0 and t-1."""
+    core = member(strategy)
+    answer = joined(core)
+    assert core.joined(answer) is Verdict.GO_ON
+    core.sync_fields(answer, {"t": 2})
+    verdict, assignment = core.synced(synced(T0, T1))
+    assert verdict is Verdict.GO_ON
+    core.assigned(assignment)
+    assert not core.must_join
+    return core
+
+
+def test_the_leader_divides_and_the_others_send_nothing() -> None:
+    core = member()
+    answer = joined(core)
+    core.joined(answer)
+    (mine,) = core.sync_fields(answer, {"t": 2})["assignments"]
+    assert decode_assignment(mine["assignment"]) == (T0, T1)
+    answer.leader = "another"
+    assert core.sync_fields(answer, {"t": 2})["assignments"] == []
+
+
+def test_a_first_join_is_repeated_with_the_id_it_was_given() -> None:
+    core = member()
+    answer = joined(core, error_code=ErrorCode.member_id_required, member_id="given")
+    assert core.joined(answer) is Verdict.REJOIN
+    assert core.join_fields()["member_id"] == "given"
+
+
+def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:
+    core = stable()
+    assert core.judge(ErrorCode.rebalance_in_progress) is Verdict.REJOIN
+    assert core.must_join
+    assert core.to_revoke() == (T0, T1)
+    core.revoked(core.to_revoke())
+    assert core.owned == ()
+
+
+def test_a_cooperative_member_keeps_what_it_owns_and_tells_so() -> None:
+    core = stable("cooperative-sticky")
+    core.judge(ErrorCode.rebalance_in_progress)
+    assert core.to_revoke() == ()
+    assert core.join_fields()["protocols"][0]["metadata"] == encode_subscription(Subscription(("t",), (T0, T1)))
+
+
+def test_a_cooperative_member_that_gave_something_up_joins_once_more() -> None:
+    core = stable("cooperative-sticky")
+    core.assigned([T0])
+    assert core.must_join
+    assert core.owned == (T0,)
+
+
+def test_one_eager_strategy_makes_the_member_eager() -> None:
+    assert not member("range,cooperative-sticky").is_cooperative
+    assert member("cooperative-sticky").is_cooperative
+
+
+@pytest.mark.parametrize("code", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
+def test_a_member_that_was_forgotten_has_lost_its_partitions(code: ErrorCode) -> None:
+    core = stable("cooperative-sticky")
+    assert core.judge(code) is Verdict.REJOIN_AS_NEW
+    assert not core.is_member
+    assert core.has_lost_partitions
+    assert core.to_revoke() == (T0, T1)
+    assert core.join_fields()["member_id"] == ("me" if code is ErrorCode.illegal_generation else "")
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        (ErrorCode.not_coordinator, Verdict.FIND_COORDINATOR),
+        (ErrorCode.coordinator_not_available, Verdict.FIND_COORDINATOR),
+        (ErrorCode.coordinator_load_in_progress, Verdict.RETRY),
+        (ErrorCode.fenced_instance_id, Verdict.FAIL),
+        (ErrorCode.inconsistent_group_protocol, Verdict.FAIL),
+        (ErrorCode.group_authorization_failed, Verdict.FAIL),
+    ],
+)
+def test_what_an_answer_asks_for(code: ErrorCode, verdict: Verdict) -> None:
+    core = stable()
+    assert core.judge(code) is verdict
+    assert core.is_member
+
+
+def test_more_partitions_mean_a_rebalance() -> None:
+    core = stable()
+    core.topics_changed({"t": 2, "other": 9})
+    assert not core.must_join
+    core.topics_changed({"t": 3})
+    assert core.must_join
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="choose from range, roundrobin, cooperative-sticky|Choose from"):
+        member("lucky")
