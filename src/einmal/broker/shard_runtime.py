@@ -52,10 +52,10 @@ _REFUSALS: Final = {
 class Codec(Protocol):
     """A module of a shard's records, or anything like it."""
 
-    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+    def encode(self, record: Any) -> tuple[bytes | None, bytes | None]:
         """Key and value."""
 
-    def decode(self, key: bytes, value: bytes | None, producer_id: ProducerId | None) -> Any | None:
+    def decode(self, key: bytes | None, value: bytes | None, producer_id: ProducerId | None) -> Any | None:
         """The record; None for one that is none of this shard's. ``producer_id``: of a transactional batch."""
 
 
@@ -282,6 +282,18 @@ class ShardRuntime(Generic[S]):
             self._serve(self._new_shard())
         else:
             self._loading = asyncio.get_running_loop().create_task(self._load(self._new_shard()))
+
+    async def loaded(self) -> bool:
+        """Wait until a load that is under way has ended; whether the shard serves."""
+        if self._loading is not None:
+            await self._loading
+        return self.is_loaded
+
+    async def load(self) -> None:
+        """As ``start``, and wait for the end of it; ``is_loaded`` tells whether all went well."""
+        self.start()
+        if self._loading is not None:
+            await self._loading
 
     async def _load(self, shard: S) -> None:
         partition_log = self._partition.log
