@@ -106,7 +106,7 @@ def _print_result(report: Report, moments: list[Moment]) -> None:
     console = Console()
     for moment in moments:
         if moment.kind != "step":
-            console.print(f"{moment.seconds:6.1f} s  {moment.kind:<11} {moment.text}", highlight=False)
+            console.print(f"{moment.seconds:6.1f} s  {moment.kind:<11} {moment.text}", highlight=False, soft_wrap=True)
     table = Table("", "expected", "seen", "lost", "repeated")
     for column in table.columns[1:]:
         column.justify = "right"
