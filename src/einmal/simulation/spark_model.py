@@ -11,6 +11,7 @@ import random
 import zlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from einmal.pipeline.claims import Claims, Denied, Output
@@ -147,7 +148,7 @@ class Job:
             if not rows:
                 continue
             topic_partition = TopicPartition("out", index)
-            yield from self._ask(lambda tp=topic_partition: self.claims.claim(self.token, attempt_id, tp), target)
+            yield from self._ask(partial(self.claims.claim, self.token, attempt_id, topic_partition), target)
             first = last = -1
             sequence = 0
             for chunk in _chunks(rows, self.world.rng.randint(1, 3)):
@@ -156,7 +157,7 @@ class Job:
                 sequence += len(chunk)
             crc = zlib.crc32(repr([row.offset for row in rows]).encode())
             output = Output("out", index, first, last, len(rows), crc)
-            yield from self._ask(lambda o=output: self.claims.report(self.token, attempt_id, o), None)
+            yield from self._ask(partial(self.claims.report, self.token, attempt_id, output), None)
             outputs.append(output)
 
     def _ask(self, call: Callable[[], object], target: str | None) -> Steps:
