@@ -1,25 +1,26 @@
 """The cluster's metadata at run time: the controller's shard on its log, and what a change of it does to this broker.
 
-Every change goes: decide, append to ``__cluster_metadata-0``, flush, replay, then the folders and logs of replicas.
-Whoever asked is answered after all of it. Changes are made one after the other.
+Every change goes: decide, append to ``__cluster_metadata-0``, flush, publish, then the folders and logs of replicas;
+then whoever asked is answered. What others are told of the cluster is the published image: committed records only.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
-from einmal.broker.partitions import Partition
-from einmal.log.producer_state import Origin
+from einmal.broker.shard_runtime import ShardRuntime
+from einmal.log.errors import LogCorruption
 from einmal.metadata import records
 from einmal.metadata.controller import (
     ConfigChange,
     ConfigsChanged,
     Controller,
     ControllerDefaults,
+    ImageLoaded,
     NewPartitions,
     NewTopic,
     TopicResult,
@@ -30,7 +31,6 @@ from einmal.metadata.image import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTIO
 from einmal.metadata.records import BrokerEndpoint
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, TopicPartition
-from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -39,29 +39,27 @@ R = TypeVar("R")
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA, 0)
 METADATA_TOPIC_ID: Final = UUID(int=1)
 """Kafka's fixed id of the metadata topic."""
-_READ_BYTES: Final = 1024 * 1024
 _ENCODED_MAX: Final = 256
 """Encoded Metadata answers kept: enough for the topics that the clients of a broker ask for together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """Action: these records are committed; whoever asks may be told."""
+
+    records: tuple[Any, ...]
 
 
 class ClusterMetadata:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._controller = Controller(
-            ControllerDefaults(
-                partitions=node.config.num_partitions, replication_factor=node.config.default_replication_factor
-            )
-        )
-        self._partition: Partition | None = None
-        self._order = asyncio.Lock()
+        self._runtime: ShardRuntime[Controller] | None = None
         self._encoded: dict[Any, bytes] = {}
         self._encoded_version = -1
+        self.image = ClusterImage()
+        """What is committed. The controller's own image may be ahead of it."""
         self.cluster_id = ""
         self.broker_epoch = -1
-
-    @property
-    def image(self) -> ClusterImage:
-        return self._controller.image
 
     def encoded_answers(self) -> dict[Any, bytes]:
         """Encoded Metadata answers of the image as it is now, by what was asked."""
@@ -73,35 +71,45 @@ class ClusterMetadata:
     # --- start ---------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Replay the metadata log. Raises OSError."""
-        self._partition = self._node.partitions.open_metadata(METADATA_PARTITION, METADATA_TOPIC_ID)
-        await self._partition.flushed()
-        log = self._partition.log
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            batches = log.read(offset, _READ_BYTES, below=log.log_end_offset)
-            for position, header in iter_headers(batches):
-                for record in decode_records(batches, position, header):
-                    decoded = records.decode(record.key, record.value)
-                    if decoded is not None:
-                        self._controller.replay(decoded)
-                offset = header.next_offset
+        """Replay the metadata log. Raises OSError or LogCorruption."""
+        partition = self._node.partitions.open_metadata(METADATA_PARTITION, METADATA_TOPIC_ID)
+        await partition.flushed()
+        self._runtime = ShardRuntime(
+            partition, self._new_controller, records, clock=self._node.clock, perform=self._perform
+        )
+        self._runtime.start()
+        if not await self._runtime.loaded():
+            raise LogCorruption(f"{METADATA_PARTITION} cannot be replayed")
+
+    def stop(self) -> None:
+        if self._runtime is not None:
+            self._runtime.stop()
+
+    def _new_controller(self) -> Controller:
+        config = self._node.config
+        return Controller(
+            ControllerDefaults(partitions=config.num_partitions, replication_factor=config.default_replication_factor)
+        )
 
     async def register(self, end_points: tuple[BrokerEndpoint, ...]) -> None:
-        """Tell the cluster that this broker is here."""
-        assert self._partition is not None
+        """Tell the cluster that this broker is here. Raises OSError when that cannot be written down."""
+        assert self._runtime is not None, "the metadata log has not been loaded"
         config = self._node.config
-        self.broker_epoch = self._partition.log.log_end_offset
-        await self.submit(
-            lambda now: self._controller.register_broker(
+        partition_log = self._runtime.partition.log
+        self.broker_epoch = partition_log.log_end_offset
+        incarnation_id = self._node.new_uuid()
+        error = await self._submit(
+            lambda controller: controller.register_broker(
                 BrokerId(config.node_id),
-                self._node.new_uuid(),
+                incarnation_id,
                 self.broker_epoch,
                 end_points,
                 config.broker_rack or None,
                 {"transaction.version": config.transaction_version},
             )
         )
+        if error is not None:
+            raise OSError(f"cannot write to {METADATA_PARTITION}: {error.name}")
 
     def open_replicas(self) -> None:
         """Open what the image says this broker has, and remove what it does not know. Raises OSError."""
@@ -111,67 +119,61 @@ class ClusterMetadata:
 
     # --- changes -------------------------------------------------------------------------------------------------
 
-    async def submit(self, decide: Callable[[Instant], Decision[R]]) -> R | ErrorCode:
-        """Make one change. An ErrorCode: it could not be written."""
-        partition = self._partition
-        assert partition is not None, "the metadata log has not been loaded"
-        async with self._order:
-            now = self._node.clock.now()
-            decision = decide(now)
-            if decision.records:
-                batch = encode_batch(
-                    [NewRecord(*records.encode(record), timestamp=now.wall_ms) for record in decision.records]
-                )
-                result = partition.append(bytearray(batch), now, Origin.COORDINATOR)
-                error = result.error
-                if error is ErrorCode.none:
-                    error = await partition.committed(result.last_offset)
-                if error is not ErrorCode.none:
-                    return error
-                for record in decision.records:
-                    self._controller.replay(record)
-            for action in decision.actions:
-                self._perform(action)
-            return decision.response
+    async def _submit(self, decide: Callable[[Controller], Decision[R]]) -> R | ErrorCode:
+        """Make one change. An ErrorCode: it could not be written, or not in time."""
+        assert self._runtime is not None, "the metadata log has not been loaded"
+
+        def decide_and_publish(controller: Controller, now: Instant) -> Decision[R]:
+            decision = decide(controller)
+            return replace(decision, actions=(_Committed(decision.records), *decision.actions))
+
+        return await self._runtime.submit(decide_and_publish)
 
     def _perform(self, action: Any) -> None:
-        partitions, image = self._node.partitions, self.image
+        partitions = self._node.partitions
         match action:
+            case ImageLoaded(image):
+                self.image = image
+            case _Committed(committed):
+                for record in committed:
+                    self.image.replay(record)
             case TopicsCreated(names):
                 for name in names:
-                    partitions.open(image.topics[name], image.topic_configs(name))
+                    partitions.open(self.image.topics[name], self.image.topic_configs(name))
             case TopicsDeleted(topics):
                 for name, topic_id in topics:
                     partitions.delete(name, topic_id)
             case ConfigsChanged(names):
                 for name in names:
-                    partitions.reconfigure(image.topics[name], image.topic_configs(name))
+                    partitions.reconfigure(self.image.topics[name], self.image.topic_configs(name))
             case _:
                 raise AssertionError(f"unknown action {action!r}")
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self.submit(lambda now: self._controller.create_topics(topics, validate_only=validate_only))
+        return await self._submit(lambda controller: controller.create_topics(topics, validate_only=validate_only))
 
     async def delete_topics(self, topics: Sequence[tuple[str | None, UUID]]) -> list[TopicResult] | ErrorCode:
-        return await self.submit(lambda now: self._controller.delete_topics(topics))
+        return await self._submit(lambda controller: controller.delete_topics(topics))
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self.submit(lambda now: self._controller.create_partitions(topics, validate_only=validate_only))
+        return await self._submit(lambda controller: controller.create_partitions(topics, validate_only=validate_only))
 
     async def alter_topic_configs(
         self, changes: Sequence[tuple[str, Sequence[ConfigChange]]], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self.submit(lambda now: self._controller.alter_topic_configs(changes, validate_only=validate_only))
+        return await self._submit(
+            lambda controller: controller.alter_topic_configs(changes, validate_only=validate_only)
+        )
 
     async def replace_topic_configs(
         self, settings: Sequence[tuple[str, Mapping[str, str | None]]], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self.submit(
-            lambda now: self._controller.replace_topic_configs(settings, validate_only=validate_only)
+        return await self._submit(
+            lambda controller: controller.replace_topic_configs(settings, validate_only=validate_only)
         )
 
     async def ensure_topic(self, name: str) -> ErrorCode:
@@ -220,8 +222,8 @@ class ClusterMetadata:
 
     async def allocate_producer_ids(self) -> range | ErrorCode:
         """A block of producer ids that nobody else gets, also after a crash."""
-        return await self.submit(
-            lambda now: self._controller.allocate_producer_ids(BrokerId(self._node.config.node_id), self.broker_epoch)
+        return await self._submit(
+            lambda controller: controller.allocate_producer_ids(BrokerId(self._node.config.node_id), self.broker_epoch)
         )
 
 

@@ -89,6 +89,7 @@ class Node:
         self.server.stop()
         await self.transactions.stop()
         await self.groups.stop()
+        self.metadata.stop()
         await self.partitions.close()
 
     def new_uuid(self) -> UUID:

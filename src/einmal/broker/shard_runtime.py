@@ -25,7 +25,7 @@ from einmal.seams import Clock
 from einmal.shard.decision import Decision, Shard
 from einmal.types import ErrorCode, Instant, Offset, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
-from einmal.wire.errors import Malformed, WireError
+from einmal.wire.errors import WireError
 from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, encode_batch, iter_headers
 
 log = logging.getLogger(__name__)
@@ -327,8 +327,6 @@ class ShardRuntime(Generic[S]):
             return
         producer_id = producer.producer_id if header.is_transactional else None
         for record in records:
-            if record.key is None:
-                raise Malformed("a coordinator's record without a key")
             decoded = self._codec.decode(record.key, record.value, producer_id)
             if decoded is not None:
                 shard.replay(decoded)

@@ -87,6 +87,13 @@ class ControllerDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageLoaded:
+    """Action: this is what the whole log says."""
+
+    image: ClusterImage
+
+
+@dataclass(frozen=True, slots=True)
 class TopicsCreated:
     """Action: make the replicas of these topics."""
 
@@ -121,7 +128,7 @@ class Controller:
         raise AssertionError("no transaction writes to the metadata log")
 
     def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
-        return ()
+        return (Decision(response=None, actions=(ImageLoaded(self.image.copy()),)),)
 
     def next_deadline(self) -> int | None:
         return None

@@ -76,6 +76,18 @@ class ClusterImage:
     version: int = 0
     """Grows with every record: whoever caches something made of the image compares it."""
 
+    def copy(self) -> ClusterImage:
+        """An image of its own, of this moment."""
+        return ClusterImage(
+            dict(self.brokers),
+            dict(self.topics),
+            dict(self.topic_names),
+            dict(self.configs),
+            dict(self.features),
+            self.next_producer_id,
+            self.version,
+        )
+
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
 

@@ -53,9 +53,11 @@ def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
     )
 
 
-def decode(key: bytes, value: bytes | None, producer_id: ProducerId | None = None) -> TransactionRecord | None:
+def decode(key: bytes | None, value: bytes | None, producer_id: ProducerId | None = None) -> TransactionRecord | None:
     """The record; None for a key of a version that we do not know. Raises WireError."""
     assert producer_id is None, "the transaction log is not written in transactions"
+    if key is None:
+        raise Malformed("a record of the transaction log without a key")
     (version,) = _unpack(_INT16, key, 0)
     if version != _KEY_VERSION:
         return None
