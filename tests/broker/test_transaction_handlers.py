@@ -1,0 +1,318 @@
+"""The transaction APIs on the wire: versions, batched forms, precise errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from einmal.broker.handlers.describe_transactions import encode_state
+from einmal.transactions.states import TransactionState
+from einmal.transactions.transaction import Transaction
+from einmal.types import (
+    ErrorCode,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+from tests.broker.nodes import Client, batch, run, running_node
+
+FIND_COORDINATOR, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, MARKERS = 10, 22, 24, 25, 26, 27
+DESCRIBE, LIST = 65, 66
+ID = "orders"
+SMALL = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partitions": 3}
+
+
+class TransactionalClient:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def init(
+        self, id: str | None = ID, *, version: int = 5, **fields: Any
+    ) -> tuple[ErrorCode, ProducerIdAndEpoch]:
+        values = {
+            "transactional_id": id,
+            "transaction_timeout": 60_000,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            **fields,
+        }
+        answer = await self.client.call(INIT, version, values)
+        return answer.error_code, ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+
+    async def begin(self, id: str = ID) -> ProducerIdAndEpoch:
+        for _ in range(1_000):
+            error, who = await self.init(id)
+            if error is ErrorCode.none:
+                return who
+            assert error in (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress)
+            await asyncio.sleep(0.005)
+        raise AssertionError(error)
+
+    async def add(
+        self, who: ProducerIdAndEpoch, *partitions: int, topic: str = "t", version: int = 3
+    ) -> dict[int, ErrorCode]:
+        answer = await self.client.call(
+            ADD_PARTITIONS,
+            version,
+            {
+                "v3_and_below_transactional_id": ID,
+                "v3_and_below_producer_id": who.producer_id,
+                "v3_and_below_producer_epoch": who.producer_epoch,
+                "v3_and_below_topics": [{"name": topic, "partitions": partitions}],
+            },
+        )
+        (result,) = answer.results_by_topic_v3_and_below
+        return {each.partition_index: each.partition_error_code for each in result.results_by_partition}
+
+    async def end(
+        self, who: ProducerIdAndEpoch, committed: bool, *, version: int = 5
+    ) -> tuple[ErrorCode, ProducerIdAndEpoch]:
+        answer = await self.client.call(
+            END,
+            version,
+            {
+                "transactional_id": ID,
+                "producer_id": who.producer_id,
+                "producer_epoch": who.producer_epoch,
+                "committed": committed,
+            },
+        )
+        return answer.error_code, ProducerIdAndEpoch(
+            ProducerId(getattr(answer, "producer_id", -1)), ProducerEpoch(getattr(answer, "producer_epoch", -1))
+        )
+
+    async def listed(self, *states: str, version: int = 1, **filters: Any) -> dict[str, str]:
+        fields = {"state_filters": states, "producer_id_filters": (), "duration_filter": -1, **filters}
+        answer = await self.client.call(LIST, version, fields)
+        assert answer.error_code is ErrorCode.none
+        return {each.transactional_id: each.transaction_state for each in answer.transaction_states}
+
+
+@asynccontextmanager
+async def a_client(directory: Path) -> AsyncIterator[TransactionalClient]:
+    """Of a node with topic ``t`` of two partitions, and the coordinators' topics."""
+    async with running_node(directory, SMALL) as node, Client.connect(node) as client:
+        await client.create_topic("t", 2)
+        for key_type in (0, 1):
+            await client.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": key_type})
+        yield TransactionalClient(client)
+
+
+def test_an_idempotent_producer_needs_no_transactional_id_and_no_coordinator(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            plain = TransactionalClient(client)
+            given = [await plain.init(None, version=version, transaction_timeout=-1) for version in range(6)]
+            assert {error for error, _ in given} == {ErrorCode.none}
+            assert {who.producer_epoch for _, who in given} == {0}
+            assert len({who.producer_id for _, who in given}) == 6
+
+    run(scenario())
+
+
+def test_half_an_identity_is_an_invalid_request(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            assert (await client.init(producer_id=5))[0] is ErrorCode.invalid_request
+            assert (await client.init(producer_epoch=5))[0] is ErrorCode.invalid_request
+
+    run(scenario())
+
+
+def test_before_the_coordinators_topic_exists_nobody_is_the_coordinator(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            assert (await TransactionalClient(client).init())[0] is ErrorCode.not_coordinator
+
+    run(scenario())
+
+
+def test_old_versions_are_told_of_an_epoch_where_new_ones_are_told_of_a_fence(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            old = await client.begin()
+            await client.begin()
+            fenced, epoch = ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch
+            identity: dict[str, Any] = {"producer_id": old.producer_id, "producer_epoch": 9}
+            assert (await client.init(version=3, **identity))[0] is epoch
+            assert (await client.init(version=4, **identity))[0] is fenced
+            for version in range(4):
+                assert await client.add(old, 0, version=version) == {0: fenced if version >= 2 else epoch}
+            for version in range(6):
+                assert (await client.end(old, True, version=version))[0] is (fenced if version >= 2 else epoch)
+            for version in range(5):
+                answer = await client.client.call(
+                    ADD_OFFSETS,
+                    version,
+                    {
+                        "transactional_id": ID,
+                        "producer_id": old.producer_id,
+                        "producer_epoch": old.producer_epoch,
+                        "group_id": "g",
+                    },
+                )
+                assert answer.error_code is (fenced if version >= 2 else epoch)
+
+    run(scenario())
+
+
+def test_partitions_are_added_all_together_or_not_at_all(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            assert await client.add(who, 0, 7) == {
+                0: ErrorCode.operation_not_attempted,
+                7: ErrorCode.unknown_topic_or_partition,
+            }
+            assert await client.add(who, 0, topic="nowhere") == {0: ErrorCode.unknown_topic_or_partition}
+            assert await client.listed() == {ID: "Empty"}
+            assert await client.add(who, 0, 1) == {0: ErrorCode.none, 1: ErrorCode.none}
+            assert await client.listed() == {ID: "Ongoing"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_leader_verifies_or_adds_for_many_transactions_at_once(tmp_path: Path, version: int) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            assert await client.add(who, 0) == {0: ErrorCode.none}
+
+            def of(partition: int, *, verify_only: bool, epoch: int = who.producer_epoch) -> dict[str, Any]:
+                return {
+                    "transactional_id": ID,
+                    "producer_id": who.producer_id,
+                    "producer_epoch": epoch,
+                    "verify_only": verify_only,
+                    "topics": [{"name": "t", "partitions": [partition]}],
+                }
+
+            asked = [
+                of(0, verify_only=True),
+                of(1, verify_only=True),
+                of(1, verify_only=True, epoch=who.producer_epoch + 1),
+                of(1, verify_only=False),
+                of(1, verify_only=True),
+            ]
+            answer = await client.client.call(ADD_PARTITIONS, version, {"transactions": asked})
+            told = [
+                each.topic_results[0].results_by_partition[0].partition_error_code
+                for each in answer.results_by_transaction
+            ]
+            assert told == [
+                ErrorCode.none,
+                ErrorCode.transaction_abortable,
+                ErrorCode.producer_fenced,
+                ErrorCode.none,
+                ErrorCode.none,
+            ]
+
+    run(scenario())
+
+
+def test_a_tool_can_abort_a_hanging_transaction_with_a_marker_of_its_own(tmp_path: Path) -> None:
+    """KIP-664."""
+
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            await client.add(who, 0)
+            data = batch(b"x", producer=who, sequence=0, transactional=True)
+            assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
+            committed = await client.client.fetch("t", 0, isolation_level=1)
+            assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
+
+            async def abort(version: int, coordinator_epoch: int) -> list[ErrorCode]:
+                marker = {
+                    "producer_id": who.producer_id,
+                    "producer_epoch": who.producer_epoch,
+                    "transaction_result": False,
+                    "topics": [{"name": "t", "partition_indexes": [0]}, {"name": "gone", "partition_indexes": [0]}],
+                    "coordinator_epoch": coordinator_epoch,
+                    "transaction_version": 0,
+                }
+                answer = await client.client.call(MARKERS, version, {"markers": [marker]})
+                return [topic.partitions[0].error_code for topic in answer.markers[0].topics]
+
+            assert await abort(1, 5) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+            committed = await client.client.fetch("t", 0, isolation_level=1)
+            assert committed.last_stable_offset == committed.high_watermark == 2
+            assert (await abort(2, 4))[0] is ErrorCode.transaction_coordinator_fenced
+
+    run(scenario())
+
+
+def test_list_filters_by_state_producer_and_duration(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            idle = await client.begin("idle")
+            who = await client.begin()
+            await client.add(who, 0)
+            assert await client.listed(version=0) == {ID: "Ongoing", "idle": "Empty"}
+            assert await client.listed("Ongoing") == {ID: "Ongoing"}
+            assert await client.listed(producer_id_filters=[idle.producer_id]) == {"idle": "Empty"}
+            assert await client.listed("Ongoing", duration_filter=3_600_000) == {}
+            answer = await client.client.call(
+                LIST,
+                1,
+                {"state_filters": ["Ongoing", "Sleeping", "Dead"], "producer_id_filters": (), "duration_filter": -1},
+            )
+            assert answer.unknown_state_filters == ("Sleeping",)
+            assert await client.listed("Dead") == {}
+
+    run(scenario())
+
+
+def test_a_described_transaction_has_its_partitions_and_an_unknown_one_an_error(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            await client.add(who, 1, 0)
+            answer = await client.client.call(DESCRIBE, 0, {"transactional_ids": [ID]})
+            (state,) = answer.transaction_states
+            assert state.error_code is ErrorCode.none
+            assert state.transaction_state == "Ongoing"
+            assert (state.producer_id, state.producer_epoch) == who
+            assert [(topic.topic, topic.partitions) for topic in state.topics] == [("t", (0, 1))]
+            answer = await client.client.call(DESCRIBE, 0, {"transactional_ids": ["nobody", ""]})
+            errors = [each.error_code for each in answer.transaction_states]
+            assert errors == [ErrorCode.transactional_id_not_found, ErrorCode.invalid_request]
+
+    run(scenario())
+
+
+def test_a_transaction_that_has_not_begun_has_the_start_time_minus_one() -> None:
+    empty = Transaction(
+        transactional_id="x",
+        producer_id=ProducerId(7),
+        producer_epoch=ProducerEpoch(3),
+        timeout_ms=60_000,
+        state=TransactionState.EMPTY,
+        last_update_ms=5,
+    )
+    head = "0000027806" + b"Empty".hex()
+    assert encode_state("x", empty) == bytes.fromhex(head + "0000ea60" + "ff" * 8 + "000000000000000700030100")
+    open_one = Transaction(
+        transactional_id="x",
+        producer_id=ProducerId(7),
+        producer_epoch=ProducerEpoch(3),
+        timeout_ms=60_000,
+        state=TransactionState.ONGOING,
+        partitions=(TopicPartition("t", 1),),
+        last_update_ms=5,
+        start_ms=4,
+        client_version=TransactionVersion.TV_2,
+    )
+    head = "0000027808" + b"Ongoing".hex()
+    topics = "020274020000000100"
+    assert encode_state("x", open_one) == bytes.fromhex(
+        head + "0000ea60000000000000000400000000000000070003" + topics + "00"
+    )
