@@ -275,9 +275,12 @@ class RangeReader:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> AsyncIterator[RawBatch]:
+    async def read(
+        self, ranges: Mapping[TopicPartition, OffsetRange], *, with_markers: bool = False
+    ) -> AsyncIterator[RawBatch]:
         """The visible data batches of each range, in order per partition; a batch may reach over a range's ends.
 
+        ``with_markers``: every batch instead, markers and what they abort too, for who decides by himself.
         Ends must be reachable: at most the last stable offset under read_committed, else the high watermark. Raises
         OffsetOutOfRange, or RetriableError when a range makes no progress for default.api.timeout.ms.
         """
@@ -299,7 +302,7 @@ class RangeReader:
                     continue
                 for each, told in answer:
                     code = self._check(each, told.error_code) or code
-                    for batch in self._advance(each, told, positions, ranges[each]):
+                    for batch in self._advance(each, told, positions, ranges[each], with_markers=with_markers):
                         yield batch
             if positions != before:
                 retry = self._new_retry()
@@ -312,6 +315,8 @@ class RangeReader:
         told: FetchedPartition,
         positions: dict[TopicPartition, int],
         bounds: OffsetRange,
+        *,
+        with_markers: bool,
     ) -> list[RawBatch]:
         """What of one answer lies in the range; the position moves past it, and is dropped at the range's end."""
         batches = whole_batches(topic_partition, memoryview(told.records), check_crcs=self.settings.check_crcs)
@@ -323,7 +328,7 @@ class RangeReader:
         aborted = told.aborted_transactions if self.isolation else None
         return [
             batch
-            for batch in visible_batches(batches, aborted)
+            for batch in (batches if with_markers else visible_batches(batches, aborted))
             if batch.header.next_offset > position and batch.header.base_offset < bounds.end
         ]
 

@@ -104,9 +104,9 @@ class RangeReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Iterator[RawBatch]:
-        """The visible data batches of each range; a batch may reach over a range's ends."""
-        return self._thread.iterate(lambda reader: reader.read(ranges))
+    def read(self, ranges: Mapping[TopicPartition, OffsetRange], *, with_markers: bool = False) -> Iterator[RawBatch]:
+        """The visible data batches of each range, or all of them; a batch may reach over a range's ends."""
+        return self._thread.iterate(lambda reader: reader.read(ranges, with_markers=with_markers))
 
     def close(self) -> None:
         self._thread.close()
