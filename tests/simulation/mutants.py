@@ -12,6 +12,7 @@ import pytest
 
 from einmal.broker.marker_sender import MarkerSender
 from einmal.broker.shard_runtime import ShardRuntime
+from einmal.groups.offset_commits import OffsetCommits
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import ProducerEntry, ProducerStates
 from einmal.transactions import coordinator, fencing
@@ -81,4 +82,16 @@ def without_verification(patch: pytest.MonkeyPatch) -> None:
     check = ProducerStates.check
     patch.setattr(
         ProducerStates, "check", lambda self, header, origin, verification=None: check(self, header, origin, None)
+    )
+
+
+def without_generation_fencing(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was a member of the group once may commit its offsets in a transaction."""
+    refusal = OffsetCommits._refusal
+    patch.setattr(
+        OffsetCommits,
+        "_refusal",
+        lambda self, request, *, is_transactional: (
+            ErrorCode.none if is_transactional else refusal(self, request, is_transactional=is_transactional)
+        ),
     )

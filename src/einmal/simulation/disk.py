@@ -33,6 +33,11 @@ class DiskFaults:
     sync_error: float = 0.0
     full: float = 0.0
 
+    @property
+    def is_reliable(self) -> bool:
+        """Nothing fails; it may be slow."""
+        return not self.sync_error and not self.full
+
 
 RELIABLE: Final = DiskFaults()
 

@@ -49,7 +49,18 @@ class Nemesis:
             if not starting.done():
                 starting.cancel()
             self._world.crash_broker(self._world.profile.crash)
-        await self._world.start_broker()
+        await self._start_broker()
+
+    async def _start_broker(self) -> None:
+        """A disk that fails at the wrong moment keeps a broker from starting: then the machine starts again."""
+        while True:
+            try:
+                return await self._world.start_broker()
+            except OSError:
+                if self._world.profile.disk.is_reliable:
+                    raise
+                self._world.crash_broker(self._world.profile.crash)
+                await asyncio.sleep(self._source.uniform(0.1, 0.5))
 
     def _client(self) -> Client | None:
         running = [client for client in self._world.clients if not client.host.is_paused and not client.task.done()]

@@ -57,16 +57,22 @@ def profile_of(seed: int) -> Profile:
         late_max=source.choice((1.0, 5.0)),
         stall=0.002 * rough if may_be_late else 0.0,
     )
+    crash = source.choice((Crash.KILL, Crash.POWER)) if flush_each else Crash.KILL
+    is_sick = source.random() < 0.2
     disk = DiskFaults(
         sync_max=source.choice((0.002, 0.02)),
         slow_sync=source.choice((0.0, 0.01)),
+        # A process that starts again beside pages that were never written believes they were: only a machine that
+        # starts again knows better. So where syncs fail, every crash is one of the machine.
+        sync_error=0.003 if is_sick and crash is Crash.POWER else 0.0,
+        full=0.01 if is_sick else 0.0,
     )
     return Profile(
         seed=seed,
         workload=source.choice(WORKLOADS),
         transaction_version=version,
         flush_each=flush_each,
-        crash=source.choice((Crash.KILL, Crash.POWER)) if flush_each else Crash.KILL,
+        crash=crash,
         duration=source.uniform(6.0, 16.0),
         fault_pause=source.choice((0.7, 1.5, 4.0)),
         network=network,

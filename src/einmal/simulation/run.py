@@ -80,12 +80,16 @@ def _simulate(world: World, workload: Workload) -> Outcome:
 async def _schedule(world: World, workload: Workload) -> None:
     await world.start_broker()
     await _create_topics(world, workload.topics)
-    world.network.faults = world.profile.network
+    world.stir()
     for role in workload.roles:
         world.start_client(role)
     nemesis = Nemesis(world, random.Random(f"{world.profile.seed}/nemesis"))
     await nemesis.run(world.profile.duration)
     world.calm()
+    if world.profile.disk.sync_error:
+        # Logs that a failed sync has taken offline come back with the machine only.
+        world.crash_broker(world.profile.crash)
+        await world.start_broker()
     workload.stop()
     await _rest(world)
     await _finish(world, workload)

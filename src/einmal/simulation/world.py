@@ -17,7 +17,7 @@ from einmal.broker.config import BrokerConfig
 from einmal.broker.node import Node
 from einmal.checker.history import Anomaly
 from einmal.simulation.clock import skewed_clock
-from einmal.simulation.disk import SimulatedDisk
+from einmal.simulation.disk import RELIABLE, SimulatedDisk
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.network import QUIET, SimulatedNetwork
 from einmal.simulation.profile import Crash, Profile
@@ -46,7 +46,7 @@ class World:
         self.reports: list[Anomaly] = []
         self.loop = SimulatedLoop(self._uncaught)  # type: ignore[abstract]
         self.network = SimulatedNetwork(self.loop, self._source("network"), self.trace)
-        self.disk = SimulatedDisk(self.loop, self._source("disk"), self.trace, profile.disk)
+        self.disk = SimulatedDisk(self.loop, self._source("disk"), self.trace)
         self.broker_host: Host | None = None
         self.node: Node | None = None
         self.broker_clock = skewed_clock(self.loop, self._source("broker clock"))
@@ -147,9 +147,15 @@ class World:
             if not client.is_replaced:
                 self.start_client(client.role)
 
+    def stir(self) -> None:
+        """From now on network and disk are as the profile has them."""
+        self.network.faults = self.profile.network
+        self.disk.faults = self.profile.disk
+
     def calm(self) -> None:
         """No fault happens from now on."""
         self.network.faults = QUIET
+        self.disk.faults = RELIABLE
         self.network.heal()
         for client in self.clients:
             self.resume_client(client)
