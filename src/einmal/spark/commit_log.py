@@ -1,30 +1,33 @@
 """The compacted topic of commit records, as a pipeline's driver uses it.
 
-One partition holds all records of a pipeline; other pipelines' records, and their open transactions, lie between them.
+One partition holds all records of a pipeline; other pipelines' records, and their open transactions, lie between them,
+which hold the last stable offset back for up to their timeout: the death of one pipeline must not keep another down.
 Knows nothing of Spark.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from einmal.client import OffsetRange, PartitionWriter, RangeReader
+from einmal.client.fetched import RawBatch
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, decode
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.wire.control_batch import COMMIT, control_type
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch
 
 PARTITIONS: Final = 16
-"""A pipeline waits at its start for the open transactions of those that share its partition."""
+"""Few enough for a small cluster; pipelines that share one do not wait for each other."""
 TOPIC_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
 _POLL_S: Final = 0.05
 
 
 class StillOpen(Exception):
-    """Another transaction has kept the records behind it from being readable for too long."""
+    """The coordinator says that the transaction has ended, but its marker does not come."""
 
 
 class CommitLog:
@@ -42,26 +45,55 @@ class CommitLog:
             self._partition = TopicPartition(COMMIT_TOPIC, partition_for_key(self._id.encode(), count))
         return self._partition
 
-    def read(self, *, certain: bool, wait_s: float) -> CommitRecord | None:
-        """The last committed record.
-
-        ``certain``: everything below the present high watermark is decided first, which may have to wait for other
-        pipelines' transactions. Raises StillOpen after ``wait_s``, UnreadableCommitRecord.
-        """
-        start = self._cluster.earliest([self.partition])[self.partition]
-        if certain:
-            end = self._cluster.latest([self.partition], committed=False)[self.partition]
-            self._wait_for_stable(end, wait_s)
-        else:
-            end = self._cluster.latest([self.partition], committed=True)[self.partition]
-        bounds = OffsetRange(start, end)
+    def look(self) -> CommitRecord | None:
+        """The record that is visible now. The newest may not be, behind the open transaction of another pipeline."""
         found: CommitRecord | None = None
-        with RangeReader({**self._cluster.common, "isolation.level": "read_committed"}) as reader:
-            for batch in reader.read({self.partition: bounds}):
-                for record in batch.records(bounds):
-                    if record.key == self._id.encode():
-                        found = None if record.value is None else decode(record.key, record.value)
+        for batch in self._batches("read_committed", with_markers=False):
+            found = self._mine(batch, found)
         return found
+
+    def read(self, wait_s: float) -> CommitRecord | None:
+        """The last record that is committed, for certain: to be called after InitProducerId.
+
+        By then the predecessor's transactions have ended, and their markers are in the log. So everything up to the
+        high watermark is read, and every record of the pipeline is judged by its own producer's next marker: what
+        other pipelines hold open here need not be waited for. Raises StillOpen, UnreadableCommitRecord.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            found: CommitRecord | None = None
+            open_records: dict[int, CommitRecord | None] = {}
+            for batch in self._batches("read_uncommitted", with_markers=True):
+                producer_id = batch.header.producer_id
+                if batch.header.is_control:
+                    if producer_id in open_records:
+                        record = open_records.pop(producer_id)
+                        found = record if _is_commit(batch) else found
+                elif not batch.header.is_transactional:
+                    found = self._mine(batch, found)
+                elif self._has_mine(batch):
+                    open_records[producer_id] = self._mine(batch, None)
+            if not open_records:
+                return found
+            if time.monotonic() > deadline:
+                raise StillOpen(f"a commit record of {self._id!r} in {self.partition} is not decided after {wait_s} s")
+            time.sleep(_POLL_S)
+
+    def _batches(self, isolation: str, *, with_markers: bool) -> Iterator[RawBatch]:
+        end = self._cluster.latest([self.partition], committed=isolation == "read_committed")
+        bounds = OffsetRange(self._cluster.earliest([self.partition])[self.partition], end[self.partition])
+        with RangeReader({**self._cluster.common, "isolation.level": isolation}) as reader:
+            yield from reader.read({self.partition: bounds}, with_markers=with_markers)
+
+    def _has_mine(self, batch: RawBatch) -> bool:
+        return any(record.key == self._id.encode() for record in batch.records())
+
+    def _mine(self, batch: RawBatch, otherwise: CommitRecord | None) -> CommitRecord | None:
+        """The last record of this pipeline in the batch."""
+        for record in batch.records():
+            if record.key == self._id.encode():
+                otherwise = None if record.value is None else decode(record.key, record.value)
+        return otherwise
 
     def write(
         self, record: CommitRecord, identity: ProducerIdAndEpoch, transaction_version: TransactionVersion
@@ -78,11 +110,6 @@ class CommitLog:
             writer.append(self.partition, batch)
             writer.flush()
 
-    def _wait_for_stable(self, end: int, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
-        while self._cluster.latest([self.partition], committed=True)[self.partition] < end:
-            if time.monotonic() > deadline:
-                raise StillOpen(
-                    f"{self.partition} has been held below offset {end} by an open transaction for {wait_s:.0f} s"
-                )
-            time.sleep(_POLL_S)
+
+def _is_commit(batch: RawBatch) -> bool:
+    return any(control_type(record) == COMMIT for record in batch.records())

@@ -35,8 +35,8 @@ from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
 Listener = Callable[[events.Event], None]
 _SELF_CONTAINED: Final = frozenset({"einmal", "kafka"})
 """Sources whose offsets say all there is to know, so that a query can begin at them without the old checkpoint."""
-_SWEEP_S: Final = 30.0
-"""A coordinator looks for overdue transactions every ten seconds or so."""
+_MARKER_S: Final = 30.0
+"""How long the marker of a transaction that has ended may take to appear."""
 _IDENTITY_LOST: Final = frozenset({ErrorCode.invalid_producer_id_mapping})
 
 
@@ -142,7 +142,7 @@ class ExactlyOnce:
         try:
             match effect:
                 case protocol.ReadRecord(certain):
-                    return protocol.RecordRead(self._log.read(certain=certain, wait_s=self._wait_s()))
+                    return protocol.RecordRead(self._log.read(_MARKER_S) if certain else self._log.look())
                 case protocol.InitProducerId(previous):
                     return self._init_producer_id(previous)
                 case protocol.FinishSparkCommit(record):
@@ -161,7 +161,7 @@ class ExactlyOnce:
             raise PipelineRefused(str(error)) from error
         except StillOpen as error:
             self._cause = error
-            return protocol.Failed(f"{error}; find and end it, or wait for its transaction.timeout.ms")
+            return protocol.Failed(str(error))
         except UnknownOutcome as error:
             self._cause = error
             return protocol.Unclear(str(error))
@@ -305,10 +305,6 @@ class ExactlyOnce:
                 "restore the checkpoint, or give the pipeline another transactional.id",
             )
         self._setting.checkpoint.begin_at(end, empty_commit_file(state_format(self._setting.spark)))
-
-    def _wait_s(self) -> float:
-        """Every open transaction ends within its timeout; ours is the longest that the cluster allows."""
-        return self._timeouts[0] / 1000 + _SWEEP_S
 
     def _is_here(self, options: dict[str, str]) -> bool:
         """Whether a source reads from the cluster that is written to."""

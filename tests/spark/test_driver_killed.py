@@ -1,0 +1,183 @@
+"""Drivers killed with -9, at every point of the protocol where it matters, and started again: both brokers.
+
+One program runs a pipeline for each point, holds them all there, and is killed; each test restarts one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.spark import events
+from tests.spark.conftest import KINDS, NodeOf
+from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
+from tests.spark.topics import create, fill, numbers, records
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+RECORDS = 3 * BATCH
+_KILLED_S = 400.0
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the driver of a pipeline dies."""
+
+    event: str
+    batch_id: int
+    kind: str = "copy"
+    starting: str = "earliest"
+    guarantee: str = "exactly_once_v2"
+
+
+POINTS = {
+    "between-tasks": Point("PartitionWritten", 1),
+    "before-EndTxn": Point("BatchWritten", 1),
+    "after-EndTxn": Point("TransactionEnded", 1),
+    "first-batch-from-latest": Point("BatchWritten", 0, starting="latest"),
+    "state-before-EndTxn": Point("BatchWritten", 2, kind="random state"),
+    "state-after-EndTxn": Point("TransactionEnded", 2, kind="random state"),
+    "state-after-the-first-EndTxn": Point("TransactionEnded", 0, kind="random state"),
+    "at-least-once": Point("BatchWritten", 1, guarantee="at_least_once"),
+}
+
+Dead = Callable[[str, str], Pipeline]
+
+
+@pytest.fixture(scope="session")
+def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Iterator[Dead]:
+    """The pipeline of a broker and a point, whose driver has been killed there."""
+    directory = tmp_path_factory.mktemp("killed")
+    pipelines: dict[tuple[str, str], Pipeline] = {}
+    skipped: dict[str, str] = {}
+    for kind in KINDS:
+        try:
+            bootstrap = node_of(kind).bootstrap
+        except pytest.skip.Exception as reason:
+            skipped[kind] = str(reason)
+            continue
+        for name, point in POINTS.items():
+            pipeline = Pipeline(
+                bootstrap,
+                str(directory),
+                f"{kind}-{name}",
+                kind=point.kind,
+                starting=point.starting,
+                guarantee=point.guarantee,
+            )
+            create(bootstrap, pipeline.source_topic, pipeline.topic)
+            fill(bootstrap, pipeline.source_topic, range(RECORDS))
+            pipelines[kind, name] = pipeline
+    plan = directory / "plan.json"
+    plan.write_text(
+        json.dumps(
+            [
+                {"pipeline": asdict(pipeline), "event": POINTS[name].event, "batch_id": POINTS[name].batch_id}
+                for (_, name), pipeline in pipelines.items()
+            ]
+        )
+    )
+    _run_until_killed(plan)
+
+    def get(kind: str, name: str) -> Pipeline:
+        if kind in skipped:
+            pytest.skip(skipped[kind])
+        return pipelines[kind, name]
+
+    yield get
+
+
+def _run_until_killed(plan: Path) -> None:
+    log = plan.with_name("killed.log")
+    with log.open("w") as output:
+        command = [sys.executable, "-m", "tests.spark.programs.killed", str(plan)]
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=_REPOSITORY, start_new_session=True
+        )
+        try:
+            status = process.wait(_KILLED_S)
+        finally:
+            # The source's planners and Spark's Python workers outlive their JVM for a moment; not this.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert status == -signal.SIGKILL, log.read_text()[-4000:]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def restart(pipeline: Pipeline, spark: SparkSession) -> list[events.Event]:
+    """Run the pipeline until nothing is left; what its listener heard."""
+    heard: list[events.Event] = []
+    pipeline.writer(spark).listener(heard.append).start().awaitTermination()
+    return heard
+
+
+def written(heard: list[events.Event]) -> list[int]:
+    return [event.batch_id for event in heard if isinstance(event, events.BatchWritten)]
+
+
+def state_outputs(pipeline: Pipeline) -> list[tuple[str, str]]:
+    return [
+        ((record.key or b"").decode(), (record.value or b"").decode())
+        for _, record in records(pipeline.bootstrap, pipeline.topic)
+    ]
+
+
+@pytest.mark.parametrize("point", ["between-tasks", "before-EndTxn"])
+def test_a_batch_whose_driver_died_before_end_txn_is_aborted_and_written_again(
+    spark: SparkSession, dead: Dead, kind: str, point: str
+) -> None:
+    pipeline = dead(kind, point)
+    before = numbers(pipeline.bootstrap, pipeline.topic, committed=False)
+    assert before, "the batch that died had written something"
+    assert written(restart(pipeline, spark))[0] == 1
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(RECORDS))
+    assert len(numbers(pipeline.bootstrap, pipeline.topic, committed=False)) > RECORDS
+
+
+def test_a_batch_whose_driver_died_after_end_txn_is_already_in(spark: SparkSession, dead: Dead, kind: str) -> None:
+    pipeline = dead(kind, "after-EndTxn")
+    assert not (pipeline.checkpoint / "commits" / "1").exists()
+    heard = restart(pipeline, spark)
+    assert events.BatchAlreadyIn(1) in heard
+    assert 1 not in written(heard)
+    assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(RECORDS))
+
+
+def test_a_crash_in_batch_0_does_not_move_the_latest_offset(spark: SparkSession, dead: Dead, kind: str) -> None:
+    pipeline = dead(kind, "first-batch-from-latest")
+    fill(pipeline.bootstrap, pipeline.source_topic, range(RECORDS, RECORDS + 12))
+    restart(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(RECORDS, RECORDS + 12))
+
+
+@pytest.mark.parametrize("point", ["state-before-EndTxn", "state-after-EndTxn", "state-after-the-first-EndTxn"])
+def test_state_and_committed_output_never_disagree(spark: SparkSession, dead: Dead, kind: str, point: str) -> None:
+    pipeline = dead(kind, point)
+    heard = restart(pipeline, spark)
+    assert not any(isinstance(event, events.BatchAlreadyIn) for event in heard), "a committed batch never runs again"
+    outputs = state_outputs(pipeline)
+    assert breaks_in_state(outputs) == []
+    assert counted(outputs) == RECORDS
+
+
+def test_at_least_once_repeats_the_batch_whose_driver_died(spark: SparkSession, dead: Dead, kind: str) -> None:
+    pipeline = dead(kind, "at-least-once")
+    restart(pipeline, spark)
+    output = numbers(pipeline.bootstrap, pipeline.topic)
+    assert sorted(set(output)) == list(range(RECORDS))
+    assert len(output) >= RECORDS + BATCH
