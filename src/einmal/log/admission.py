@@ -11,11 +11,14 @@ from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.producer_state import Origin
 from einmal.log.segment import BatchPlace
 from einmal.types import ErrorCode, LeaderEpoch, Offset
+from einmal.wire.compression import Compression
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import (
+    CODEC_MASK,
     CONTROL,
     LENGTH_OVERHEAD,
     MAGIC,
+    TRANSACTIONAL,
     BatchHeader,
     decode_records,
     patch,
@@ -27,6 +30,7 @@ from einmal.wire.record_batch import (
 NONE: Final = ErrorCode.none
 """Looked up once: every append needs it."""
 _MAGIC_POSITION: Final = 16
+_NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | CODEC_MASK
 
 
 def validated_headers(batches: bytearray) -> list[BatchHeader]:
@@ -72,18 +76,34 @@ def _refusal_of_client(batches: bytearray, headers: list[BatchHeader], config: L
     header = headers[0]
     if len(batches) > config.max_message_bytes:
         return ErrorCode.message_too_large
-    if (
-        len(headers) != 1
-        or header.base_offset != 0
-        or header.attributes & CONTROL
-        or header.record_count != header.last_offset_delta + 1
-        or (header.producer_id >= 0 and header.base_sequence < 0)
-    ):
+    if len(headers) != 1 or header.base_offset != 0 or header.record_count != header.last_offset_delta + 1:
+        return ErrorCode.invalid_record
+    if header.attributes & _NOT_PLAIN:
+        error = _refusal_of_special(batches, header)
+        if error is not NONE:
+            return error
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return ErrorCode.invalid_record
     is_ahead = header.max_timestamp > wall_ms + config.message_timestamp_after_max_ms
     if is_ahead and config.timestamp_type != LOG_APPEND_TIME:
         return ErrorCode.invalid_timestamp
     return _refusal_of_compacted(batches, header) if config.is_compacted else NONE
+
+
+def _refusal_of_special(batches: bytearray, header: BatchHeader) -> ErrorCode:
+    """The refusal of control batches, unknown codecs, and counts that no record stands behind."""
+    if header.attributes & CONTROL or (header.attributes & TRANSACTIONAL and header.producer_id < 0):
+        return ErrorCode.invalid_record
+    codec = header.attributes & CODEC_MASK
+    if codec > Compression.ZSTD:
+        return ErrorCode.unsupported_compression_type
+    # The count becomes offsets. Where it is too good to be true, it is held against the records.
+    if codec and header.record_count > len(batches):
+        try:
+            decode_records(batches, 0, header)
+        except WireError:
+            return ErrorCode.corrupt_message
+    return NONE
 
 
 def _refusal_of_compacted(batches: bytearray, header: BatchHeader) -> ErrorCode:

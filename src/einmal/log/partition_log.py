@@ -49,11 +49,11 @@ from einmal.wire.record_batch import (
 )
 
 _FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
-_CHECKPOINT_BYTES: Final = 64 << 20
-_CHECKPOINT_BATCHES: Final = 20_000
+_CHECKPOINT_BYTES: Final = 32 << 20
+_CHECKPOINT_BATCHES: Final = 10_000
 """After so much a checkpoint is due: recovery of one partition then takes a fraction of a second."""
 _WARM_SEGMENTS: Final = 2
-"""Old segments whose indexes stay in memory after a read."""
+"""Old segments whose file stays open, and whose indexes stay in memory, after a read."""
 _ROLL_SNAPSHOTS: Final = 2
 """Snapshots taken at a roll that may wait in memory for the next checkpoint."""
 
@@ -352,7 +352,13 @@ class PartitionLog:
             return
         self._warm.append(segment)
         if len(self._warm) > _WARM_SEGMENTS:
-            self._warm.pop(0).forget_indexes()
+            self._cool(self._warm.pop(0))
+
+    def _cool(self, segment: Segment) -> None:
+        """Give back what an old segment holds besides its name; not while a flush may be using its file."""
+        segment.forget_indexes()
+        if not self._is_busy and not segment.is_dirty:
+            segment.close()
 
     def aborted_transactions(self, first: Offset, end: Offset) -> list[AbortedTransaction]:
         """The aborted transactions with records between ``first`` and before ``end``, by first offset.
@@ -586,7 +592,7 @@ class PartitionLog:
                 segments[known.base_offset].stored = known.stored
         for segment in self._segments[:-1]:
             if segment not in self._warm:
-                segment.forget_indexes()
+                self._cool(segment)
         self._stored_epochs = summary.leader_epochs
         self.mark_flushed(stored.end_offset)
         self._sweep_snapshots(stored.snapshots)

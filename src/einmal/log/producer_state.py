@@ -331,11 +331,12 @@ class ProducerStates:
             del batches[0]
         entry.last_timestamp = timestamp
         entry.last_seen_ms = now.monotonic_ms
-        if self._verifications:
-            self._verifications.pop(producer_id, None)
-        if header.attributes & TRANSACTIONAL and entry.current_txn_first_offset < 0:
-            entry.current_txn_first_offset = first_offset
-            self._open[first_offset] = producer_id
+        if header.attributes & TRANSACTIONAL:
+            if self._verifications:
+                self._verifications.pop(producer_id, None)
+            if entry.current_txn_first_offset < 0:
+                entry.current_txn_first_offset = first_offset
+                self._open[first_offset] = producer_id
 
     def replay_marker(
         self,
