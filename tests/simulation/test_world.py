@@ -379,3 +379,13 @@ def test_background_work_takes_virtual_time() -> None:
     loop, disk, host = _disk(1, DiskFaults(sync_min=3.0, sync_max=3.0))
     assert loop.run_until_complete(disk.view(host).in_background(lambda: "done")) == "done"
     assert loop.time() == 3.0
+
+
+def test_a_full_disk_writes_nothing() -> None:
+    _, disk, host = _disk(1, DiskFaults(full=1.0))
+    view = disk.view(host)
+    view.make_directory(_DATA)
+    file = view.open(_FILE, create=True)
+    with pytest.raises(OSError, match="no space"):
+        file.append(b"x")
+    assert file.size() == 0
