@@ -5,7 +5,6 @@ The simulated code is single-threaded and deterministic; only here, outside of i
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import multiprocessing
@@ -91,17 +90,11 @@ def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
         return
     # A fresh interpreter per process, on every platform: nothing of this one leaks into a schedule.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=_prepare, initargs=(workload,))
+    pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context)
     try:
         yield from pool.map(_one, [workload] * len(seeds), seeds, chunksize=max(1, min(8, len(seeds) // jobs)))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _prepare(workload: Workload) -> None:
-    _runner(workload)
-    # What is imported stays: the collection at the end of each schedule need not walk it.
-    gc.freeze()
 
 
 def _one(workload: Workload, seed: int) -> Result:

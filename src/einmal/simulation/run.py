@@ -132,6 +132,8 @@ def _undisturbed() -> Iterator[None]:
     level = logging.root.manager.disable
     hook = sys.unraisablehook
     gc.disable()
+    # What was there before cannot refer to this world: collecting it need not look there.
+    gc.freeze()
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -139,6 +141,7 @@ def _undisturbed() -> Iterator[None]:
         # The coroutines of dead hosts are collected now; what their ``finally`` blocks try comes to nothing.
         sys.unraisablehook = _ignore
         gc.collect()
+        gc.unfreeze()
         sys.unraisablehook = hook
         logging.disable(level)
         if was_enabled:
