@@ -10,8 +10,9 @@ inside it. So the answer to "is batch N in?" is a record that is visible if and 
 What keeps it right:
 
 1. The record is compared before anything is fenced: a copied transactional.id must not stop the pipeline that owns it.
-2. It is read again after InitProducerId, up to the high watermark and not before the last stable offset has reached
-   it: until then the predecessor's last batch may be committed, or may not.
+2. It is read again after InitProducerId, up to the high watermark, and every record of ours is judged by its own
+   transaction's marker: until then the predecessor's last batch may be committed, or may not. (The last stable offset
+   would do too, but other pipelines' open transactions in the same partition hold it back.)
 3. Every transaction has an epoch of its own. TV2 gives one with each EndTxn. Before, InitProducerId must bump it: a
    late produce of the previous transaction would be accepted into this one otherwise, and this one's first batches,
    with sequences that the broker has seen before, would be acknowledged without being written.
@@ -44,8 +45,8 @@ WRITE_ATTEMPTS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the pipeline's commit record. ``certain``: take the high watermark, wait until the last stable offset has
-    reached it, read to it. Otherwise: what is committed now. Answer: RecordRead."""
+    """Read the pipeline's commit record. ``certain``: up to the high watermark, each record by its own transaction's
+    marker. Otherwise: what a ``read_committed`` reader gets now. Answer: RecordRead."""
 
     certain: bool
 

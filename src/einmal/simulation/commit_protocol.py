@@ -155,12 +155,10 @@ class Driver:
 
     def _read_record(self, certain: bool) -> Generator[None, None, CommitRecord | None]:
         kafka = self._world.kafka
-        if certain:
-            high_watermark = kafka.high_watermark(_RECORDS)
-            while kafka.last_stable_offset(_RECORDS) < high_watermark:
-                yield
+        while certain and kafka.has_undecided(_RECORDS):
+            yield
         yield
-        records = kafka.committed(_RECORDS)
+        records = kafka.decided_values(_RECORDS) if certain else kafka.committed(_RECORDS)
         return records[-1] if records else None
 
     def _init_producer_id(self, previous: ProducerIdAndEpoch | None) -> Generator[None, None, protocol.Event]:

@@ -208,3 +208,14 @@ class KafkaModel:
         """Our values, as a read_committed reader gets them now."""
         entries = self.log(partition).entries[: self.last_stable_offset(partition)]
         return [e.value for e in entries if e.producer_id == OURS and self.decided.get(e.transaction)]
+
+    def has_undecided(self, partition: str) -> bool:
+        """Whether a record of ours lies there whose transaction's marker does not."""
+        entries = self.log(partition).entries
+        return any(e.producer_id == OURS and not self.visible.get((partition, e.transaction)) for e in entries)
+
+    def decided_values(self, partition: str) -> list[Any]:
+        """Our committed values up to the high watermark, each judged by its own transaction's marker."""
+        return [
+            e.value for e in self.log(partition).entries if e.producer_id == OURS and self.decided.get(e.transaction)
+        ]
