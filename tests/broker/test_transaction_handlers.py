@@ -21,6 +21,8 @@ from einmal.types import (
     TopicPartition,
     TransactionVersion,
 )
+from einmal.wire import produce
+from einmal.wire.messages import response_body_position
 from tests.broker.nodes import Client, batch, run, running_node
 
 FIND_COORDINATOR, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, MARKERS = 10, 22, 24, 25, 26, 27
@@ -214,6 +216,26 @@ def test_a_leader_verifies_or_adds_for_many_transactions_at_once(tmp_path: Path,
                 ErrorCode.none,
                 ErrorCode.none,
             ]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_batches_behind_one_that_is_being_verified_keep_their_order(tmp_path: Path, version: int) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            if version == 11:
+                await client.add(who, 0)
+            for sequence in range(5):
+                data = batch(str(sequence).encode(), producer=who, sequence=sequence, transactional=True)
+                request = produce.ProduceRequest(ID, -1, 10_000, [("t", [(0, data)])])
+                client.client.send(0, version, b"".join(produce.encode_produce_request(version, request)))
+            for offset in range(5):
+                answer = await client.client.receive()
+                position = response_body_position(0, version, answer)
+                produced = produce.decode_produce_response(version, answer, position).topics[0][1][0]
+                assert (produced.error_code, produced.base_offset) == (ErrorCode.none, offset)
 
     run(scenario())
 
