@@ -603,7 +603,9 @@ def test_an_open_transaction_is_found_and_its_partition_can_be_freed(bootstrap: 
         admin.abort_transaction(partition, holder.producer_id, holder.producer_epoch)
         assert admin.list_offsets({partition: LATEST}, isolation=IsolationLevel.READ_COMMITTED)[partition].offset == 2
         producer.abort_transaction()
-        idle = admin.describe_transactions([transactional_id])[transactional_id]
+        deadline = time.monotonic() + PATIENCE_S
+        while (idle := admin.describe_transactions([transactional_id])[transactional_id]).state == "PrepareAbort":
+            assert time.monotonic() < deadline
         assert idle.state in ("Empty", "CompleteAbort")
         with pytest.raises(RequestRefused, match="TRANSACTIONAL_ID_NOT_FOUND"):
             admin.describe_transactions([name("never")])
@@ -687,6 +689,8 @@ def test_a_writer_of_a_former_epoch_is_refused(bootstrap: str, name: NameFactory
             writer.flush()
             following = driver.end_txn(identity, committed=False)
             following = following or driver.init_producer_id(identity)
+            # Until its marker is written the partition still takes the old epoch.
+            settle(bootstrap, partition)
             writer.append(partition, batch_of(identity, 1, [b"zombie"]))
             with pytest.raises(AbortableError) as caught:
                 writer.flush()
