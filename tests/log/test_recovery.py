@@ -229,20 +229,21 @@ def test_duplicates_are_still_found_when_every_derived_file_is_gone() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_whole_window_of_five_is_known_after_a_restart(clean: bool) -> None:
+@pytest.mark.parametrize("count", range(30, 45))
+def test_the_whole_window_of_five_is_known_after_a_restart(clean: bool, count: int) -> None:
     machine = Machine()
     log = open_log(machine.process())
-    for number in range(33):
+    for number in range(count):
         append(log, batch(of=producer(5), sequence=number, value=bytes(100)))
+        if number == count - 3 and log.checkpoint_due:
+            checkpoint = log.begin_checkpoint()
+            checkpoint.store()
+            log.finish_checkpoint(checkpoint)
     log.close(clean=clean)
     log = open_log(machine.process())
-    assert [append(log, batch(of=producer(5), sequence=number)).base_offset for number in range(28, 33)] == [
-        28,
-        29,
-        30,
-        31,
-        32,
-    ]
+    window = range(count - 5, count)
+    assert [append(log, batch(of=producer(5), sequence=number)).base_offset for number in window] == list(window)
+    assert append(log, batch(of=producer(5), sequence=count)).base_offset == count
 
 
 def test_files_of_no_segment_are_swept_up() -> None:

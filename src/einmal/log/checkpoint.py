@@ -76,13 +76,13 @@ class Checkpoint:
 
     disk: Disk
     directory: PurePosixPath
-    unsynced_folders: tuple[PurePosixPath, ...]
     unflushed: tuple[Segment, ...]
     index_writes: tuple[IndexWrite, ...]
     files: tuple[tuple[PurePosixPath, bytes], ...]
     """Small derived files to be written anew: snapshots, leader epochs."""
     summary: Summary
     snapshots: tuple[Offset, ...]
+    sync_names: Callable[[], None]
     failed: Callable[[], None]
     """Called when ``store`` fails."""
 
@@ -102,8 +102,7 @@ class Checkpoint:
     def _store(self) -> None:
         for segment in self.unflushed:
             segment.sync()
-        for folder in self.unsynced_folders:
-            self.disk.sync_directory(folder)
+        self.sync_names()
         for path, position, data in self.index_writes:
             write_from(self.disk, path, position, data)
         for path, data in self.files:

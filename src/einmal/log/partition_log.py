@@ -109,7 +109,9 @@ class PartitionLog:
         self._unstored_bytes = self._active.end_offset - self._flushed_offset
         self._unstored_batches = 0
         self._has_changed = not recovered.matches_checkpoint and self.size() > 0
-        self._unsynced_folders = [directory, directory.parent]
+        # Names count up where they change and are noted where they are synced, perhaps in another thread.
+        self._names = 1
+        self._synced_names = 1 if recovered.matches_checkpoint else 0
         self._start_moved = False
         self._is_busy = False
         self._is_offline = False
@@ -297,8 +299,7 @@ class PartitionLog:
         base = self.log_end_offset
         segment = Segment.create(self._disk, self._directory, base, self.config.index_interval_bytes)
         self._has_changed = True
-        if self._directory not in self._unsynced_folders:
-            self._unsynced_folders.append(self._directory)
+        self._names += 1
         self._roll_snapshots[base] = self.producers.encode_snapshot()
         if len(self._roll_snapshots) > _ROLL_SNAPSHOTS:
             del self._roll_snapshots[next(iter(self._roll_snapshots))]
@@ -388,7 +389,7 @@ class PartitionLog:
         return self.offset_for_timestamp(latest) if latest >= 0 else None
 
     def _search(self, segment: Segment, start: Offset, timestamp: int) -> TimestampOffset | None:
-        for position, header in segment.walk(segment.position_of(start)):
+        for position, header in segment.headers_from(segment.position_of(start)):
             if header.max_timestamp < timestamp:
                 continue
             data = segment.read(header.base_offset, header.size, segment.end_offset, True)
@@ -521,9 +522,16 @@ class PartitionLog:
     def _flush_now(self) -> None:
         for segment in [segment for segment in self._segments if segment.is_dirty]:
             segment.sync()
-        folders, self._unsynced_folders = self._unsynced_folders, []
-        for folder in folders:
-            self._disk.sync_directory(folder)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        names = self._names
+        if self._synced_names != names:
+            if not self._synced_names:
+                # The folder may be new itself.
+                self._disk.sync_directory(self._directory.parent)
+            self._disk.sync_directory(self._directory)
+            self._synced_names = names
 
     def _guarded(self, work: Callable[[], object]) -> None:
         if self._is_offline:
@@ -564,17 +572,16 @@ class PartitionLog:
             files.append((self._directory / leader_epochs.FILE_NAME, epochs))
         self._unstored_bytes = self._unstored_batches = 0
         self._has_changed = self._start_moved = False
-        folders, self._unsynced_folders = self._unsynced_folders, []
         self._roll_snapshots.clear()
         return Checkpoint(
             disk=self._disk,
             directory=self._directory,
-            unsynced_folders=tuple(folders),
             unflushed=tuple(segment for segment in self._segments if segment.is_dirty),
             index_writes=tuple(writes),
             files=tuple(files),
             summary=checkpoint.Summary(self._log_start_offset, tuple(summaries), Stored.of(epochs)),
             snapshots=tuple(snapshots),
+            sync_names=self._sync_names,
             failed=self._go_offline,
         )
 

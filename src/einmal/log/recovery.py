@@ -11,7 +11,7 @@ State derived from batches is replayed from a snapshot, or from the start where 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
@@ -264,17 +264,17 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
 
 
 def _fill_windows(recovered: Recovered, snapshot_offset: Offset) -> None:
-    """Give the windows back what a snapshot leaves out, from the batches shortly before it."""
-    bases = [segment.base_offset for segment in recovered.segments]
-    number = bisect_right(bases, snapshot_offset - 1) - 1
-    if number < 0 or not len(recovered.producers):
+    """Give the windows back what a snapshot leaves out, from the batches shortly before it, newest first."""
+    if not len(recovered.producers):
         return
-    segment = recovered.segments[number]
-    end = segment.position_of(snapshot_offset)
-    first = segment.offset_index.floor_before(end, _LOOK_BACK_ENTRIES)
-    for header in reversed(segment.headers_between(first, end)):
-        if header.producer_id >= 0:
-            recovered.producers.refill_window(header)
+    number = bisect_left([segment.base_offset for segment in recovered.segments], snapshot_offset)
+    # The segment before counts too: the snapshot may have been taken soon after a roll.
+    for segment in reversed(recovered.segments[max(0, number - 2) : number]):
+        end = segment.position_of(snapshot_offset)
+        first = segment.offset_index.floor_before(end, _LOOK_BACK_ENTRIES)
+        for header in reversed(segment.headers_between(first, end)):
+            if header.producer_id >= 0:
+                recovered.producers.refill_window(header)
 
 
 def _replay(recovered: Recovered, start: Offset, now: Instant) -> None:
@@ -282,7 +282,7 @@ def _replay(recovered: Recovered, start: Offset, now: Instant) -> None:
         if segment.end_offset <= start:
             continue
         since = recovered.aborted_from.get(segment.base_offset, segment.base_offset)
-        for position, header in segment.walk(segment.position_of(start)):
+        for position, header in segment.headers_from(segment.position_of(start)):
             recovered.epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id < 0:
                 continue

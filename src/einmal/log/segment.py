@@ -8,7 +8,7 @@ Knows no producer and no high watermark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple, TypeVar
 
@@ -321,9 +321,19 @@ class Segment:
         # Forgetting one costs a second look later, nothing else.
         self._verified = sorted(apart)[-_VERIFIED_RANGES:]
 
-    def walk(self, position: int = 0) -> list[tuple[int, BatchHeader]]:
+    def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of all batches from ``position``, where one begins. Raises LogCorruption."""
-        return self._corruption_named(lambda: list(walk(self.file, position, self.size)))
+        return self._headers(position, self.size)
+
+    def headers_between(self, start: int, end: int) -> list[BatchHeader]:
+        """The headers of the batches between two positions where batches begin. Raises LogCorruption."""
+        return [header for _, header in self._headers(start, end)]
+
+    def _headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            yield from walk(self.file, start, end)
+        except WireError as error:
+            raise LogCorruption(f"{self.path(LOG)}: {error}") from error
 
     # --- indexes ---------------------------------------------------------------------------------------------
 
@@ -381,7 +391,7 @@ class Segment:
         self._bytes_since_entry = 0
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self.stored = StoredIndexes(aborted=self.stored.aborted)
-        batches = [place_of(header) for _, header in self.walk()]
+        batches = [place_of(header) for _, header in self.headers_from(0)]
         self.size = 0
         if batches:
             self._include(0, batches)
@@ -426,9 +436,6 @@ class Segment:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
         self.stored = StoredIndexes()
-
-    def headers_between(self, start: int, end: int) -> list[BatchHeader]:
-        return self._corruption_named(lambda: [header for _, header in walk(self.file, start, end)])
 
     def cut(self, size: int) -> None:
         """Make the file ``size`` bytes long, where a batch ends. Raises OSError."""
