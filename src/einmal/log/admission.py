@@ -33,7 +33,7 @@ _MAGIC_POSITION: Final = 16
 _NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | CODEC_MASK
 
 
-def validated_headers(batches: bytearray) -> list[BatchHeader]:
+def validated_headers(batches: bytearray | memoryview) -> list[BatchHeader]:
     """The headers of whole, valid batches that fill the buffer. Raises WireError."""
     headers = []
     position, size = 0, len(batches)
@@ -46,14 +46,14 @@ def validated_headers(batches: bytearray) -> list[BatchHeader]:
             return headers
 
 
-def error_of_invalid(batches: bytearray) -> ErrorCode:
+def error_of_invalid(batches: bytearray | memoryview) -> ErrorCode:
     """The answer to bytes that are not valid batches."""
     is_other_magic = len(batches) > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC
     return ErrorCode.invalid_record if is_other_magic else ErrorCode.corrupt_message
 
 
 def refusal(
-    batches: bytearray,
+    batches: bytearray | memoryview,
     headers: list[BatchHeader],
     origin: Origin,
     config: LogConfig,
@@ -62,17 +62,11 @@ def refusal(
 ) -> ErrorCode:
     """The error that refuses valid batches; ``none`` when they may be appended."""
     if origin is Origin.REPLICATION:
-        for header in headers:
-            if header.base_offset < log_end_offset:
-                return ErrorCode.offset_out_of_range
-            log_end_offset = header.next_offset
-        return NONE
+        return _refusal_of_replica(headers, log_end_offset)
     if len(batches) > config.segment_bytes:
         return ErrorCode.record_list_too_large
-    return _refusal_of_client(batches, headers, config, wall_ms) if origin is Origin.CLIENT else NONE
-
-
-def _refusal_of_client(batches: bytearray, headers: list[BatchHeader], config: LogConfig, wall_ms: int) -> ErrorCode:
+    if origin is Origin.COORDINATOR:
+        return NONE
     header = headers[0]
     if len(batches) > config.max_message_bytes:
         return ErrorCode.message_too_large
@@ -90,7 +84,15 @@ def _refusal_of_client(batches: bytearray, headers: list[BatchHeader], config: L
     return _refusal_of_compacted(batches, header) if config.is_compacted else NONE
 
 
-def _refusal_of_special(batches: bytearray, header: BatchHeader) -> ErrorCode:
+def _refusal_of_replica(headers: list[BatchHeader], log_end_offset: Offset) -> ErrorCode:
+    for header in headers:
+        if header.base_offset < log_end_offset:
+            return ErrorCode.offset_out_of_range
+        log_end_offset = header.next_offset
+    return NONE
+
+
+def _refusal_of_special(batches: bytearray | memoryview, header: BatchHeader) -> ErrorCode:
     """The refusal of control batches, unknown codecs, and counts that no record stands behind."""
     if header.attributes & CONTROL or (header.attributes & TRANSACTIONAL and header.producer_id < 0):
         return ErrorCode.invalid_record
@@ -106,7 +108,7 @@ def _refusal_of_special(batches: bytearray, header: BatchHeader) -> ErrorCode:
     return NONE
 
 
-def _refusal_of_compacted(batches: bytearray, header: BatchHeader) -> ErrorCode:
+def _refusal_of_compacted(batches: bytearray | memoryview, header: BatchHeader) -> ErrorCode:
     try:
         records = decode_records(batches, 0, header)
     except WireError:
@@ -115,7 +117,7 @@ def _refusal_of_compacted(batches: bytearray, header: BatchHeader) -> ErrorCode:
 
 
 def place(
-    batches: bytearray,
+    batches: bytearray | memoryview,
     headers: list[BatchHeader],
     next_offset: Offset,
     leader_epoch: LeaderEpoch,

@@ -193,7 +193,7 @@ class PartitionLog:
 
     def append(
         self,
-        batches: bytearray,
+        batches: bytearray | memoryview,
         *,
         leader_epoch: LeaderEpoch,
         now: Instant,
@@ -245,7 +245,12 @@ class PartitionLog:
         return self._write(batches, validated_headers(batches), leader_epoch, now, Origin.COORDINATOR)
 
     def _write(
-        self, batches: bytearray, headers: list[BatchHeader], leader_epoch: LeaderEpoch, now: Instant, origin: Origin
+        self,
+        batches: bytearray | memoryview,
+        headers: list[BatchHeader],
+        leader_epoch: LeaderEpoch,
+        now: Instant,
+        origin: Origin,
     ) -> AppendResult:
         self._now = now
         append_time = -1
@@ -269,7 +274,9 @@ class PartitionLog:
         self._replay(batches, headers, places, now)
         return AppendResult(NONE, places[0].base_offset, places[-1].last_offset, append_time, self._log_start_offset)
 
-    def _replay(self, batches: bytearray, headers: list[BatchHeader], places: list[BatchPlace], now: Instant) -> None:
+    def _replay(
+        self, batches: bytearray | memoryview, headers: list[BatchHeader], places: list[BatchPlace], now: Instant
+    ) -> None:
         """Let epochs and producer state follow what was written."""
         position = 0
         for header, (size, base_offset, last_offset, timestamp, epoch) in zip(headers, places, strict=True):
