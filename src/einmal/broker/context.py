@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from einmal.wire.messages import RequestHeader
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Body: TypeAlias = Mapping[str, Any] | Buffer | Sequence[Buffer] | None
+Body: TypeAlias = Mapping[str, Any] | bytes | Sequence[Buffer] | None
 """Fields, an encoded body, an encoded body in parts, or no answer."""
 
 

@@ -91,7 +91,7 @@ class Partition:
 
     def append(
         self,
-        batches: bytearray,
+        batches: bytearray | memoryview,
         now: Instant,
         origin: Origin = Origin.CLIENT,
         verification: VerificationGuard | None = None,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-from einmal.broker.context import Body, Buffer, Handler, Parked, RequestContext, Versions
+from einmal.broker.context import Body, Buffer, Handler, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -109,12 +109,15 @@ Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of any request but Produce, whose records stay bytes: what is unpacked takes ten times the room."""
-_LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
+_PREFIX: Final = struct.Struct(">ii")
+"""Length and correlation id."""
+_FLEXIBLE_PREFIX: Final = struct.Struct(">iib")
+"""The same and no tagged fields."""
 
 
 class _Route(NamedTuple):
-    module: Handler
-    decode: Callable[[int, bytes, int], Any] | None
+    handle: Callable[[RequestContext, Any], HandlerResult]
+    decode: Callable[[int, bytearray, int], Any] | None
     versions: Versions
 
 
@@ -135,7 +138,7 @@ class Router:
         """By API key, in the order of ``HANDLERS``."""
         return [(key, route.versions) for key, route in self._routes.items()]
 
-    def dispatch(self, frame: bytes, client_address: str) -> Parts | Deferred:
+    def dispatch(self, frame: bytearray, client_address: str) -> Parts | Deferred:
         """Start one request. Raises WireError: the connection that sent it is to be closed."""
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         route = self._routes[header.api_key]
@@ -144,10 +147,10 @@ class Router:
         if len(frame) > _UNPACKED_BYTES_MAX and header.api_key != produce.API_KEY:
             raise Malformed(f"request of {len(frame)} bytes to api key {header.api_key}")
         if route.decode is None:
-            request = decode_request(header.api_key, header.api_version, frame, position)
+            request = decode_request(header.api_key, header.api_version, bytes(frame), position)
         else:
             request = route.decode(header.api_version, frame, position)
-        result = route.module.handle(RequestContext(self._node, header, client_address), request)
+        result = route.handle(RequestContext(self._node, header, client_address), request)
         if isinstance(result, Parked):
             return Deferred(header, result, None)
         if inspect.iscoroutine(result):
@@ -156,19 +159,21 @@ class Router:
 
     def encode(self, header: RequestHeader, body: Body) -> Parts:
         """The answer frame of a handler's result."""
-        if body is None:
-            return []
         parts: Parts
-        if isinstance(body, Mapping):
-            parts = [encode_response(header.api_key, header.api_version, body)]
-        elif isinstance(body, Sequence) and not isinstance(body, bytes | bytearray | memoryview):
-            parts = list(body)
+        if isinstance(body, bytes):
+            size, parts = len(body), [body]
+        elif body is None:
+            return []
+        elif isinstance(body, Mapping):
+            encoded = encode_response(header.api_key, header.api_version, body)
+            size, parts = len(encoded), [encoded]
         else:
-            parts = [body]
-        has_tags = header.api_key != api_versions.API_KEY and self._is_flexible(header.api_key, header.api_version)
-        size = 4 + has_tags + sum(map(len, parts))
-        prefix = _LENGTH_AND_CORRELATION.pack(size, header.correlation_id)
-        return [prefix + b"\x00" if has_tags else prefix, *parts]
+            parts = list(body)
+            size = sum(map(len, parts))
+        api_key, version, correlation_id, _client_id = header
+        if version >= self._routes[api_key].versions.flexible and api_key != api_versions.API_KEY:
+            return [_FLEXIBLE_PREFIX.pack(size + 5, correlation_id, 0), *parts]
+        return [_PREFIX.pack(size + 4, correlation_id), *parts]
 
     def _is_flexible(self, api_key: int, version: int) -> bool:
         route = self._routes.get(api_key)
@@ -188,4 +193,4 @@ class Router:
 
 def _route(module: ModuleType) -> _Route:
     handler = cast(Handler, module)
-    return _Route(handler, getattr(module, "decode", None), handler.VERSIONS)
+    return _Route(handler.handle, getattr(module, "decode", None), handler.VERSIONS)

@@ -17,7 +17,7 @@ from einmal.broker.context import Body
 from einmal.broker.router import Deferred, Parts, Router
 from einmal.seams import Clock
 from einmal.wire.errors import WireError
-from einmal.wire.frames import FrameSplitter
+from einmal.wire.frames import FrameReceiver
 
 if TYPE_CHECKING:
     from einmal.broker.config import BrokerConfig
@@ -28,6 +28,7 @@ TURN_BYTES: Final = 256 * 1024
 """After so many request bytes other connections get their turn."""
 PARKED_MAX: Final = 256
 """Requests of one connection whose answers wait; librdkafka and the Java client have far fewer in flight."""
+_SCRATCH_BYTES: Final = 256 * 1024
 WRITE_BUFFER_HIGH: Final = 8 * 1024 * 1024
 """Above this many unsent bytes no further request of the connection is started."""
 
@@ -40,6 +41,8 @@ class Server:
         self.config = config
         self.clock = clock
         self.connections: dict[int, Connection] = {}
+        self.scratch = bytearray(_SCRATCH_BYTES)
+        """Where every connection's next bytes go: the loops that we run on read and report in one step."""
         self.is_serving = False
         self._next_id = 0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -51,10 +54,11 @@ class Server:
         for connection in list(self.connections.values()):
             connection.resume()
 
-    def connection(self) -> Connection:
+    def connection(self) -> asyncio.Protocol:
         """The protocol of a connection that is being accepted."""
         self._next_id += 1
-        return Connection(self, self._next_id)
+        # It has both: ``data_received``, and the methods by which a real loop reads right into the frames.
+        return cast(asyncio.Protocol, Connection(self, self._next_id))
 
     def stop(self) -> None:
         """Close every connection; what they have parked is dropped."""
@@ -72,13 +76,13 @@ class Server:
         self._idle_timer = asyncio.get_running_loop().call_later(limit / 2000, self._watch_idle)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, connection_id: int) -> None:
         self._server = server
         self._id = connection_id
         self._loop = asyncio.get_running_loop()
-        self._splitter = FrameSplitter(server.config.socket_request_max_bytes)
-        self._frames: deque[bytes] = deque()
+        self._receiver = FrameReceiver(server.config.socket_request_max_bytes, server.scratch)
+        self._frames: deque[bytearray] = deque()
         self._answers: deque[_Answer] = deque()
         self._running: asyncio.Task[Body] | None = None
         self._is_scheduled = False
@@ -101,16 +105,28 @@ class Connection(asyncio.Protocol):
         self._server.connections[self._id] = self
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
             return
         try:
-            self._frames.extend(self._splitter.feed(data))
+            self._frames.extend(self._receiver.received(nbytes))
         except WireError as error:
             self._refuse(error)
             return
         if not self._is_scheduled:
             self._run()
+
+    def data_received(self, data: bytes) -> None:
+        """For networks that bring bytes of their own."""
+        rest = memoryview(data)
+        while rest and not self._is_closed:
+            room = self._receiver.buffer()[: len(rest)]
+            room[:] = rest[: len(room)]
+            rest = rest[len(room) :]
+            self.buffer_updated(len(room))
 
     def pause_writing(self) -> None:
         self._can_write = False
@@ -144,6 +160,7 @@ class Connection(asyncio.Protocol):
     def _run(self) -> None:
         """Start requests until there are none, one must end first, a limit is met, or it is another's turn."""
         self._is_scheduled = False
+        self.last_active_ms = self._server.clock.now().monotonic_ms
         budget = TURN_BYTES
         while self._frames and self._may_start():
             if budget <= 0:
@@ -174,8 +191,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _start(self, frame: bytes) -> None:
-        self.last_active_ms = self._server.clock.now().monotonic_ms
+    def _start(self, frame: bytearray) -> None:
         try:
             result = self._server.router.dispatch(frame, self._address)
         except WireError as error:

@@ -17,6 +17,7 @@ from einmal.wire.errors import UnknownVersion
 from einmal.wire.primitives import (
     INT32,
     NO_TAGS,
+    Frame,
     Topic,
     encode_length,
     encode_string,
@@ -157,7 +158,7 @@ def _check_version(version: int) -> None:
 
 
 @refuse_broken_input
-def decode_fetch_request(version: int, frame: bytes, position: int) -> FetchRequest:
+def decode_fetch_request(version: int, frame: Frame, position: int) -> FetchRequest:
     """The body at ``position``. Raises Truncated, Malformed or UnknownVersion."""
     _check_version(version)
     flexible = version >= _FLEXIBLE
@@ -198,7 +199,7 @@ def decode_fetch_request(version: int, frame: bytes, position: int) -> FetchRequ
     )
 
 
-def _read_topics(version: int, frame: bytes, position: int) -> tuple[list[tuple[Topic, list[FetchPartition]]], int]:
+def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[Topic, list[FetchPartition]]], int]:
     flexible = version >= _FLEXIBLE
     fields, leader_epoch_at, offset_at, fetched_epoch_at, log_start_at, max_bytes_at = _LAYOUT_OF[version]
     unpack_from, size = fields.unpack_from, fields.size
@@ -229,7 +230,7 @@ def _read_topics(version: int, frame: bytes, position: int) -> tuple[list[tuple[
     return topics, position
 
 
-def _read_forgotten(version: int, frame: bytes, position: int) -> tuple[list[tuple[Topic, list[int]]], int]:
+def _read_forgotten(version: int, frame: Frame, position: int) -> tuple[list[tuple[Topic, list[int]]], int]:
     flexible = version >= _FLEXIBLE
     topic_count, position = read_length(frame, position, flexible)
     forgotten = []
@@ -347,7 +348,7 @@ def _encode_divergence(partition: FetchedPartition) -> bytes:
 
 
 @refuse_broken_input
-def decode_fetch_response(version: int, frame: bytes, position: int) -> FetchResponse:
+def decode_fetch_response(version: int, frame: Frame, position: int) -> FetchResponse:
     """The body at ``position``; records are slices of the frame. Raises Truncated, Malformed or UnknownVersion."""
     _check_version(version)
     flexible = version >= _FLEXIBLE
@@ -380,7 +381,7 @@ def decode_fetch_response(version: int, frame: bytes, position: int) -> FetchRes
     return FetchResponse(topics, error_of(code), session_id, throttle_time_ms, endpoints)
 
 
-def _read_fetched(version: int, view: memoryview, frame: bytes, position: int) -> tuple[FetchedPartition, int]:
+def _read_fetched(version: int, view: memoryview, frame: Frame, position: int) -> tuple[FetchedPartition, int]:
     flexible = version >= _FLEXIBLE
     log_start = preferred = -1
     if version >= _LOG_START:
@@ -420,7 +421,7 @@ def _read_fetched(version: int, view: memoryview, frame: bytes, position: int) -
     )
 
 
-def _read_aborted(frame: bytes, position: int, flexible: bool) -> tuple[list[AbortedTransaction] | None, int]:
+def _read_aborted(frame: Frame, position: int, flexible: bool) -> tuple[list[AbortedTransaction] | None, int]:
     count, position = read_length(frame, position, flexible)
     if count < 0:
         return None, position

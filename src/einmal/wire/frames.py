@@ -15,6 +15,17 @@ _LENGTH: Final = struct.Struct(">i")
 Part = bytes | bytearray | memoryview
 
 
+_FIRST_ROOM: Final = 64 * 1024
+_GROWTH: Final = 8
+"""A frame's memory is at most so many times what has come of it."""
+
+
+def _refusal(length: int, max_size: int) -> Malformed | TooLarge:
+    if length < 0:
+        return Malformed(f"frame of {length} bytes")
+    return TooLarge(f"frame of {length} bytes, the limit is {max_size}")
+
+
 def frame(*parts: Part) -> bytes:
     """The parts as one frame, its length in front."""
     return b"".join((_LENGTH.pack(sum(map(len, parts))), *parts))
@@ -56,7 +67,7 @@ class FrameSplitter:
         while size - position >= 4:
             (length,) = _LENGTH.unpack_from(data, position)
             if not 0 <= length <= self._max_size:
-                raise self._refusal(length)
+                raise _refusal(length, self._max_size)
             end = position + 4 + length
             if end > size:
                 self._wanted = 4 + length
@@ -70,7 +81,73 @@ class FrameSplitter:
             self._buffered = size - position
         return frames
 
-    def _refusal(self, length: int) -> Malformed | TooLarge:
-        if length < 0:
-            return Malformed(f"frame of {length} bytes")
-        return TooLarge(f"frame of {length} bytes, the limit is {self._max_size}")
+
+class FrameReceiver:
+    """Cuts a stream into frames that may be written to, with one copy of small frames and none of large ones.
+
+    For a reader that asks where to put the next bytes (``asyncio.BufferedProtocol``): a frame of which a part has come
+    is received right into its own memory. ``scratch`` may be shared by receivers of which none is between ``buffer``
+    and ``received`` at the same time.
+    """
+
+    __slots__ = ("_filled", "_frame", "_head", "_max_size", "_scratch", "_size")
+
+    def __init__(self, max_size: int, scratch: bytearray) -> None:
+        self._max_size = max_size
+        self._scratch = scratch
+        self._head = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._size = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go."""
+        frame = self._frame
+        if frame is None:
+            head = self._head
+            self._scratch[: len(head)] = head
+            return memoryview(self._scratch)[len(head) :]
+        if self._filled == len(frame):
+            # Room is made for what has been sent, not for what has been promised.
+            frame.extend(bytes(min(self._size, _GROWTH * len(frame)) - len(frame)))
+        return memoryview(frame)[self._filled :]
+
+    def received(self, count: int) -> list[bytearray]:
+        """The frames, without their lengths, that ``count`` more bytes complete.
+
+        Raises Malformed for a negative length and TooLarge for one over the limit; the connection is lost then.
+        """
+        frame = self._frame
+        if frame is None:
+            return self._cut(len(self._head) + count)
+        self._filled += count
+        if self._filled < self._size:
+            return []
+        self._frame = None
+        return [frame]
+
+    def _cut(self, size: int) -> list[bytearray]:
+        scratch = self._scratch
+        frames: list[bytearray] = []
+        position = 0
+        self._head = b""
+        while size - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(scratch, position)
+            if not 0 <= length <= self._max_size:
+                raise _refusal(length, self._max_size)
+            position += _LENGTH.size
+            end = position + length
+            if end > size:
+                self._begin(length, position, size)
+                return frames
+            frames.append(scratch[position:end])
+            position = end
+        self._head = bytes(scratch[position:size])
+        return frames
+
+    def _begin(self, length: int, start: int, end: int) -> None:
+        """Keep the first part of a frame where the rest of it will come."""
+        self._filled = end - start
+        self._size = length
+        self._frame = bytearray(min(length, max(_FIRST_ROOM, self._filled)))
+        self._frame[: self._filled] = memoryview(self._scratch)[start:end]

@@ -29,6 +29,7 @@ from einmal.wire.request_reader import request_reader
 from einmal.wire.schemas import unwrap
 
 Fields = Mapping[str, Any]
+Frame = bytes | bytearray
 _HEADER: Final = struct.Struct(">hhih")
 _NO_TAGS: Final = b"\x00"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,7 +68,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 def decode_request_header(
-    frame: bytes, *, flexible: Callable[[int, int], bool] = is_flexible
+    frame: Frame, *, flexible: Callable[[int, int], bool] = is_flexible
 ) -> tuple[RequestHeader, int]:
     """The header of a request frame (without its length) and the position of the body.
 
@@ -92,7 +93,7 @@ def decode_request_header(
     return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
-def skip_tagged_fields(frame: bytes, position: int) -> int:
+def skip_tagged_fields(frame: Frame, position: int) -> int:
     """The position after a tagged-field section. Raises Truncated or Malformed."""
     count, position = read_uvarint(frame, position)
     for _ in range(count):
@@ -104,7 +105,7 @@ def skip_tagged_fields(frame: bytes, position: int) -> int:
     return position
 
 
-def read_uvarint(frame: bytes, position: int) -> tuple[int, int]:
+def read_uvarint(frame: Frame, position: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes and the position after it. Raises Truncated or Malformed."""
     value = shift = 0
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +17,8 @@ from kio.schema.errors import ErrorCode
 from einmal.wire.errors import Malformed, Truncated
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Frame = bytes | bytearray
 Topic = str | UUID
 """A topic's name, or its id where the version has ids."""
 
@@ -30,13 +32,13 @@ _TAGS_MAX: Final = 1024
 """No message has nearly as many: an attacker's list of them would take a hundred times the room of its bytes."""
 
 
-def refuse_broken_input(decode: Callable[[int, bytes, int], T]) -> Callable[[int, bytes, int], T]:
+def refuse_broken_input(decode: Callable[P, T]) -> Callable[P, T]:
     """Make Truncated or Malformed of what reading past the end, or reading nonsense, raises in a decoder."""
 
     @wraps(decode)
-    def guarded(version: int, frame: bytes, position: int) -> T:
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return decode(version, frame, position)
+            return decode(*args, **kwargs)
         except (struct.error, IndexError) as error:
             raise Truncated(decode.__name__) from error
         except UnicodeDecodeError as error:
@@ -62,7 +64,7 @@ def encode_uvarint(value: int) -> bytes:
     return _SHORT[value] if value < len(_SHORT) else _encode_uvarint(value)
 
 
-def read_uvarint(frame: bytes, position: int) -> tuple[int, int]:
+def read_uvarint(frame: Frame, position: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes."""
     byte = frame[position]
     if byte < 0x80:
@@ -80,7 +82,7 @@ def read_uvarint(frame: bytes, position: int) -> tuple[int, int]:
             raise Malformed("varint longer than five bytes")
 
 
-def read_length(frame: bytes, position: int, flexible: bool) -> tuple[int, int]:
+def read_length(frame: Frame, position: int, flexible: bool) -> tuple[int, int]:
     """The length of an array: -1 for null."""
     if flexible:
         length, position = read_uvarint(frame, position)
@@ -95,7 +97,7 @@ def encode_length(length: int, flexible: bool) -> bytes:
     return encode_uvarint(length + 1) if flexible else INT32.pack(length)
 
 
-def read_nullable_string(frame: bytes, position: int, flexible: bool) -> tuple[str | None, int]:
+def read_nullable_string(frame: Frame, position: int, flexible: bool) -> tuple[str | None, int]:
     if flexible:
         length, position = read_uvarint(frame, position)
         length -= 1
@@ -110,7 +112,7 @@ def read_nullable_string(frame: bytes, position: int, flexible: bool) -> tuple[s
     return frame[position:end].decode(), end
 
 
-def read_string(frame: bytes, position: int, flexible: bool) -> tuple[str, int]:
+def read_string(frame: Frame, position: int, flexible: bool) -> tuple[str, int]:
     value, position = read_nullable_string(frame, position, flexible)
     if value is None:
         raise Malformed("null where a string must be")
@@ -129,7 +131,7 @@ def encode_string(value: str, flexible: bool) -> bytes:
     return (encode_uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
 
 
-def read_records(frame: memoryview, raw: bytes, position: int, flexible: bool) -> tuple[memoryview | None, int]:
+def read_records(frame: memoryview, raw: Frame, position: int, flexible: bool) -> tuple[memoryview | None, int]:
     """A slice of the frame without a copy; None for null. ``raw`` is the frame's bytes."""
     length, position = read_length(raw, position, flexible)
     if length < 0:
@@ -140,13 +142,13 @@ def read_records(frame: memoryview, raw: bytes, position: int, flexible: bool) -
     return frame[position:end], end
 
 
-def read_topic(frame: bytes, position: int, flexible: bool, has_ids: bool) -> tuple[Topic, int]:
+def read_topic(frame: Frame, position: int, flexible: bool, has_ids: bool) -> tuple[Topic, int]:
     if not has_ids:
         return read_string(frame, position, flexible)
     end = position + _UUID_SIZE
     if end > len(frame):
         raise Truncated("topic id")
-    return _uuid(frame[position:end]), end
+    return _uuid(bytes(frame[position:end])), end
 
 
 def encode_topic(topic: Topic, flexible: bool) -> bytes:
@@ -158,14 +160,14 @@ def _uuid(value: bytes) -> UUID:
     return UUID(bytes=value)
 
 
-def skip_tags(frame: bytes, position: int) -> int:
+def skip_tags(frame: Frame, position: int) -> int:
     """The position after a section of tagged fields."""
     if not frame[position]:
         return position + 1
     return read_tags(frame, position)[1]
 
 
-def read_tags(frame: bytes, position: int) -> tuple[list[tuple[int, int]], int]:
+def read_tags(frame: Frame, position: int) -> tuple[list[tuple[int, int]], int]:
     """(tag, where its value starts) of each tagged field, and the position after the section."""
     if not frame[position]:
         return [], position + 1

@@ -16,6 +16,7 @@ from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.primitives import (
     INT32,
     NO_TAGS,
+    Frame,
     Topic,
     encode_length,
     encode_nullable_string,
@@ -97,7 +98,7 @@ def _check_version(version: int) -> None:
 
 
 @refuse_broken_input
-def decode_produce_request(version: int, frame: bytes, position: int) -> ProduceRequest:
+def decode_produce_request(version: int, frame: Frame, position: int) -> ProduceRequest:
     """The body at ``position``; records are slices of the frame. Raises Truncated, Malformed or UnknownVersion."""
     _check_version(version)
     flexible = version >= _FLEXIBLE
@@ -191,7 +192,7 @@ def encode_leader(leader: LeaderIdAndEpoch) -> bytes:
     return _LEADER.pack(*leader) + NO_TAGS
 
 
-def read_leader(frame: bytes, position: int) -> LeaderIdAndEpoch:
+def read_leader(frame: Frame, position: int) -> LeaderIdAndEpoch:
     """The value of a CurrentLeader field."""
     return LeaderIdAndEpoch._make(_LEADER.unpack_from(frame, position))
 
@@ -205,7 +206,7 @@ def encode_node_endpoints(endpoints: Sequence[NodeEndpoint]) -> bytes:
     return b"".join(parts)
 
 
-def read_node_endpoints(frame: bytes, position: int) -> list[NodeEndpoint]:
+def read_node_endpoints(frame: Frame, position: int) -> list[NodeEndpoint]:
     """The value of a NodeEndpoints field."""
     count, position = read_length(frame, position, True)
     endpoints = []
@@ -220,7 +221,7 @@ def read_node_endpoints(frame: bytes, position: int) -> list[NodeEndpoint]:
 
 
 @refuse_broken_input
-def decode_produce_response(version: int, frame: bytes, position: int) -> ProduceResponse:
+def decode_produce_response(version: int, frame: Frame, position: int) -> ProduceResponse:
     """The body at ``position``. Raises Truncated, Malformed or UnknownVersion."""
     _check_version(version)
     flexible = version >= _FLEXIBLE
@@ -246,7 +247,7 @@ def decode_produce_response(version: int, frame: bytes, position: int) -> Produc
     return ProduceResponse(topics, throttle_time_ms, endpoints)
 
 
-def _read_partition(version: int, frame: bytes, position: int) -> tuple[ProducedPartition, int]:
+def _read_partition(version: int, frame: Frame, position: int) -> tuple[ProducedPartition, int]:
     flexible = version >= _FLEXIBLE
     if version < _LOG_START:
         index, code, base_offset, append_time = _PARTITION.unpack_from(frame, position)

@@ -2,8 +2,8 @@
 
 kio's own reader believes the length of an array and reserves room for it: one frame of thirty bytes can abort the
 process. This one believes nothing: every element is read before there is room for it, null stands only where the schema
-has null, and a tagged field that the schema does not know is skipped, as KIP-482 wants. One reader per schema, made when
-first used.
+has null, and a tagged field that the schema does not know is skipped, as KIP-482 wants. One reader per schema, made
+when first used.
 """
 
 from __future__ import annotations

@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.partitions import Partition
-from einmal.log.partition_log import AppendResult
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
-from einmal.types import NO_OFFSET, ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import (
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
+    Records,
     decode_produce_request,
     encode_produce_response,
 )
@@ -34,6 +34,7 @@ from einmal.wire.record_batch import HEADER_SIZE, TRANSACTIONAL, read_header
 API_KEY: Final = 0
 VERSIONS: Final = Versions(3, 13, flexible=9)
 _ALL_REPLICAS: Final = -1
+_NONE: Final = ErrorCode.none
 _IMPLICIT_ADD: Final = 12
 """From this version on a transactional write adds its partition to the transaction (TV2)."""
 _ATTRIBUTES_LOW_BYTE: Final = 22
@@ -46,16 +47,20 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     if request.acks not in (0, 1, _ALL_REPLICAS):
         return _Answer(context, request).refuse_all(ErrorCode.invalid_required_acks)
     answer = _Answer(context, request)
-    if any(
-        records is not None and len(records) >= HEADER_SIZE and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL
-        for _topic, partitions in request.topics
-        for _partition, records in partitions
-    ):
+    if _is_transactional(request):
         to_verify = answer.to_verify()
         if to_verify:
             return answer.verify_and_append(to_verify)
     answer.append({})
     return answer.result()
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    for _topic, partitions in request.topics:
+        for _index, records in partitions:
+            if records is not None and len(records) >= HEADER_SIZE and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL:
+                return True
+    return False
 
 
 class _Unverified(NamedTuple):
@@ -138,7 +143,7 @@ class _Answer:
             results: list[ProducedPartition] = []
             for index, records in partitions:
                 partition = self._partition(topic, index)
-                if not isinstance(partition, Partition):
+                if isinstance(partition, ErrorCode):
                     results.append(ProducedPartition(index, partition))
                     continue
                 verdict = verdicts.get(partition.topic_partition) if verdicts else None
@@ -150,14 +155,12 @@ class _Answer:
                     results.append(ProducedPartition(index, ErrorCode.not_enough_replicas))
                 else:
                     guard = CONTINUES if verdict is None else verdict
-                    appended = partition.append(bytearray(records), now, verification=guard)
-                    self._note(len(self._topics), len(results), partition, appended)
-                    results.append(_produced(index, appended))
+                    appended = partition.append(_writable(records), now, verification=guard)
+                    error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate = appended
+                    if error is _NONE and not partition.is_committed(last_offset):
+                        self._waiting.append(_Waiting(len(self._topics), len(results), partition, last_offset))
+                    results.append(ProducedPartition(index, error, base_offset, append_time, log_start_offset))
             self._topics.append((topic, results))
-
-    def _note(self, topic_index: int, partition_index: int, partition: Partition, appended: AppendResult) -> None:
-        if appended.error is ErrorCode.none and not partition.is_committed(appended.last_offset):
-            self._waiting.append(_Waiting(topic_index, partition_index, partition, appended.last_offset))
 
     def _partition(self, topic: Topic, index: int) -> Partition | ErrorCode:
         if isinstance(topic, str):
@@ -225,9 +228,8 @@ class _Answer:
         return encode_produce_response(self._version, ProduceResponse(self._topics))
 
 
-def _produced(index: int, appended: AppendResult) -> ProducedPartition:
-    if appended.error is not ErrorCode.none:
-        return ProducedPartition(index, appended.error, NO_OFFSET, -1, appended.log_start_offset)
-    return ProducedPartition(
-        index, appended.error, appended.base_offset, appended.log_append_time, appended.log_start_offset
-    )
+def _writable(records: Records) -> bytearray | memoryview:
+    """The log writes offsets into what it appends. The frame is ours: nothing is copied unless it is read-only."""
+    if isinstance(records, memoryview) and not records.readonly:
+        return records
+    return bytearray(records)
