@@ -430,6 +430,24 @@ def test_a_producer_whose_data_is_gone_may_go_on(machine: Machine) -> None:
     assert append(log, batch(of=P, sequence=1)).error is ErrorCode.none
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_retry_is_recognised_after_a_restart_although_its_data_is_gone(machine: Machine, clean: bool) -> None:
+    log = open_log(machine.process())
+    for _ in range(40):
+        append(log, batch(value=bytes(50)))
+    append(log, batch(of=P, sequence=5))
+    log.config = replace(SMALL, retention_ms=1000)
+    log.retain(at(5000))
+    assert log.size() == 0
+    checkpoint = log.begin_checkpoint()
+    checkpoint.store()
+    log.finish_checkpoint(checkpoint)
+    log.close(clean=clean)
+    log = open_log(machine.process())
+    again = append(log, batch(of=P, sequence=5))
+    assert again.is_duplicate and again.base_offset == 40
+
+
 def test_deleted_records_stay_deleted_after_a_restart(machine: Machine) -> None:
     log = filled(machine)
     log.delete_records_before(Offset(5))
@@ -620,3 +638,5 @@ def test_the_topic_id_is_kept_in_the_folder(machine: Machine) -> None:
     disk.write_file(FOLDER / "partition.metadata", b"garbage")
     with pytest.raises(LogCorruption):
         open_log(disk)
+    PartitionLog.open(disk, FOLDER, TOPIC_PARTITION, SMALL, NOW, topic_id=topic_id).close()
+    assert open_log(machine.process()).topic_id == topic_id

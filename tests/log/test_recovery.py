@@ -381,9 +381,10 @@ def test_a_crash_at_any_change_of_the_disk_leaves_a_log_that_opens(what: str, po
         disk = DyingDisk(machine.process(), 10**6)
         log = open_log(disk)  # type: ignore[arg-type]
         fill_more(log)
-        log.flush()
         whole = batches_of(log)
         target = whole[25][0]
+        if what != "truncate":
+            log.flush()
         disk.left = changes
         has_died = False
         try:
@@ -407,6 +408,7 @@ def test_a_crash_at_any_change_of_the_disk_leaves_a_log_that_opens(what: str, po
             assert found == whole[: len(found)]
             assert len(found) >= 25
             assert has_died or len(found) == 25
+            assert log.flushed_offset <= log.log_end_offset
         else:
             assert found == whole[-len(found) :]
         assert append(log, batch(of=producer(77), sequence=0)).error is ErrorCode.none

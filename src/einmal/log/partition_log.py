@@ -133,8 +133,9 @@ class PartitionLog:
         disk.make_directory(directory)
         path = directory / partition_metadata.FILE_NAME
         if topic_id is not None:
-            if not disk.exists(path):
-                checkpoint.write_from(disk, path, 0, partition_metadata.encode(topic_id))
+            metadata = partition_metadata.encode(topic_id)
+            if not disk.exists(path) or disk.read_file(path) != metadata:
+                checkpoint.write_from(disk, path, 0, metadata)
         elif disk.exists(path):
             try:
                 topic_id = partition_metadata.decode(disk.read_file(path))
@@ -478,6 +479,7 @@ class PartitionLog:
 
     def _truncate(self, offset: Offset) -> None:
         kept = max(1, bisect_right(self._bases, offset))
+        self._flush_now()
         # First a checkpoint that knows nothing of what goes, so that after a crash in between it contradicts nothing.
         before = tuple(segment.summary(segment.stored) for segment in self._segments[: kept - 1])
         summary = checkpoint.Summary(self._log_start_offset, before, self._stored_epochs)

@@ -247,7 +247,7 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
     is_loaded = False
     for offset in reversed(recovered.snapshots):
         is_usable = offset <= end
-        if is_usable and not is_loaded and start < offset <= replay_from:
+        if is_usable and not is_loaded and start <= offset <= replay_from:
             try:
                 data = disk.read_file(directory / file_name(offset, SNAPSHOT))
                 recovered.producers = ProducerStates.decode_snapshot(data, now, config.producer_id_expiration_ms)
