@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Iterator
 from dataclasses import replace
@@ -597,6 +598,33 @@ def test_with_flush_each_a_reopened_log_is_flushed(machine: Machine) -> None:
     assert log.flushed_offset == log.log_end_offset
     machine.cut_power()
     assert open_log(machine.process()).log_end_offset == log.log_end_offset
+
+
+def test_appends_rolls_and_retention_go_on_while_another_thread_flushes(tmp_path: Path) -> None:
+    disk = OsDisk()
+    log = open_log(disk, tmp_path / "t-0", replace(SMALL, retention_bytes=6000))
+
+    async def main() -> None:
+        for number in range(150):
+            end = log.log_end_offset
+            checkpoint = log.begin_checkpoint() if number % 5 == 0 else None
+            work = asyncio.ensure_future(disk.in_background(checkpoint.store if checkpoint else log.flush))
+            while not work.done():
+                append(log, batch(of=P, sequence=log.log_end_offset, value=bytes(100)))
+                log.retain(NOW)
+                await asyncio.sleep(0)
+            await work
+            log.mark_flushed(end)
+            if checkpoint:
+                log.finish_checkpoint(checkpoint)
+
+    asyncio.run(main())
+    assert not log.is_offline and log.log_start_offset > 0
+    expected, last = batches_of(log), log.log_end_offset - 1
+    log.close(clean=False)
+    log = open_log(disk, tmp_path / "t-0")
+    assert batches_of(log) == expected
+    assert append(log, batch(of=P, sequence=last, value=bytes(100))).is_duplicate
 
 
 def test_a_checkpoint_is_due_after_a_roll_and_not_after_itself(machine: Machine) -> None:
