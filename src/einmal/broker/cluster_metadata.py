@@ -77,8 +77,8 @@ class ClusterMetadata:
         self._runtime = ShardRuntime(
             partition, self._new_controller, records, clock=self._node.clock, perform=self._perform
         )
-        self._runtime.start()
-        if not await self._runtime.loaded():
+        await self._runtime.load()
+        if not self._runtime.is_loaded:
             raise LogCorruption(f"{METADATA_PARTITION} cannot be replayed")
 
     def stop(self) -> None:

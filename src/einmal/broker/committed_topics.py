@@ -1,7 +1,7 @@
 """The topics of a request about offsets, as they were asked for: by name or by id.
 
 Turns them into partitions that exist, and a shard's answer about those back into the shape of the request. Shared by
-the handlers of OffsetCommit and TxnOffsetCommit. Knows no group.
+the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete. Knows no group.
 """
 
 from __future__ import annotations
@@ -25,20 +25,31 @@ class _Topic(NamedTuple):
 
 
 class CommittedTopics:
-    """``offsets``: what is asked of partitions that the cluster knows."""
-
     def __init__(self, node: Node, topics: tuple[Any, ...]) -> None:
         self._topics = [_reference(node, topic) for topic in topics]
-        self.offsets: dict[TopicPartition, OffsetToCommit] = {}
+        self._known: dict[TopicPartition, Any] = {}
         for topic, asked in zip(self._topics, topics, strict=True):
             known = None if topic.name is None else node.metadata.image.topics.get(topic.name)
             for partition in asked.partitions:
                 if known is not None and 0 <= partition.partition_index < len(known.partitions):
-                    self.offsets[TopicPartition(known.name, partition.partition_index)] = OffsetToCommit(
-                        partition.committed_offset,
-                        getattr(partition, "committed_leader_epoch", NO_LEADER_EPOCH),
-                        partition.committed_metadata,
-                    )
+                    self._known[TopicPartition(known.name, partition.partition_index)] = partition
+
+    @property
+    def known(self) -> tuple[TopicPartition, ...]:
+        """The partitions that exist."""
+        return tuple(self._known)
+
+    @property
+    def offsets(self) -> dict[TopicPartition, OffsetToCommit]:
+        """What is to be committed, of a request that commits, for the partitions that exist."""
+        return {
+            topic_partition: OffsetToCommit(
+                partition.committed_offset,
+                getattr(partition, "committed_leader_epoch", NO_LEADER_EPOCH),
+                partition.committed_metadata,
+            )
+            for topic_partition, partition in self._known.items()
+        }
 
     def answer(self, response: Response | ErrorCode) -> dict[str, Any]:
         """The answer in the shape of the request; an ErrorCode is the error of every partition that exists."""
@@ -48,7 +59,7 @@ class CommittedTopics:
             partitions = []
             for index in topic.partitions:
                 partition = TopicPartition(topic.name or "", index)
-                error = errors(partition) if partition in self.offsets else topic.unknown
+                error = errors(partition) if partition in self._known else topic.unknown
                 partitions.append({"partition_index": index, "error_code": error})
             topics.append({**topic.reference, "partitions": partitions})
         return {"topics": topics}

@@ -95,9 +95,6 @@ class BrokerConfig:
     transactional_id_expiration_ms: int = _setting(
         604_800_000, "An idle transactional id is forgotten after so long.", low=1
     )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting(
-        10_000, "How often transactions that ran out of time are looked for.", low=1
-    )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting(
         3_600_000, "How often idle transactional ids are looked for.", low=1
     )

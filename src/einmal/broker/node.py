@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
@@ -47,6 +48,7 @@ class Node:
         self.router = Router(self)
         self.server = Server(self.router, config, clock)
         self._listener: Listener | None = None
+        self._stopping = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
 
     @property
@@ -77,19 +79,19 @@ class Node:
         await self.groups.start()
         await self.transactions.start()
         self.server.start()
-        self._every(_CHECKPOINT_SECONDS, self.partitions.checkpoint)
+        self._every(_CHECKPOINT_SECONDS, self._look_after_partitions)
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retain)
 
     async def stop(self) -> None:
         """Clean stop: no new connections, the existing ones closed, everything flushed."""
         if self._listener is not None:
             self._listener.close()
-        for chore in self._chores:
-            chore.cancel()
+        self._stopping.set()
         self.server.stop()
         await self.transactions.stop()
         await self.groups.stop()
         self.metadata.stop()
+        await asyncio.gather(*self._chores, return_exceptions=True)
         await self.partitions.close()
 
     def new_uuid(self) -> UUID:
@@ -115,11 +117,26 @@ class Node:
 
     def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:
-            while True:
-                await asyncio.sleep(seconds)
+            while not self._stopping.is_set():
+                with suppress(asyncio.TimeoutError):
+                    # A chore that works on files is never cut off in the middle: see ``stop``.
+                    await asyncio.wait_for(self._stopping.wait(), seconds)
+                    return
                 await chore()
 
-        self._chores.append(asyncio.get_running_loop().create_task(repeat()))
+        def ended(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                task.get_loop().call_exception_handler({"message": "a chore of the node ended", "exception": error})
+
+        task = asyncio.get_running_loop().create_task(repeat())
+        task.add_done_callback(ended)
+        self._chores.append(task)
+
+    async def _look_after_partitions(self) -> None:
+        if self.partitions.may_open_more:
+            self.metadata.open_replicas()
+        await self.partitions.checkpoint()
 
     async def _retain(self) -> None:
         self.partitions.retain()

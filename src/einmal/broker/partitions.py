@@ -20,6 +20,7 @@ from einmal.broker.config import BrokerConfig
 from einmal.log import partition_metadata
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
+from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import AppendResult, PartitionLog
 from einmal.log.producer_state import Origin, VerificationGuard
 from einmal.metadata.image import CLUSTER_METADATA, TopicImage
@@ -253,10 +254,23 @@ class Partitions:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._metadata: Partition | None = None
         """Not among the others: no client's request may reach it."""
+        self._offline: dict[TopicPartition, bool] = {}
+        """Replicas that could not be opened; True: the disk may have recovered by the next try."""
         self._removals: list[asyncio.Task[None]] = []
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         return self._partitions.get(topic_partition)
+
+    def error_of_missing(self, topic_partition: TopicPartition) -> ErrorCode:
+        """What to answer where ``get`` gives nothing."""
+        if topic_partition in self._offline:
+            return ErrorCode.kafka_storage_error
+        return ErrorCode.unknown_topic_or_partition
+
+    @property
+    def may_open_more(self) -> bool:
+        """Whether it is worth while to try to open once more what could not be opened."""
+        return any(self._offline.values())
 
     def __iter__(self) -> Iterator[Partition]:
         """Of topics; in the order in which they were opened."""
@@ -269,15 +283,21 @@ class Partitions:
         return len(self._partitions)
 
     def open(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Open, or make, the replicas of a topic that are not open yet. Raises OSError."""
+        """Open, or make, the replicas of a topic that are not open yet. Those that cannot be opened are left out."""
         for partition_id, image in enumerate(topic.partitions):
             topic_partition = TopicPartition(topic.name, partition_id)
             if topic_partition in self._partitions or self._config.node_id not in image.replicas:
                 continue
-            self._discard_predecessor(self._directory / str(topic_partition), topic.topic_id)
-            partition = self._open(
-                topic_partition, topic.topic_id, image.leader_epoch, log_config(self._config, configs)
-            )
+            try:
+                self._discard_predecessor(self._directory / str(topic_partition), topic.topic_id)
+                partition = self._open(
+                    topic_partition, topic.topic_id, image.leader_epoch, log_config(self._config, configs)
+                )
+            except (OSError, LogCorruption) as error:
+                log.error("partition %s is offline: %s", topic_partition, error)
+                self._offline[topic_partition] = isinstance(error, OSError)
+                continue
+            self._offline.pop(topic_partition, None)
             partition.min_insync_replicas = int(setting(self._config, configs, "min.insync.replicas"))
             self._partitions[topic_partition] = partition
 
@@ -306,7 +326,7 @@ class Partitions:
     # --- folders -------------------------------------------------------------------------------------------------
 
     def delete(self, name: str, topic_id: UUID) -> None:
-        """Remove the replicas of a topic whose removal is committed. Raises OSError.
+        """Remove the replicas of a topic whose removal is committed.
 
         The folders get another name first, durably: should the removal stop half-way, no later topic of the same name
         can take them for its own, and the next start removes what is left.
@@ -315,11 +335,16 @@ class Partitions:
             if topic_partition.topic == name and partition.topic_id == topic_id:
                 del self._partitions[topic_partition]
                 partition.retire()
-                directory = self._rename_away(self._directory / str(topic_partition), topic_id)
-                self._removals.append(
-                    asyncio.get_running_loop().create_task(self._finish_removal(partition, directory))
-                )
-        self._disk.sync_directory(self._directory)
+                try:
+                    directory = self._rename_away(self._directory / str(topic_partition), topic_id)
+                    self._disk.sync_directory(self._directory)
+                except OSError as error:
+                    # The folder stays until the next start; its topic id keeps a successor from using it.
+                    log.error("cannot remove partition %s: %s", topic_partition, error)
+                    continue
+                removal = self._finish_removal(partition, directory)
+                self._removals.append(asyncio.get_running_loop().create_task(removal))
+        self._offline = {key: again for key, again in self._offline.items() if key.topic != name}
 
     async def _finish_removal(self, partition: Partition, directory: PurePosixPath) -> None:
         await partition.close(clean=False)
@@ -384,7 +409,10 @@ class Partitions:
         """Delete segments that are too old or too many, and forget idle producers."""
         now = self._clock.now()
         for partition in self._all():
-            partition.log.retain(now)
+            try:
+                partition.log.retain(now)
+            except OSError as error:
+                log.error("old segments of %s stay: %s", partition.topic_partition, error)
 
     async def checkpoint(self) -> None:
         for partition in self._all():

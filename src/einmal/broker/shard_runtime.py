@@ -283,12 +283,6 @@ class ShardRuntime(Generic[S]):
         else:
             self._loading = asyncio.get_running_loop().create_task(self._load(self._new_shard()))
 
-    async def loaded(self) -> bool:
-        """Wait until a load that is under way has ended; whether the shard serves."""
-        if self._loading is not None:
-            await self._loading
-        return self.is_loaded
-
     async def load(self) -> None:
         """As ``start``, and wait for the end of it; ``is_loaded`` tells whether all went well."""
         self.start()

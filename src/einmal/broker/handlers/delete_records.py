@@ -7,11 +7,14 @@ Version notes: none.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import NO_OFFSET, ErrorCode, Offset, TopicPartition
+
+log = logging.getLogger(__name__)
 
 API_KEY: Final = 21
 VERSIONS: Final = Versions(0, 2, flexible=2)
@@ -47,5 +50,9 @@ def _delete(context: RequestContext, topic_partition: TopicPartition, offset: in
         if 0 <= offset < partition.log.log_start_offset:
             return ErrorCode.none, partition.log.log_start_offset
         return ErrorCode.offset_out_of_range, NO_OFFSET
-    partition.log.delete_records_before(Offset(offset))
+    try:
+        partition.log.delete_records_before(Offset(offset))
+    except OSError as error:
+        log.error("records of %s stay: %s", topic_partition, error)
+        return ErrorCode.kafka_storage_error, NO_OFFSET
     return ErrorCode.none, partition.log.log_start_offset

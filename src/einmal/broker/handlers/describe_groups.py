@@ -16,8 +16,8 @@ from einmal.types import ErrorCode
 API_KEY: Final = 15
 VERSIONS: Final = Versions(0, 6, flexible=5)
 _FIRST_WITH_NOT_FOUND: Final = 6
-_READ_DELETE_DESCRIBE: Final = 1 << 3 | 1 << 6 | 1 << 8
-"""Bits of Kafka's ACL operations that a group has."""
+_ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Bits of Kafka's ACL operations on a group: read, delete, describe, describe and alter configs."""
 
 
 async def handle(context: RequestContext, request: Any) -> Body:
@@ -32,5 +32,5 @@ async def _describe(context: RequestContext, request: Any, group_id: str) -> dic
     if context.api_version < _FIRST_WITH_NOT_FOUND and group["error_code"] is ErrorCode.group_id_not_found:
         group["error_code"] = ErrorCode.none
     if getattr(request, "include_authorized_operations", False):
-        group["authorized_operations"] = _READ_DELETE_DESCRIBE
+        group["authorized_operations"] = _ALL_OPERATIONS
     return group

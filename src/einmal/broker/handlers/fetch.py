@@ -66,9 +66,11 @@ class _Fetch:
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
         for topic, partition in wanted.partitions:
             name = topic if isinstance(topic, str) else names.get(topic)
-            found = None if name is None else node.partitions.get(TopicPartition(name, partition.partition))
-            missing = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
-            self._wanted.append((topic, partition, found or missing))
+            found: Partition | ErrorCode = ErrorCode.unknown_topic_id
+            if name is not None:
+                topic_partition = TopicPartition(name, partition.partition)
+                found = node.partitions.get(topic_partition) or node.partitions.error_of_missing(topic_partition)
+            self._wanted.append((topic, partition, found))
         self._results: list[tuple[Topic, FetchedPartition]] = []
         self._bytes_read = 0
 

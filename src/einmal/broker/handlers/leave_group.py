@@ -29,4 +29,6 @@ async def handle(context: RequestContext, request: Any) -> Body:
     response = await context.node.groups.ask(leave.group_id, lambda shard, now: shard.leave_group(leave, now))
     if isinstance(response, ErrorCode):
         return {"error_code": response}
-    return response if is_batch else {"error_code": response["members"][0]["error_code"]}
+    if is_batch or not response["members"]:
+        return response
+    return {"error_code": response["members"][0]["error_code"]}

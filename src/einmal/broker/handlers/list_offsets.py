@@ -44,8 +44,9 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
 
 
 def _partition(context: RequestContext, topic: str, asked: Any, isolation: IsolationLevel) -> dict[str, Any]:
-    partition = context.node.partitions.get(TopicPartition(topic, asked.partition_index))
-    error, found = ErrorCode.unknown_topic_or_partition, _Found()
+    topic_partition = TopicPartition(topic, asked.partition_index)
+    partition = context.node.partitions.get(topic_partition)
+    error, found = context.node.partitions.error_of_missing(topic_partition), _Found()
     if partition is not None:
         error = partition.check_leader_epoch(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
         if error is ErrorCode.none:

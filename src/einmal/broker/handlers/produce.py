@@ -163,17 +163,14 @@ class _Answer:
             self._topics.append((topic, results))
 
     def _partition(self, topic: Topic, index: int) -> Partition | ErrorCode:
-        if isinstance(topic, str):
-            name, unknown = topic, ErrorCode.unknown_topic_or_partition
-        else:
-            known = self._node.metadata.image.topic_names.get(topic)
-            if known is None:
-                return ErrorCode.unknown_topic_id
-            name, unknown = known, ErrorCode.unknown_topic_or_partition
+        name = topic if isinstance(topic, str) else self._node.metadata.image.topic_names.get(topic)
+        if name is None:
+            return ErrorCode.unknown_topic_id
         if name in INTERNAL_TOPICS:
             # Only coordinators write there.
             return ErrorCode.invalid_topic_exception
-        return self._node.partitions.get(TopicPartition(name, index)) or unknown
+        partitions, topic_partition = self._node.partitions, TopicPartition(name, index)
+        return partitions.get(topic_partition) or partitions.error_of_missing(topic_partition)
 
     # --- answering -----------------------------------------------------------------------------------------------
 

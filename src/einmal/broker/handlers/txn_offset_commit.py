@@ -24,7 +24,7 @@ VERSIONS: Final = Versions(0, 5, flexible=3)
 async def handle(context: RequestContext, request: Any) -> Body:
     node = context.node
     topics = CommittedTopics(node, request.topics)
-    if not topics.offsets:
+    if not topics.known:
         return topics.answer(ErrorCode.none)
     commit = TxnOffsetCommit(
         group_id=request.group_id,

@@ -1,0 +1,240 @@
+"""Topics and their settings through the APIs, over restarts."""
+
+from pathlib import Path
+from uuid import UUID
+
+from einmal.types import ErrorCode, TopicPartition
+from tests.broker.nodes import Client, batch, run, running_node
+
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA = 19, 20, 37, 3
+DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS = 32, 44, 33
+
+
+async def delete(client: Client, *names: str) -> list[ErrorCode]:
+    answer = await client.call(DELETE_TOPICS, 6, {"topics": [{"name": name} for name in names], "timeout": 1_000})
+    return [item.error_code for item in answer.responses]
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def settings_of(client: Client, topic: str) -> dict[str, tuple[str, int]]:
+    resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+    answer = await client.call(DESCRIBE_CONFIGS, 4, {"resources": [resource]})
+    return {item.name: (item.value, item.config_source) for item in answer.results[0].configs}
+
+
+def test_a_topic_outlives_a_restart_with_its_id_settings_and_records(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=3, retention_ms="1234")
+            await client.produce("t", batch(b"a"), partition=2)
+            topic_id = node.metadata.image.topics["t"].topic_id
+            cluster_id = node.metadata.cluster_id
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            topic = node.metadata.image.topics["t"]
+            assert (topic.topic_id, len(topic.partitions)) == (topic_id, 3)
+            assert node.metadata.cluster_id == cluster_id
+            assert (await settings_of(client, "t"))["retention.ms"] == ("1234", 1)
+            assert (await client.fetch("t", 0, partition=2)).high_watermark == 1
+
+    run(scenario())
+
+
+def test_metadata_creates_a_topic_only_where_client_and_broker_allow_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, {"num.partitions": 4}) as node, Client.connect(node) as client:
+            fields = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
+            refused = await client.call(METADATA, 12, fields)
+            assert refused.topics[0].error_code == ErrorCode.unknown_topic_or_partition
+            made = await client.call(METADATA, 12, {**fields, "allow_auto_topic_creation": True})
+            assert made.topics[0].error_code == ErrorCode.none
+            assert len(made.topics[0].partitions) == 4
+            by_id = await client.call(METADATA, 12, {"topics": [{"topic_id": made.topics[0].topic_id, "name": None}]})
+            assert by_id.topics[0].name == "t"
+            bad = await client.call(METADATA, 12, {"topics": [{"name": "a b"}], "allow_auto_topic_creation": True})
+            assert bad.topics[0].error_code == ErrorCode.invalid_topic_exception
+        async with (
+            running_node(tmp_path, {"auto.create.topics.enable": "false"}) as node,
+            Client.connect(node) as client,
+        ):
+            fields = {"topics": [{"name": "other"}], "allow_auto_topic_creation": True}
+            refused = await client.call(METADATA, 12, fields)
+            assert refused.topics[0].error_code == ErrorCode.unknown_topic_or_partition
+
+    run(scenario())
+
+
+def test_metadata_of_every_version_names_broker_and_leader(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=2)
+            for version in range(14):
+                for _again in range(2):
+                    answer = await client.call(METADATA, version, {"topics": [{"name": "t"}]})
+                    assert [(item.node_id, item.port) for item in answer.brokers] == [(1, node.port)]
+                    assert [item.leader_id for item in answer.topics[0].partitions] == [1, 1]
+            everything = await client.call(METADATA, 1, {"topics": None})
+            assert [topic.name for topic in everything.topics] == ["t"]
+
+    run(scenario())
+
+
+def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=2)
+            await client.produce("t", batch(b"a"))
+            old_id = node.metadata.image.topics["t"].topic_id
+            assert await delete(client, "t", "unknown") == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+            assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.unknown_topic_or_partition
+            await client.create_topic("t")
+            assert node.metadata.image.topics["t"].topic_id != old_id
+            assert (await client.fetch("t", 0)).high_watermark == 0
+            gone = await client.fetch(old_id, 0, version=13)
+            assert gone.error_code is ErrorCode.unknown_topic_id
+        assert names_in(tmp_path) == {"t-0", "__cluster_metadata-0", "meta.properties"}
+
+    run(scenario())
+
+
+def test_a_deletion_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.create_topic("kept")
+        (tmp_path / "gone-0").mkdir()
+        (tmp_path / "gone-0" / "00000000000000000000.log").write_bytes(b"x")
+        (tmp_path / f"t-0.{UUID(int=5).hex}-delete").mkdir()
+        async with running_node(tmp_path) as node:
+            assert [str(item.topic_partition) for item in node.partitions] == ["t-0", "kept-0"]
+        assert names_in(tmp_path) == {"t-0", "kept-0", "__cluster_metadata-0", "meta.properties"}
+
+    run(scenario())
+
+
+def test_data_without_their_metadata_are_not_touched(tmp_path: Path) -> None:
+    import pytest
+
+    from einmal.broker.config import ConfigError
+    from tests.broker.nodes import new_node
+
+    (tmp_path / "t-0").mkdir()
+
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="whose they are"):
+            await new_node(tmp_path).start()
+
+    run(scenario())
+    assert (tmp_path / "t-0").exists()
+
+
+def test_partitions_can_be_added_and_never_taken_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=2)
+
+            async def resize(count: int) -> ErrorCode:
+                topics = [{"name": "t", "count": count, "assignments": None}]
+                answer = await client.call(CREATE_PARTITIONS, 3, {"topics": topics, "timeout": 1_000})
+                code: ErrorCode = answer.results[0].error_code
+                return code
+
+            assert await resize(1) is ErrorCode.invalid_partitions
+            assert await resize(2) is ErrorCode.invalid_partitions
+            assert await resize(4) is ErrorCode.none
+            assert (await client.produce("t", batch(b"a"), partition=3)).error_code is ErrorCode.none
+            assert await resize(2**31 - 1) is ErrorCode.invalid_partitions
+
+    run(scenario())
+
+
+def test_settings_are_set_appended_and_taken_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+
+            async def change(name: str, operation: int, value: str | None) -> ErrorCode:
+                configs = [{"name": name, "config_operation": operation, "value": value}]
+                resources = [{"resource_type": 2, "resource_name": "t", "configs": configs}]
+                answer = await client.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources})
+                code: ErrorCode = answer.responses[0].error_code
+                return code
+
+            assert await change("max.message.bytes", 0, "500") is ErrorCode.none
+            assert (await client.produce("t", batch(bytes(600)))).error_code is ErrorCode.message_too_large
+            assert await change("max.message.bytes", 1, None) is ErrorCode.none
+            assert (await client.produce("t", batch(bytes(600)))).error_code is ErrorCode.none
+            assert await change("cleanup.policy", 2, "compact") is ErrorCode.none
+            assert await change("cleanup.policy", 0, "burn") is ErrorCode.invalid_config
+            assert await change("no.such.setting", 0, "1") is ErrorCode.invalid_config
+            settings = await settings_of(client, "t")
+            assert settings["cleanup.policy"] == ("compact", 1)
+            assert settings["max.message.bytes"] == ("1048588", 5)
+            resource = {"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": "5"}]}
+            await client.call(ALTER_CONFIGS, 2, {"resources": [resource]})
+            settings = await settings_of(client, "t")
+            assert settings["retention.ms"] == ("5", 1)
+            assert settings["cleanup.policy"] == ("delete", 5)
+
+    run(scenario())
+
+
+def test_the_brokers_own_settings_are_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, {"num.partitions": 3}) as node, Client.connect(node) as client:
+            resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["num.partitions", "log.dirs"]}
+            answer = await client.call(DESCRIBE_CONFIGS, 4, {"resources": [resource]})
+            told = {item.name: (item.value, item.config_source, item.read_only) for item in answer.results[0].configs}
+            assert told == {"num.partitions": ("3", 4, True), "log.dirs": (str(tmp_path), 4, True)}
+
+    run(scenario())
+
+
+def test_internal_topics_are_made_as_coordinators_need_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = {"offsets.topic.num.partitions": 5, "transaction.state.log.num.partitions": 7}
+        async with running_node(tmp_path, settings) as node, Client.connect(node) as client:
+            assert await node.metadata.ensure_internal_topic("__consumer_offsets") is ErrorCode.none
+            assert await node.metadata.ensure_internal_topic("__transaction_state") is ErrorCode.none
+            assert await node.metadata.ensure_internal_topic("__transaction_state") is ErrorCode.none
+            assert len(node.partitions) == 12
+            answer = await client.call(METADATA, 12, {"topics": [{"name": "__consumer_offsets"}]})
+            assert answer.topics[0].is_internal
+            assert (await settings_of(client, "__consumer_offsets"))["cleanup.policy"][0] == "compact"
+            assert await delete(client, "__consumer_offsets") == [ErrorCode.invalid_topic_exception]
+
+    run(scenario())
+
+
+def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t", partitions=2)
+            await client.produce("t", batch(b"a"), partition=1)
+        folder = tmp_path / "t-0"
+        (tmp_path / "away").mkdir()
+        folder.rename(tmp_path / "away" / "t-0")
+        folder.write_text("a file where a folder must be")
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            assert node.partitions.get(TopicPartition("t", 0)) is None
+            assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.kafka_storage_error
+            assert (await client.fetch("t", 0)).error_code is ErrorCode.kafka_storage_error
+            assert (await client.fetch("t", 0, partition=1)).high_watermark == 1
+            folder.unlink()
+            node.metadata.open_replicas()
+            assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.none
+
+    run(scenario())
+
+
+def test_producer_ids_are_given_in_blocks_that_never_meet(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        blocks = []
+        for _ in range(2):
+            async with running_node(tmp_path) as node:
+                blocks += [await node.metadata.allocate_producer_ids() for _ in range(2)]
+        assert blocks == [range(start, start + 1_000) for start in (0, 1_000, 2_000, 3_000)]
+
+    run(scenario())
