@@ -44,6 +44,8 @@ FINDABLE_AGAIN: Final = frozenset(
     {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out}
 )
 """Answers after which the coordinator is looked up again."""
+_PERHAPS_DONE: Final = frozenset({ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
+"""Answers of a coordinator that may have decided already, and only could not wait for its log any longer."""
 
 _CHECK_VERSIONS_MS: Final = 10_000
 _SHORT_PAUSE_MS: Final = 5
@@ -405,6 +407,11 @@ class Cluster:
         while True:
             try:
                 node_id = await self.coordinator(kind, key, deadline=deadline)
+            except KafkaError as error:
+                if retry.is_outcome_unknown:
+                    raise UnknownOutcome(error.code, f"{retry.what}; then: {error.detail}") from error
+                raise
+            try:
                 response = await self.call(
                     node_id, api_key, fields, lane=lane, at_least=at_least, at_most=at_most, timeout_ms=timeout_ms
                 )
@@ -462,6 +469,8 @@ class Retry:
 
     async def after_refusal(self, code: ErrorCode) -> None:
         """Pause. Raises at the deadline."""
+        if code in _PERHAPS_DONE:
+            self.is_outcome_unknown = True
         if code is ErrorCode.concurrent_transactions and not self._is_hurried:
             # The last markers of the previous transaction are being written: a matter of milliseconds.
             self._is_hurried = True
