@@ -45,11 +45,6 @@ class Host:
 _HOST: contextvars.ContextVar[Host | None] = contextvars.ContextVar("host", default=None)
 
 
-def current_host() -> Host | None:
-    """The host whose code is running."""
-    return _HOST.get()
-
-
 class Stuck(Exception):
     """The simulated world makes no more progress, or never stops."""
 

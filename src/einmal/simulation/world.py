@@ -176,7 +176,6 @@ def _broker_config(profile: Profile) -> BrokerConfig:
         log_index_interval_bytes=512,
         transaction_state_log_num_partitions=2,
         offsets_topic_num_partitions=2,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=1_000,
         group_initial_rebalance_delay_ms=200,
         group_min_session_timeout_ms=1_000,
     )
