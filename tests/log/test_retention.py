@@ -61,3 +61,10 @@ def test_what_lies_before_the_log_start_goes_also_on_compacted_topics() -> None:
 
 def test_an_empty_segment_stays() -> None:
     assert expired(Summary(10), Summary(10, size=0), retention_bytes=0) == 1
+
+
+def test_compacted_topics_lose_nothing_to_age_or_size() -> None:
+    segments = (Summary(10), Summary(20), Summary(30))
+    limits = {"retention_ms": 1, "retention_bytes": 0, "wall_ms": 10**9}
+    assert expired(*segments, cleanup_policy="compact", **limits) == 0
+    assert expired(*segments, cleanup_policy="compact,delete", **limits) == 3
