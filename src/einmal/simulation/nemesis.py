@@ -44,11 +44,10 @@ class Nemesis:
         await asyncio.sleep(self._source.uniform(0.05, 2.0))
         while self._source.random() < 0.15:
             # It dies again while it comes up.
-            starting = asyncio.ensure_future(self._world.start_broker())
+            starting = asyncio.ensure_future(self._start_broker())
             await asyncio.sleep(self._source.uniform(0.0, 0.02))
-            if not starting.done():
-                starting.cancel()
             self._world.crash_broker(self._world.profile.crash)
+            starting.cancel()
         await self._start_broker()
 
     async def _start_broker(self) -> None:

@@ -61,7 +61,7 @@ def profile_of(seed: int) -> Profile:
     is_sick = source.random() < 0.2
     disk = DiskFaults(
         sync_max=source.choice((0.002, 0.02)),
-        slow_sync=source.choice((0.0, 0.01)),
+        slow_sync=source.choice((0.0, 0.01, 0.1)),
         # A process that starts again beside pages that were never written believes they were: only a machine that
         # starts again knows better. So where syncs fail, every crash is one of the machine.
         sync_error=0.003 if is_sick and crash is Crash.POWER else 0.0,

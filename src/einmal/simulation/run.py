@@ -86,8 +86,8 @@ async def _schedule(world: World, workload: Workload) -> None:
     nemesis = Nemesis(world, random.Random(f"{world.profile.seed}/nemesis"))
     await nemesis.run(world.profile.duration)
     world.calm()
-    if world.profile.disk.sync_error:
-        # Logs that a failed sync has taken offline come back with the machine only.
+    if not world.profile.disk.is_reliable:
+        # Logs that an error of the disk has taken offline come back with the next start only.
         world.crash_broker(world.profile.crash)
         await world.start_broker()
     workload.stop()

@@ -32,7 +32,7 @@ ACCOUNT_PARTITIONS: Final = 3
 ACCOUNT_COUNT: Final = 9
 INITIAL: Final = 100
 TRANSACTION_TIMEOUT_MS: Final = 6_000
-SESSION_TIMEOUT_MS: Final = 6_000
+SESSION_TIMEOUT_MS: Final = 3_000
 
 
 class Bank:
@@ -118,6 +118,8 @@ class Bank:
                 records = await _poll(consumer)
                 if records:
                     count += 1
+                    # Whoever is paused here comes back with orders that are another's by then.
+                    await asyncio.sleep(process.random.choice((0.0, process.random.uniform(0, 1.0))))
                     await self._carry_out(process, producer, consumer, records, count)
         except FatalError:
             return
@@ -218,7 +220,7 @@ def _processor(process: Process) -> tuple[Producer, Consumer]:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=1_000,
+        heartbeat_interval_ms=500,
         max_poll_records=20,
         request_timeout_ms=3_000,
     )
