@@ -15,7 +15,10 @@ import einmal
 from einmal.cli.bench import bench
 from einmal.cli.demo import demo
 from einmal.cli.formats import Format
+from einmal.cli.group import group
 from einmal.cli.simulate import simulate
+from einmal.cli.topic import topic
+from einmal.cli.txn import txn
 
 app = typer.Typer(
     name="einmal",
@@ -71,6 +74,9 @@ def start(
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)
+app.add_typer(topic, name="topic")
+app.add_typer(group, name="group")
+app.add_typer(txn, name="txn")
 
 
 def main() -> None:

@@ -331,6 +331,28 @@ class Admin:
             self._cluster.forget_coordinator(TRANSACTION, transactional_id)
             await retry.after_refusal(told.error_code)
 
+    async def find_hanging_transactions(
+        self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
+    ) -> list[ProducerDescription]:
+        """Open transactions of partitions that no coordinator will end (KIP-664), in these topics or in all.
+
+        ``last_timestamp_before`` (ms since 1970): a producer that wrote later may be at work still.
+        """
+        names = await self.list_topics(include_internal=True) if topics is None else list(topics)
+        described = await self.describe_topics(names)
+        partitions = [TopicPartition(name, index) for name in names for index in described[name].partitions]
+        suspects = [
+            each
+            for each in await self.describe_producers(partitions)
+            if each.current_transaction_start_offset >= 0 and each.last_timestamp < last_timestamp_before
+        ]
+        if not suspects:
+            return []
+        listed = await self.list_transactions(producer_ids=sorted({each.producer_id for each in suspects}))
+        known = await self.describe_transactions([each.transactional_id for each in listed])
+        owned = {(each.producer_id, at): None for each in known.values() for at in each.partitions}
+        return [each for each in suspects if (each.producer_id, each.topic_partition) not in owned]
+
     async def abort_transaction(
         self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
     ) -> None:

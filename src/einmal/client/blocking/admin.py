@@ -97,6 +97,14 @@ class Admin:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
         return self._thread.run(lambda admin: admin.describe_transactions(transactional_ids))
 
+    def find_hanging_transactions(
+        self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
+    ) -> list[ProducerDescription]:
+        """Open transactions of partitions that no coordinator will end (KIP-664). See the asyncio twin."""
+        return self._thread.run(
+            lambda admin: admin.find_hanging_transactions(topics, last_timestamp_before=last_timestamp_before)
+        )
+
     def abort_transaction(
         self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
     ) -> None:

@@ -1,0 +1,61 @@
+"""What commands that talk to a cluster share: which cluster, with which settings, and how a failure is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
+
+import typer
+
+BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
+_NEAREST: Final = "127.0.0.1:9092"
+
+Brokers = Annotated[
+    str | None,
+    typer.Option(
+        "--brokers",
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        help=f"The cluster. Default: ${' or $'.join(BROKERS_VARIABLES)}, else {_NEAREST}.",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A client setting under Kafka's name.")
+]
+
+
+def config_of(brokers: str | None, settings: Sequence[str] | None = None) -> dict[str, Any]:
+    """The client's configuration. Raises typer.BadParameter."""
+    found = brokers or next((os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)), _NEAREST)
+    config: dict[str, Any] = {"bootstrap.servers": found, "default.api.timeout.ms": 10_000}
+    for setting in settings or ():
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE")
+        config[name.strip()] = value.strip()
+    return config
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """A failure of the client ends the command with ``error:`` and ``hint:`` on stderr and status 1."""
+    from einmal.client.errors import KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        code = error.name if error.code is None else f"{error.name} ({error.code.value})"
+        detail = f" [{error.detail}]" if error.detail else ""
+        print(f"error: {code}: {error.meaning}{detail}\nhint: {error.what_to_do}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Without this the interpreter complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None

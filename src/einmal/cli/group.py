@@ -1,0 +1,91 @@
+"""``einmal group``: consumer groups, their members, and how far they are behind. On any Kafka cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.formats import Format
+from einmal.cli.output import print_rows, print_sections
+
+group = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_help=True)
+
+Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
+
+
+@group.command("list")
+def list_groups(brokers: Brokers = None, settings: Settings = None, output: Output = Format.TEXT) -> None:
+    """List groups."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        groups = admin.list_groups()
+    rows = [{"group": each.group_id, "state": each.state, "protocol_type": each.protocol_type} for each in groups]
+    print_rows(rows, ("group", "state", "protocol_type"), output)
+
+
+@group.command()
+def describe(
+    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show a group's members and lag: unread offsets up to the last stable offset, and those held back behind it."""
+    from einmal.client import LATEST, Admin, IsolationLevel
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        described = admin.describe_groups([name])[name]
+        committed = admin.list_group_offsets(name)
+        owners = {each: member for member in described.members for each in member.partitions}
+        wanted = sorted({*committed, *owners})
+        ends = admin.list_offsets(dict.fromkeys(wanted, LATEST))
+        stable = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation=IsolationLevel.READ_COMMITTED)
+    rows = []
+    for each in wanted:
+        offset = committed[each].offset if each in committed else None
+        owner = owners.get(each)
+        rows.append(
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "current_offset": offset,
+                "last_stable_offset": stable[each].offset,
+                "log_end_offset": ends[each].offset,
+                "lag": None if offset is None else max(0, stable[each].offset - offset),
+                "held_back": ends[each].offset - stable[each].offset,
+                "member_id": owner.member_id if owner else None,
+                "client_id": owner.client_id if owner else None,
+                "host": owner.client_host if owner else None,
+            }
+        )
+    summary = {
+        "group": name,
+        "state": described.state,
+        "coordinator": described.coordinator_id,
+        "protocol": described.protocol,
+        "members": len(described.members),
+    }
+    offsets = ("topic", "partition", "current_offset", "last_stable_offset", "log_end_offset", "lag", "held_back")
+    print_sections(
+        {
+            "summary": ([summary], tuple(summary)),
+            "partitions": (rows, (*offsets, "member_id", "client_id", "host")),
+        },
+        output,
+    )
+
+
+@group.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    brokers: Brokers = None,
+    settings: Settings = None,
+) -> None:
+    """Delete groups that have no members, with their offsets."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        admin.delete_groups(names)

@@ -1,0 +1,335 @@
+"""``einmal topic``: make, list, describe and delete topics; write to them and read from them. On any Kafka cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.formats import Format
+from einmal.cli.output import print_rows, print_sections
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from einmal.client import Consumer, ConsumerRecord, RecordMetadata, TopicPartition
+
+topic = typer.Typer(help="Topics: create, list, describe, delete, produce, consume.", no_args_is_help=True)
+
+Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
+
+
+@topic.command()
+def create(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    partitions: Annotated[int, typer.Option("-p", "--partitions", help="-1: the broker's default.")] = -1,
+    replicas: Annotated[int, typer.Option("-r", "--replicas", help="-1: the broker's default.")] = -1,
+    topic_config: Annotated[
+        list[str] | None, typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="A setting of the topic.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option(help="Be content with a topic that exists.")] = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+) -> None:
+    """Make topics."""
+    from einmal.client import Admin, NewTopic
+
+    configs = dict(each.partition("=")[::2] for each in topic_config or ())
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        admin.create_topics(
+            [NewTopic(name, partitions, replicas, configs) for name in names], if_not_exists=if_not_exists
+        )
+
+
+@topic.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("-i", "--internal", help="Internal topics too.")] = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """List topics."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        described = admin.describe_topics(admin.list_topics(include_internal=internal))
+    rows = [
+        {
+            "name": name,
+            "partitions": len(each.partitions),
+            "replicas": max((len(partition.replicas) for partition in each.partitions.values()), default=0),
+        }
+        for name, each in described.items()
+    ]
+    print_rows(rows, ("name", "partitions", "replicas"), output)
+
+
+@topic.command()
+def describe(
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show a topic's partitions with their offsets, and the settings made for it."""
+    from einmal.client import EARLIEST, LATEST, Admin, IsolationLevel, TopicPartition
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        described = admin.describe_topics([name])[name]
+        wanted = [TopicPartition(name, index) for index in described.partitions]
+        starts = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
+        ends = admin.list_offsets(dict.fromkeys(wanted, LATEST))
+        stable = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation=IsolationLevel.READ_COMMITTED)
+        configs = admin.describe_configs([name])[name]
+    partitions = [
+        {
+            "partition": each.partition,
+            "leader": each.leader,
+            "epoch": each.leader_epoch,
+            "replicas": list(each.replicas),
+            "isr": list(each.isr),
+            "log_start_offset": starts[at].offset,
+            "last_stable_offset": stable[at].offset,
+            "high_watermark": ends[at].offset,
+        }
+        for at, each in zip(wanted, described.partitions.values(), strict=True)
+    ]
+    changed = [{"key": each.name, "value": each.value} for each in configs.values() if not each.is_default]
+    summary = [{"name": name, "topic_id": str(described.topic_id), "internal": described.is_internal}]
+    columns = ("partition", "leader", "epoch", "replicas", "isr")
+    print_sections(
+        {
+            "summary": (summary, ("name", "topic_id", "internal")),
+            "configs": (changed, ("key", "value")),
+            "partitions": (partitions, (*columns, "log_start_offset", "last_stable_offset", "high_watermark")),
+        },
+        output,
+    )
+
+
+@topic.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    brokers: Brokers = None,
+    settings: Settings = None,
+) -> None:
+    """Delete topics and all their records."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        admin.delete_topics(names)
+
+
+# --- produce ------------------------------------------------------------------------------------------------------
+
+
+@topic.command()
+def produce(
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    key: Annotated[str | None, typer.Option("-k", "--key", help="A key for all records.")] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option("-K", "--key-delimiter", help="What stands between key and value of a line.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", help="Write to this partition.")] = None,
+    headers: Annotated[list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE")] = None,
+    compression: Annotated[str, typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    one_transaction: Annotated[
+        str | None, typer.Option("--transactional-id", help="Write all lines in one transaction of this id.")
+    ] = None,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Write each line of stdin as a record, exactly once; where each one lies goes to stdout."""
+    from einmal.client import Producer
+
+    fixed = {"key": key, "partition": partition, "headers": [_header(each) for each in headers or ()]}
+    config = {**config_of(brokers, settings), "compression.type": compression}
+    if one_transaction is not None:
+        config["transactional.id"] = one_transaction
+    sent: deque[Future[RecordMetadata]] = deque()
+    with failures_told(), Producer(config) as producer:
+        if one_transaction is None:
+            for fields in _lines(key_delimiter, fixed):
+                sent.append(producer.send(name, **fields))
+                while sent[0].done() and len(sent) > 1:
+                    _print_written(sent.popleft().result(), output)
+        else:
+            # Where a record lies is said when it is committed.
+            with producer.transaction() as transaction:
+                sent.extend(transaction.send(name, **fields) for fields in _lines(key_delimiter, fixed))
+        for each in sent:
+            _print_written(each.result(), output)
+
+
+def _print_written(written: RecordMetadata, output: Format) -> None:
+    if output is Format.JSON:
+        print(json.dumps(written._asdict()))
+    else:
+        print(f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}")
+
+
+def _lines(delimiter: str | None, fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for line in sys.stdin.buffer:
+        value = line.rstrip(b"\n")
+        if delimiter is None:
+            yield {**fixed, "value": value}
+        else:
+            key, found, rest = value.partition(delimiter.encode())
+            yield {**fixed, "key": key if found else fixed["key"], "value": rest if found else value}
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, _, value = text.partition("=")
+    return name, value.encode()
+
+
+# --- consume ------------------------------------------------------------------------------------------------------
+
+_OFFSET: Final = re.compile(r"^(?P<at>start|end|\d+|@\d+)(?::(?P<until>end|\d+))?$")
+_BLANK: Final = {r"\n": "\n", r"\t": "\t", "%%": "%"}
+_LETTERS: Final = re.compile(r"%[tpokvdh%]|\\[nt]")
+
+
+@topic.command()
+def consume(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    offset: Annotated[
+        str, typer.Option("-o", "--offset", help="Where to begin: start, end, an offset, or @ms. ':end' stops there.")
+    ] = "start",
+    number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Stop after so many records.")] = None,
+    partitions: Annotated[list[int] | None, typer.Option("-p", "--partition", help="Only these partitions.")] = None,
+    group: Annotated[str | None, typer.Option("-g", "--group", help="Read as a member of this group.")] = None,
+    read_uncommitted: Annotated[
+        bool, typer.Option("--read-uncommitted", help="Show records of open and aborted transactions too.")
+    ] = False,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "-f", "--template", help=r"%t topic, %p partition, %o offset, %k key, %v value, %d ms, %h headers."
+        ),
+    ] = None,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Print records: their values, a template's text, or JSON Lines. Only what is committed, unless told otherwise."""
+    from einmal.client import Consumer
+
+    range_ = _OFFSET.match(offset)
+    if range_ is None:
+        raise typer.BadParameter(f"{offset!r} is not start, end, an offset or @ms")
+    config = config_of(brokers, settings)
+    config["isolation.level"] = "read_uncommitted" if read_uncommitted else "read_committed"
+    config["auto.offset.reset"] = "latest" if range_["at"] == "end" else "earliest"
+    if group is not None:
+        config["group.id"] = group
+    show = _shower(template, output)
+    with failures_told(), Consumer(config) as consumer:
+        ends = None
+        if group is not None:
+            consumer.subscribe(names)
+        else:
+            assigned = [
+                each
+                for name in names
+                for each in consumer.partitions_for_topic(name)
+                if not partitions or each.partition in partitions
+            ]
+            consumer.assign(assigned)
+            _seek(consumer, assigned, range_["at"])
+            ends = _ends(consumer, assigned, range_["until"])
+        _print_records(consumer, number, ends, show)
+
+
+def _seek(consumer: Consumer, assigned: list[TopicPartition], at: str) -> None:
+    if at.startswith("@"):
+        for each, found in consumer.offsets_for_times(dict.fromkeys(assigned, int(at[1:]))).items():
+            if found is None:
+                consumer.seek_to_end(each)
+            else:
+                consumer.seek(each, found.offset)
+    elif at.isdigit():
+        for each in assigned:
+            consumer.seek(each, int(at))
+
+
+def _ends(consumer: Consumer, assigned: list[TopicPartition], until: str | None) -> dict[TopicPartition, int] | None:
+    """Where to stop in each partition; None: never."""
+    if until is None:
+        return None
+    ends = consumer.end_offsets(*assigned)
+    return ends if until == "end" else {each: min(int(until), end) for each, end in ends.items()}
+
+
+def _print_records(
+    consumer: Consumer,
+    number: int | None,
+    ends: dict[TopicPartition, int] | None,
+    show: Callable[[ConsumerRecord], None],
+) -> None:
+    printed = 0
+    while ends is None or any(consumer.position(each) < end for each, end in ends.items()):
+        # Never more than are printed: a group's position moves past everything that poll gave.
+        for record in consumer.poll(500, None if number is None else min(500, number - printed)):
+            if ends is None or record.offset < ends[record.topic_partition]:
+                show(record)
+                printed += 1
+        if printed == number:
+            return
+        sys.stdout.flush()
+
+
+def _shower(template: str | None, output: Format) -> Callable[[ConsumerRecord], None]:
+    if output is Format.JSON:
+        return lambda record: print(json.dumps(_as_json(record)))
+    if template is not None:
+        return lambda record: print(_LETTERS.sub(lambda match: _letter(match[0], record), template), end="")
+    return lambda record: print(_text(record.value))
+
+
+def _letter(letter: str, record: ConsumerRecord) -> str:
+    if letter in _BLANK:
+        return _BLANK[letter]
+    values: dict[str, Any] = {
+        "%t": record.topic,
+        "%p": record.partition,
+        "%o": record.offset,
+        "%d": record.timestamp,
+        "%k": _text(record.key),
+        "%v": _text(record.value),
+        "%h": ",".join(f"{each.key}={_text(each.value)}" for each in record.headers),
+    }
+    return str(values[letter])
+
+
+def _as_json(record: ConsumerRecord) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _json_value(record.key),
+        "value": _json_value(record.value),
+        "headers": [{"key": each.key, "value": _json_value(each.value)} for each in record.headers],
+    }
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")
+
+
+def _json_value(value: bytes | None) -> Any:
+    """Text where it is UTF-8; else an object that says so, since JSON has no bytes."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"hex": value.hex()}

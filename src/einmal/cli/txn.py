@@ -1,0 +1,200 @@
+"""``einmal txn``: who holds the last stable offset, since when, and a safe way out (KIP-664). On any Kafka cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.formats import Format
+from einmal.cli.output import print_rows
+
+txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
+
+Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
+Topic = Annotated[str, typer.Option("--topic", help="The partition's topic.")]
+Partition = Annotated[int, typer.Option("--partition", help="The partition.")]
+
+
+@txn.command("list")
+def list_transactions(
+    states: Annotated[
+        list[str] | None, typer.Option("--state", help="Only these, as Ongoing or PrepareCommit.")
+    ] = None,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """List transactional ids and the states of their transactions."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        found = admin.list_transactions(states=states or ())
+    rows = [
+        {
+            "coordinator": each.coordinator_id,
+            "transactional_id": each.transactional_id,
+            "producer_id": each.producer_id,
+            "state": each.state,
+        }
+        for each in found
+    ]
+    print_rows(rows, ("coordinator", "transactional_id", "producer_id", "state"), output)
+
+
+@txn.command()
+def describe(
+    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...")],
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show transactional ids: identity, state, start, timeout, and the partitions of an open transaction."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        found = admin.describe_transactions(names)
+    now = time.time_ns() // 1_000_000
+    rows = [
+        {
+            "coordinator": each.coordinator_id,
+            "transactional_id": each.transactional_id,
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "state": each.state,
+            "timeout_ms": each.timeout_ms,
+            "start_timestamp": each.start_time if each.start_time >= 0 else None,
+            "duration_ms": max(0, now - each.start_time) if each.start_time >= 0 and each.partitions else None,
+            "topic_partitions": [str(partition) for partition in each.partitions],
+        }
+        for each in found.values()
+    ]
+    columns = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms")
+    print_rows(rows, (*columns, "start_timestamp", "duration_ms", "topic_partitions"), output)
+
+
+@txn.command("describe-producers")
+def describe_producers(
+    topic: Topic,
+    partition: Partition = 0,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show every producer that a partition's leader remembers, and where its open transaction begins."""
+    from einmal.client import Admin, TopicPartition
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        found = admin.describe_producers([TopicPartition(topic, partition)])
+    rows = [
+        {
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "latest_coordinator_epoch": each.coordinator_epoch,
+            "last_sequence": each.last_sequence,
+            "last_timestamp": each.last_timestamp,
+            "current_transaction_start_offset": _or_none(each.current_transaction_start_offset),
+        }
+        for each in found
+    ]
+    columns = ("producer_id", "producer_epoch", "latest_coordinator_epoch", "last_sequence", "last_timestamp")
+    print_rows(rows, (*columns, "current_transaction_start_offset"), output)
+
+
+def _or_none(offset: int) -> int | None:
+    return offset if offset >= 0 else None
+
+
+@txn.command("find-hanging")
+def find_hanging(
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics.")] = None,
+    max_timeout_ms: Annotated[
+        int, typer.Option(help="The brokers' transaction.max.timeout.ms: what is younger may be alive.")
+    ] = 900_000,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Find open transactions in partitions that no coordinator is going to end. They block read_committed readers."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+        before = time.time_ns() // 1_000_000 - max_timeout_ms
+        found = admin.find_hanging_transactions(topics, last_timestamp_before=before)
+    rows = [
+        {
+            "topic": each.topic_partition.topic,
+            "partition": each.topic_partition.partition,
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "coordinator_epoch": each.coordinator_epoch,
+            "start_offset": each.current_transaction_start_offset,
+            "last_timestamp": each.last_timestamp,
+        }
+        for each in found
+    ]
+    columns = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
+    print_rows(rows, (*columns, "last_timestamp"), output)
+
+
+@txn.command()
+def abort(
+    transactional_id: Annotated[
+        str | None, typer.Argument(help="Fence its producer and abort its open transaction, everywhere.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="A hanging transaction's topic,")] = None,
+    partition: Annotated[int, typer.Option("--partition", help="its partition,")] = 0,
+    start_offset: Annotated[int | None, typer.Option("--start-offset", help="and where it begins there.")] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+) -> None:
+    """Abort an open transaction through its coordinator, or a hanging one in a single partition."""
+    if (transactional_id is None) == (topic is None) or (topic is None) != (start_offset is None):
+        raise typer.BadParameter("give a TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
+    config = config_of(brokers, settings)
+    if transactional_id is not None:
+        _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
+        _abort_through_coordinator(config, transactional_id)
+    elif topic is not None and start_offset is not None:
+        _confirm(f"Write an abort marker into {topic}-{partition}, past the coordinator?", yes)
+        _abort_in_partition(config, topic, partition, start_offset)
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if not yes and not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+def _abort_through_coordinator(config: dict[str, str], transactional_id: str) -> None:
+    """Whoever takes a transactional id over aborts what is open: InitProducerId, as a new instance would do it."""
+    from einmal.client import Admin, TransactionDriver
+
+    with failures_told():
+        with Admin(config) as admin:
+            # Taking over an id that nobody has would make it.
+            admin.describe_transactions([transactional_id])
+        with TransactionDriver({**config, "transactional.id": transactional_id}) as driver:
+            driver.init_producer_id()
+
+
+def _abort_in_partition(config: dict[str, str], topic: str, partition: int, start_offset: int) -> None:
+    from einmal.client import Admin, TopicPartition
+
+    at = TopicPartition(topic, partition)
+    with failures_told(), Admin(config) as admin:
+        open_here = {
+            each.current_transaction_start_offset: each
+            for each in admin.describe_producers([at])
+            if each.current_transaction_start_offset >= 0
+        }
+        if start_offset not in open_here:
+            known = ", ".join(map(str, sorted(open_here))) or "none"
+            print(f"error: no open transaction of {at} begins at {start_offset}", file=sys.stderr)
+            print(f"hint: open ones begin at: {known}", file=sys.stderr)
+            raise typer.Exit(1)
+        found = open_here[start_offset]
+        admin.abort_transaction(at, found.producer_id, found.producer_epoch, coordinator_epoch=found.coordinator_epoch)

@@ -1,0 +1,41 @@
+"""Claims about which cluster a command talks to, and how it says that nobody is there."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from einmal.cli.clients import BROKERS_VARIABLES, config_of
+from tests.cli.running import Cli
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in BROKERS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_option_wins_over_the_environment_and_that_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config_of(None)["bootstrap.servers"] == "127.0.0.1:9092"
+    monkeypatch.setenv("REDPANDA_BROKERS", "c:1")
+    assert config_of(None)["bootstrap.servers"] == "c:1"
+    monkeypatch.setenv("KAFKA_BROKERS", "a:1")
+    assert config_of(None)["bootstrap.servers"] == "a:1"
+    assert config_of("b:1")["bootstrap.servers"] == "b:1"
+
+
+def test_settings_are_kafka_s() -> None:
+    assert config_of(None, ["client.id=me", "linger.ms = 3"]).items() >= {"client.id": "me", "linger.ms": "3"}.items()
+    with pytest.raises(typer.BadParameter, match="is not KEY=VALUE"):
+        config_of(None, ["client.id"])
+
+
+def test_nobody_there_is_told_with_the_address() -> None:
+    failed = Cli("127.0.0.1:1")("topic", "list", "-X", "default.api.timeout.ms=300", status=1)
+    assert "127.0.0.1:1" in failed.errors[0]
+    assert failed.errors[1].startswith("hint: check that the broker runs")
+
+
+def test_an_unknown_setting_is_told_with_the_nearest() -> None:
+    failed = Cli("127.0.0.1:1")("topic", "list", "-X", "client.idd=x", status=1)
+    assert failed.errors[1] == "hint: did you mean 'client.id'?"

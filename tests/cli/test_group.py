@@ -1,0 +1,39 @@
+"""Claims about ``einmal group``."""
+
+from __future__ import annotations
+
+import pytest
+
+from einmal.client import Consumer, Producer
+from tests.cli.running import Cli
+
+pytestmark = pytest.mark.system
+
+
+def test_a_group_shows_its_lag_and_what_an_open_transaction_holds_back(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "lagging")
+    cli("topic", "produce", "lagging", stdin="0\n1\n2\n")
+    cli("topic", "consume", "lagging", "-g", "behind", "-n", "1")
+    with Producer(bootstrap_servers=cluster, transactional_id="holder") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("lagging", "open").result()
+        described = cli("group", "describe", "behind", "--format", "json").document
+        producer.abort_transaction()
+    (summary,), (partition,) = described["summary"], described["partitions"]
+    assert (summary["group"], summary["state"], summary["members"]) == ("behind", "Empty", 0)
+    assert (partition["current_offset"], partition["lag"], partition["held_back"]) == (1, 2, 1)
+
+
+def test_members_are_shown_with_their_partitions(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "owned")
+    with Consumer(bootstrap_servers=cluster, group_id="owners", client_id="somebody") as consumer:
+        consumer.subscribe(["owned"])
+        while not consumer.assignment():
+            consumer.poll(100)
+        (partition,) = cli("group", "describe", "owners", "--format", "json").document["partitions"]
+        assert (partition["topic"], partition["client_id"]) == ("owned", "somebody")
+        assert cli("group", "delete", "owners", status=1).errors[0].startswith("error: NON_EMPTY_GROUP (68)")
+    assert "owners" in [each["group"] for each in cli("group", "list", "--format", "json").document]
+    cli("group", "delete", "owners")
+    assert "owners" not in [each["group"] for each in cli("group", "list", "--format", "json").document]

@@ -1,0 +1,91 @@
+"""Claims about ``einmal topic``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from einmal.client import Producer
+from tests.cli.running import Cli
+
+pytestmark = pytest.mark.system
+
+
+def test_topics_are_made_listed_described_and_deleted(cli: Cli) -> None:
+    cli("topic", "create", "made", "-p", "3", "-c", "cleanup.policy=compact")
+    assert {"name": "made", "partitions": 3, "replicas": 1} in cli("topic", "list", "--format", "json").document
+    head, *rows = cli("topic", "list").lines
+    assert head.split() == ["NAME", "PARTITIONS", "REPLICAS"]
+    assert ["made", "3", "1"] in [row.split() for row in rows]
+    described = cli("topic", "describe", "made", "--format", "json").document
+    assert described["configs"] == [{"key": "cleanup.policy", "value": "compact"}]
+    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
+    assert {each["high_watermark"] for each in described["partitions"]} == {0}
+    cli("topic", "delete", "made")
+    assert "made" not in "\n".join(cli("topic", "list").lines)
+
+
+def test_a_failure_is_an_error_and_a_hint_without_a_traceback(cli: Cli) -> None:
+    cli("topic", "create", "twice")
+    failed = cli("topic", "create", "twice", status=1)
+    assert failed.lines == []
+    error, hint = failed.errors
+    assert error.startswith("error: TOPIC_ALREADY_EXISTS (36): a topic of this name exists")
+    assert hint == "hint: use it, or choose another name"
+    cli("topic", "create", "twice", "--if-not-exists")
+
+
+def test_lines_become_records_and_come_back(cli: Cli) -> None:
+    cli("topic", "create", "lines")
+    written = cli("topic", "produce", "lines", "-K", ":", "-H", "h=x", stdin="a:1\nb:2\nno delimiter\n")
+    assert [line.split()[:4] for line in written.lines] == [
+        ["partition", "0", "offset", str(offset)] for offset in range(3)
+    ]
+    assert cli("topic", "consume", "lines", "-o", "start:end").lines == ["1", "2", "no delimiter"]
+    assert cli("topic", "consume", "lines", "-o", "1:2", "-f", r"%t %p %o %k=%v %h\n").lines == ["lines 0 1 b=2 h=x"]
+    first = json.loads(cli("topic", "consume", "lines", "-n", "1", "--format", "json").lines[0])
+    timestamp = first.pop("timestamp")
+    assert first == {
+        "topic": "lines",
+        "partition": 0,
+        "offset": 0,
+        "key": "a",
+        "value": "1",
+        "headers": [{"key": "h", "value": "x"}],
+    }
+    assert cli("topic", "consume", "lines", "-o", f"@{timestamp}:end").lines == ["1", "2", "no delimiter"]
+
+
+def test_bytes_that_are_no_text_are_told_as_such(cli: Cli) -> None:
+    cli("topic", "create", "binary")
+    cli("topic", "produce", "binary", stdin=b"\xff\xfe\n")
+    (record,) = map(json.loads, cli("topic", "consume", "binary", "-o", "start:end", "--format", "json").lines)
+    assert record["value"] == {"hex": "fffe"}
+
+
+def test_only_committed_records_are_shown_unless_told_otherwise(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "open")
+    cli("topic", "produce", "open", "--transactional-id", "one", stdin="committed\n")
+    with Producer(bootstrap_servers=cluster, transactional_id="two") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("open", "open").result()
+        assert cli("topic", "consume", "open", "-o", "start:end").lines == ["committed"]
+        everything = cli("topic", "consume", "open", "-o", "start:end", "--read-uncommitted").lines
+        assert everything == ["committed", "open"]
+        producer.abort_transaction()
+
+
+def test_a_group_s_position_is_behind_what_was_printed_and_no_further(cli: Cli) -> None:
+    cli("topic", "create", "grouped")
+    cli("topic", "produce", "grouped", stdin="0\n1\n2\n3\n")
+    assert cli("topic", "consume", "grouped", "-g", "readers", "-n", "2").lines == ["0", "1"]
+    assert cli("topic", "consume", "grouped", "-g", "readers", "-n", "2").lines == ["2", "3"]
+
+
+@pytest.mark.parametrize("offset", ["soon", "-3", "1:2:3"])
+def test_a_wrong_offset_is_wrong_usage(cli: Cli, offset: str) -> None:
+    assert "is not start, end, an offset or @ms" in " ".join(
+        cli("topic", "consume", "t", f"--offset={offset}", status=2).errors
+    )

@@ -1,0 +1,90 @@
+"""Claims about ``einmal txn``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from einmal.client import Producer
+from einmal.client.errors import KafkaError, ProducerFenced
+from tests.cli.running import Cli
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def open_transaction(cli: Cli, cluster: str) -> Iterator[tuple[Producer, str]]:
+    """A producer with an open transaction, and the topic it has written one record to."""
+    topic = f"open-{time.monotonic_ns()}"
+    cli("topic", "create", topic)
+    with Producer(bootstrap_servers=cluster, transactional_id=f"id-of-{topic}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "x").result()
+        yield producer, topic
+
+
+def test_an_open_transaction_is_listed_and_described(cli: Cli, open_transaction: tuple[Producer, str]) -> None:
+    _producer, topic = open_transaction
+    listed = cli("txn", "list", "--state", "Ongoing", "--format", "json").document
+    assert f"id-of-{topic}" in [each["transactional_id"] for each in listed]
+    (described,) = cli("txn", "describe", f"id-of-{topic}", "--format", "json").document
+    assert (described["state"], described["topic_partitions"]) == ("Ongoing", [f"{topic}-0"])
+    assert described["duration_ms"] >= 0
+    (producer,) = cli("txn", "describe-producers", "--topic", topic, "--format", "json").document
+    assert (producer["producer_id"], producer["current_transaction_start_offset"]) == (described["producer_id"], 0)
+    head = cli("txn", "list").lines[0]
+    assert head.split() == ["COORDINATOR", "TRANSACTIONAL-ID", "PRODUCER-ID", "STATE"]
+
+
+def test_an_abort_by_id_fences_the_producer(cli: Cli, open_transaction: tuple[Producer, str]) -> None:
+    producer, topic = open_transaction
+    cli("txn", "abort", f"id-of-{topic}", "--yes")
+    with pytest.raises(KafkaError):
+        producer.commit_transaction()
+    with pytest.raises(ProducerFenced):
+        producer.abort_transaction()
+    assert cli("topic", "consume", topic, "-o", "start:end").lines == []
+
+
+def test_an_abort_asks_first(cli: Cli, open_transaction: tuple[Producer, str]) -> None:
+    producer, topic = open_transaction
+    asked = cli("txn", "abort", f"id-of-{topic}", stdin="n\n", status=1)
+    assert "Fence the producer" in asked.errors[0]
+    producer.commit_transaction()
+
+
+def test_an_id_that_nobody_has_is_not_made_by_aborting_it(cli: Cli) -> None:
+    failed = cli("txn", "abort", "nobody's", "--yes", status=1)
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in failed.errors[0]
+
+
+def test_a_partition_is_freed_by_the_offset_at_which_its_transaction_begins(
+    cli: Cli, open_transaction: tuple[Producer, str]
+) -> None:
+    _producer, topic = open_transaction
+    wrong = cli("txn", "abort", "--topic", topic, "--start-offset", "7", "--yes", status=1)
+    assert wrong.errors == [
+        f"error: no open transaction of {topic}-0 begins at 7",
+        "hint: open ones begin at: 0",
+    ]
+    cli("txn", "abort", "--topic", topic, "--start-offset", "0", "--yes")
+    (partition,) = cli("topic", "describe", topic, "--format", "json").document["partitions"]
+    assert (partition["last_stable_offset"], partition["high_watermark"]) == (2, 2)
+
+
+def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(
+    cli: Cli, open_transaction: tuple[Producer, str]
+) -> None:
+    _producer, topic = open_transaction
+    young = cli("txn", "find-hanging", "--topic", topic, "--format", "json").document
+    old = cli("txn", "find-hanging", "--topic", topic, "--max-timeout-ms", "-60000", "--format", "json").document
+    assert (young, old) == ([], [])
+
+
+def test_an_abort_needs_an_id_or_a_place(cli: Cli) -> None:
+    cli("txn", "abort", status=2)
+    cli("txn", "abort", "id", "--topic", "t", status=2)
+    cli("txn", "abort", "--topic", "t", status=2)
