@@ -11,7 +11,7 @@ from einmal.broker.node import Node
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client, run, running_node
 
-FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 10, 11, 12
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, DELETE_TOPICS = 8, 9, 10, 11, 12, 20
 PATIENT = {"group.initial.rebalance.delay.ms": 60_000, "offsets.topic.num.partitions": 3}
 
 
@@ -93,5 +93,32 @@ def test_a_group_before_its_topic_exists_has_no_coordinator(tmp_path: Path) -> N
             assert refused.coordinators[0].error_code is ErrorCode.invalid_request
             answer = await client.call(HEARTBEAT, 4, me)
             assert answer.error_code is ErrorCode.unknown_member_id
+
+    run(scenario())
+
+
+def test_positions_in_a_deleted_topic_are_not_those_in_a_new_one_of_its_name(tmp_path: Path) -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 5}], "partition_indexes": [0]}]
+    commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": topics}
+    fetch = {"group_id": "g", "topics": topics}
+
+    async def committed(client: Client) -> int:
+        answer = await client.call(OFFSET_FETCH, 5, fetch)
+        return int(answer.topics[0].partitions[0].committed_offset)
+
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.call(FIND_COORDINATOR, 3, {"key": "g", "key_type": 0})
+            await client.create_topic("t")
+            await client.call(OFFSET_COMMIT, 8, commit)
+            assert await committed(client) == 5
+            await client.call(DELETE_TOPICS, 5, {"topic_names": ["t"], "timeout": 10_000})
+            await client.create_topic("t")
+            assert await committed(client) == -1
+            await client.call(OFFSET_COMMIT, 8, commit)
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            while (answer := await client.call(OFFSET_FETCH, 5, fetch)).error_code is not ErrorCode.none:
+                assert answer.error_code is ErrorCode.coordinator_load_in_progress
+            assert await committed(client) == 5
 
     run(scenario())

@@ -5,10 +5,12 @@ Knows what a value may look like, not what it does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+_WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
@@ -32,7 +34,7 @@ class TopicSetting:
         if self.kind in ("INT", "LONG"):
             bound = _INT32_MAX if self.kind == "INT" else _INT64_MAX
             low, high = -bound if self.low is None else self.low, self.high or bound
-            if not value.lstrip("-").isdecimal() or not low <= int(value) <= high:
+            if not _WHOLE_NUMBER.fullmatch(value) or not low <= int(value) <= high:
                 return f"{value!r} is not a whole number between {low} and {high}"
         elif self.kind == "DOUBLE":
             try:

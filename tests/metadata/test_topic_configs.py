@@ -1,0 +1,47 @@
+import pytest
+
+from einmal.broker.config import SETTINGS, BrokerConfig
+from einmal.broker.partitions import log_config, setting
+from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
+
+
+@pytest.mark.parametrize("name", TOPIC_SETTINGS)
+def test_every_default_could_have_been_given(name: str) -> None:
+    assert problem_of(name, setting(BrokerConfig(), {}, name)) is None
+
+
+def test_what_a_topic_inherits_is_a_broker_setting() -> None:
+    for described in TOPIC_SETTINGS.values():
+        assert described.broker_key is None or described.broker_key in SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_good"),
+    [
+        ("retention.ms", "-1", True),
+        ("retention.ms", "-2", False),
+        ("retention.ms", "5.0", False),
+        ("retention.ms", "", False),
+        ("retention.ms", "--5", False),
+        ("segment.bytes", str(2**31), False),
+        ("cleanup.policy", "compact,delete", True),
+        ("cleanup.policy", "compact,", False),
+        ("min.cleanable.dirty.ratio", "0.3", True),
+        ("min.cleanable.dirty.ratio", "nan", False),
+        ("min.cleanable.dirty.ratio", "2", False),
+        ("preallocate", "TRUE", True),
+        ("preallocate", "yes", False),
+        ("message.timestamp.type", "LogAppendTime", True),
+        ("message.timestamp.type", "Never", False),
+    ],
+)
+def test_a_value_is_held_against_its_kind(name: str, value: str, is_good: bool) -> None:
+    assert (problem_of(name, value) is None) == is_good
+
+
+def test_a_topics_own_setting_comes_before_the_brokers() -> None:
+    broker = BrokerConfig(log_retention_ms=7, log_flush_interval_messages=1)
+    inherited = log_config(broker, {})
+    assert (inherited.retention_ms, inherited.flush_each) == (7, True)
+    own = log_config(broker, {"retention.ms": "8", "flush.messages": "1000"})
+    assert (own.retention_ms, own.flush_each) == (8, False)
