@@ -8,7 +8,7 @@ import pytest
 
 from einmal.groups.config import GroupConfig
 from einmal.groups.records import GroupRecord
-from einmal.groups.requests import MemberIdentity
+from einmal.groups.requests import LeaveGroup, MemberIdentity
 from einmal.types import ErrorCode
 from tests.groups.drive import GROUP, Consumer, GroupLog, leave, settle, stable_group
 
@@ -367,6 +367,14 @@ def test_a_commit_keeps_a_member_as_a_heartbeat_does() -> None:
     for _ in range(4):
         shard.pass_time(consumer.session_timeout_ms // 2)
         assert consumer.commit(1) is ErrorCode.none
+
+
+def test_a_group_without_a_name_has_no_members() -> None:
+    shard = shard_at_once()
+    stranger = Consumer(shard, "a", group_id="", member_id="m")
+    assert stranger.heartbeat() is ErrorCode.invalid_group_id
+    request = LeaveGroup("", (MemberIdentity("m", None),))
+    assert shard.apply(shard.coordinator.leave_group(request, shard.now))["error_code"] is ErrorCode.invalid_group_id
 
 
 def test_a_heartbeat_of_another_generation_is_refused() -> None:

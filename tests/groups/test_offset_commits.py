@@ -71,8 +71,18 @@ def test_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
     shard = shard_at_once()
     assert shard.commit(1, generation_id=3, member_id="m") is ErrorCode.illegal_generation
     assert shard.txn_commit(1, producer(), generation_id=3, member_id="m") is ErrorCode.illegal_generation
-    assert shard.commit(1, group_id="") is ErrorCode.invalid_group_id
+    not_found = ErrorCode.group_id_not_found
+    assert shard.commit(1, generation_id=3, member_id="m", unknown_group=not_found) is not_found
     assert shard.log == []
+
+
+def test_the_empty_group_commits_outside_transactions_only() -> None:
+    shard = shard_at_once()
+    assert shard.commit(1, group_id="") is ErrorCode.none
+    assert shard.fetch("") == 1
+    assert shard.txn_commit(1, producer(), group_id="") is ErrorCode.invalid_group_id
+    assert shard.delete("") is ErrorCode.none
+    assert shard.commit(1, group_id="ü" * 16_001) is ErrorCode.invalid_group_id
 
 
 def test_a_commit_between_join_and_sync_is_sent_back() -> None:
@@ -258,10 +268,24 @@ def test_an_empty_group_can_be_deleted_and_a_living_one_cannot() -> None:
     consumer.leave()
     assert shard.delete() is ErrorCode.none
     assert shard.delete() is ErrorCode.group_id_not_found
-    assert shard.delete("") is ErrorCode.invalid_group_id
     assert shard.fetch() == -1
     shard.fail_over()
     assert (shard.fetch(), shard.state()) == (-1, "Dead")
+
+
+def test_offsets_of_a_deleted_topic_go_with_it_the_pending_ones_too() -> None:
+    shard = shard_at_once()
+    other = TopicPartition("other", 0)
+    shard.commit(0, offsets={other: OffsetToCommit(6, -1, None)})
+    shard.commit(5)
+    shard.txn_commit(9, producer())
+    shard.txn_commit(9, producer(), group_id="pending")
+    shard.apply(shard.coordinator.forget_other_topics(["other", "new"]))
+    shard.mark(producer(), True)
+    assert (shard.fetch(), shard.fetch("pending")) == (-1, -1)
+    request = OffsetFetchGroup(GROUP, (other,))
+    kept = shard.apply(shard.coordinator.offset_fetch(request, require_stable=True))
+    assert kept["topics"][0]["partitions"][0]["committed_offset"] == 6
 
 
 def delete_offset(shard: GroupLog, group_id: str = GROUP) -> ErrorCode:

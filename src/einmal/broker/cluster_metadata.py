@@ -143,6 +143,7 @@ class ClusterMetadata:
             case TopicsDeleted(topics):
                 for name, topic_id in topics:
                     partitions.delete(name, topic_id)
+                self._node.groups.topics_deleted()
             case ConfigsChanged(names):
                 for name in names:
                     partitions.reconfigure(self.image.topics[name], self.image.topic_configs(name))

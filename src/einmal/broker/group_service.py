@@ -8,7 +8,7 @@ again. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -44,14 +44,20 @@ class GroupService:
         self._runtimes: dict[int, Runtime] = {}
         self._waiting: dict[Ticket, _Waiting] = {}
         self._tickets = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
         """Begin to load every shard; groups are refused with COORDINATOR_LOAD_IN_PROGRESS until theirs is."""
-        self.runtimes()
+        for partition in range(self._partition_count()):
+            runtime = self._new_runtime(partition)
+            if runtime is not None:
+                self._spawn(self._load(runtime))
 
     async def stop(self) -> None:
         for runtime in self._runtimes.values():
             runtime.stop()
+        for task in list(self._tasks):
+            task.cancel()
         self._runtimes.clear()
 
     # --- shards ---------------------------------------------------------------------------------------------------
@@ -64,8 +70,13 @@ class GroupService:
     def runtime(self, partition: int) -> Runtime | None:
         """The shard of one partition of ``__consumer_offsets``, if it is led here."""
         runtime = self._runtimes.get(partition)
-        if runtime is not None:
-            return runtime
+        if runtime is None:
+            runtime = self._new_runtime(partition)
+            if runtime is not None:
+                runtime.start()
+        return runtime
+
+    def _new_runtime(self, partition: int) -> Runtime | None:
         led = self._node.partitions.get(TopicPartition(CONSUMER_OFFSETS, partition))
         if led is None:
             return None
@@ -77,7 +88,6 @@ class GroupService:
             perform=self._perform,
             dropped=partial(self._abandon, partition),
         )
-        runtime.start()
         return runtime
 
     def runtimes(self) -> list[Runtime]:
@@ -93,6 +103,24 @@ class GroupService:
         for waiting in self._waiting.values():
             if waiting.shard == index:
                 _answer(waiting, ErrorCode.not_coordinator)
+
+    async def _load(self, runtime: Runtime) -> None:
+        await runtime.load()
+        await self._forget_deleted_topics(runtime)
+
+    def topics_deleted(self) -> None:
+        """Some topics are gone: groups need not remember them."""
+        for runtime in self.runtimes():
+            self._spawn(self._forget_deleted_topics(runtime))
+
+    async def _forget_deleted_topics(self, runtime: Runtime) -> None:
+        # An error needs no care: it is done again when the shard is loaded at the next start.
+        await runtime.submit(lambda shard, now: shard.forget_other_topics(self._node.metadata.image.topics))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # --- requests -------------------------------------------------------------------------------------------------
 

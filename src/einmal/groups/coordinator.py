@@ -16,7 +16,7 @@ ids are arguments. Answers are fields under kio's names, of no version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Final
 
 from einmal.groups.config import GroupConfig
@@ -90,6 +90,10 @@ class GroupCoordinator:
 
     def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[Response]:
         return self._commits.offset_delete(group_id, partitions)
+
+    def forget_other_topics(self, topics: Container[str]) -> Decision[None]:
+        """There are no topics but these."""
+        return Decision(records=self._commits.forget_other_topics(topics), response=None)
 
     # --- groups -------------------------------------------------------------------------------------------------
 
@@ -207,8 +211,6 @@ class GroupCoordinator:
         }
 
     def _delete_refusal(self, group_id: str) -> ErrorCode:
-        if not group_id:
-            return ErrorCode.invalid_group_id
         group = self._view(group_id)
         if group.state is GroupState.DEAD:
             return ErrorCode.group_id_not_found

@@ -105,7 +105,7 @@ class Membership:
         effects = Effects()
         group = self._groups.get(request.group_id)
         if group is None:
-            return effects.decide({"error_code": ErrorCode.unknown_member_id})
+            return effects.decide({"error_code": _unknown(request.group_id)})
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is ErrorCode.none and request.generation_id != group.generation_id:
             error = ErrorCode.illegal_generation
@@ -117,6 +117,8 @@ class Membership:
 
     def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response]:
         effects = Effects()
+        if not request.group_id:
+            return effects.decide({"error_code": ErrorCode.invalid_group_id, "members": ()})
         group = self._groups.get(request.group_id)
         members = [
             {
@@ -471,10 +473,8 @@ class Membership:
 
 
 def _sync_refusal(request: SyncGroup, group: Group | None) -> ErrorCode:
-    if not request.group_id:
-        return ErrorCode.invalid_group_id
     if group is None:
-        return ErrorCode.unknown_member_id
+        return _unknown(request.group_id)
     error = group.check_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.none:
         return error
@@ -486,6 +486,11 @@ def _sync_refusal(request: SyncGroup, group: Group | None) -> ErrorCode:
     if is_other_protocol:
         return ErrorCode.inconsistent_group_protocol
     return ErrorCode.rebalance_in_progress if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.none
+
+
+def _unknown(group_id: str) -> ErrorCode:
+    """What a member of a group that is not there is told."""
+    return ErrorCode.unknown_member_id if group_id else ErrorCode.invalid_group_id
 
 
 def _distinct(protocols: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:

@@ -7,7 +7,7 @@ KIP-447 fences transactional commits by generation, member and instance; KIP-211
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from einmal.groups.config import GroupConfig
@@ -56,10 +56,8 @@ class OffsetCommits:
         group_id = request.group_id
         partitions: Iterable[TopicPartition]
         if request.partitions is None:
-            known = {partition: None for partition, _offset in self._offsets.committed_by(group_id)}
-            if require_stable:
-                known.update(dict.fromkeys(self._offsets.unstable_of(group_id)))
-            partitions = known
+            # Kafka leaves out what is only pending; but to whoever asks for stable offsets that is not "none".
+            partitions = self._offsets.partitions_of(group_id, pending=require_stable)
         else:
             partitions = request.partitions
         fetched = (
@@ -90,6 +88,15 @@ class OffsetCommits:
             results.append((partition, {"error_code": error}))
         return Decision(records=tuple(records), response={"error_code": ErrorCode.none, "topics": _by_topic(results)})
 
+    def forget_other_topics(self, topics: Container[str]) -> tuple[OffsetRecord, ...]:
+        """What takes all offsets of deleted topics away, pending ones too: a new topic of that name begins anew."""
+        return tuple(
+            OffsetRecord(group_id, partition.topic, partition.partition, None)
+            for group_id in self._offsets.groups()
+            for partition in self._offsets.partitions_of(group_id)
+            if partition.topic not in topics
+        )
+
     def tombstones(self, group_id: str) -> tuple[OffsetRecord, ...]:
         """What takes all committed offsets of a group away."""
         return tuple(
@@ -119,12 +126,13 @@ class OffsetCommits:
     # --- checks -------------------------------------------------------------------------------------------------
 
     def _refusal(self, request: OffsetCommit | TxnOffsetCommit, *, is_transactional: bool) -> ErrorCode:
-        if not request.group_id or len(request.group_id.encode()) > TEXT_BYTES_MAX:
+        # The empty group of very old simple consumers may still commit, but not in a transaction (as in Kafka).
+        if len(request.group_id.encode()) > TEXT_BYTES_MAX or (is_transactional and not request.group_id):
             return ErrorCode.invalid_group_id
         group = self._groups.get(request.group_id)
         says_member = request.generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None
         if group is None:
-            return ErrorCode.illegal_generation if request.generation_id >= 0 else ErrorCode.none
+            return request.unknown_group if request.generation_id >= 0 else ErrorCode.none
         if request.generation_id < 0 and group.state is GroupState.EMPTY:
             return ErrorCode.none
         if says_member:

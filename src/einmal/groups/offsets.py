@@ -40,6 +40,13 @@ class Offsets:
         for partition, placed in self._committed.get(group_id, {}).items():
             yield partition, placed.offset
 
+    def partitions_of(self, group_id: str, *, pending: bool = True) -> Iterator[TopicPartition]:
+        """Every partition with a committed offset, or also those with a pending one only."""
+        committed = self._committed.get(group_id, {})
+        yield from committed
+        if pending:
+            yield from (partition for partition in self._unstable.get(group_id, {}) if partition not in committed)
+
     def count(self, group_id: str) -> int:
         """How many partitions the group has committed offsets of."""
         return len(self._committed.get(group_id, {}))
@@ -47,9 +54,6 @@ class Offsets:
     def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction would commit this partition's offset."""
         return partition in self._unstable.get(group_id, {})
-
-    def unstable_of(self, group_id: str) -> Iterator[TopicPartition]:
-        yield from self._unstable.get(group_id, {})
 
     def has_pending(self, group_id: str) -> bool:
         return group_id in self._unstable

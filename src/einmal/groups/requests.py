@@ -11,7 +11,7 @@ from typing import Any, NewType, TypeAlias, TypeVar
 
 from einmal.groups.records import CommittedOffset, Record
 from einmal.shard.decision import Decision
-from einmal.types import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
+from einmal.types import NO_LEADER_EPOCH, ErrorCode, ProducerIdAndEpoch, TopicPartition
 
 R = TypeVar("R")
 
@@ -113,7 +113,10 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
-    """``retention_ms``: asked for by clients before v5; None: the broker's."""
+    """``retention_ms``: asked for by clients before v5; None: the broker's.
+
+    ``unknown_group``: what a generation of a group that is not there is to this client (v9+: GROUP_ID_NOT_FOUND).
+    """
 
     group_id: str
     generation_id: int
@@ -121,6 +124,7 @@ class OffsetCommit:
     group_instance_id: str | None
     offsets: Mapping[TopicPartition, OffsetToCommit]
     retention_ms: int | None = None
+    unknown_group: ErrorCode = ErrorCode.illegal_generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +137,7 @@ class TxnOffsetCommit:
     member_id: str
     group_instance_id: str | None
     offsets: Mapping[TopicPartition, OffsetToCommit]
+    unknown_group: ErrorCode = ErrorCode.illegal_generation
 
 
 @dataclass(frozen=True, slots=True)
