@@ -214,6 +214,84 @@ def test_positions_of_a_stale_generation_are_refused_in_a_transaction(broker: No
             assert member.committed((topic, 0)) == 3
 
 
+STALE_COMMITS = [
+    # generation, whose member id, instance id; what a plain commit is told, what one in a transaction is
+    (1, "mine", None, ErrorCode.none, ErrorCode.none),
+    (2, "mine", None, ErrorCode.illegal_generation, ErrorCode.illegal_generation),
+    (-1, "mine", None, ErrorCode.illegal_generation, ErrorCode.illegal_generation),
+    (1, "another", None, ErrorCode.unknown_member_id, ErrorCode.unknown_member_id),
+    (1, "", None, ErrorCode.unknown_member_id, ErrorCode.unknown_member_id),
+    (1, "mine", "another", ErrorCode.unknown_member_id, ErrorCode.unknown_member_id),
+    # A client from before KIP-447 cannot say who it is, and is let through in a transaction.
+    (-1, "", None, ErrorCode.unknown_member_id, ErrorCode.none),
+]
+
+
+def test_only_the_present_generation_commits_in_a_transaction_or_not(broker: Node) -> None:
+    topic = new_topic(broker, 1)
+    group = f"g-{topic}"
+    with address(broker).connect() as connection:
+        member_id = connection.call(raw.JOIN_GROUP, 9, **join_fields(group, "")).member_id
+        connection.call(raw.JOIN_GROUP, 9, **join_fields(group, member_id))
+        me = {"group_id": group, "generation_id": 1, "member_id": member_id}
+        connection.call(raw.SYNC_GROUP, 4, **me, assignments=[])
+        transaction = open_transaction(connection, group)
+        for generation, name, instance, plain, transactional in STALE_COMMITS:
+            who = {"member_id": member_id if name == "mine" else name, "group_instance_id": instance}
+            topics = [{"name": topic, "partitions": [commit_of(0, 5)]}]
+            committed = connection.call(
+                OFFSET_COMMIT, 8, group_id=group, generation_id_or_member_epoch=generation, **who, topics=topics
+            )
+            assert committed.topics[0].partitions[0].error_code == plain, (generation, name, instance)
+            committed = connection.call(
+                raw.TXN_OFFSET_COMMIT, 3, group_id=group, generation_id=generation, **who, **transaction, topics=topics
+            )
+            assert committed.topics[0].partitions[0].error_code == transactional, (generation, name, instance)
+
+
+def open_transaction(connection: raw.Connection, group: str) -> dict[str, object]:
+    """A transaction to which the group's offsets have been added; its identity as fields."""
+    name = {"transactional_id": f"id-of-{group}"}
+    given = at_last(
+        lambda: connection.call(
+            raw.INIT_PRODUCER_ID, 4, **name, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1
+        ),
+        lambda answer: answer.error_code == ErrorCode.none,
+    )
+    fields = {**name, "producer_id": given.producer_id, "producer_epoch": given.producer_epoch}
+    at_last(
+        lambda: connection.call(raw.ADD_OFFSETS_TO_TXN, 3, **fields, group_id=group).error_code,
+        lambda code: code == ErrorCode.none,
+    )
+    return fields
+
+
+def test_positions_that_a_transaction_may_move_cannot_be_deleted(node_of: NodeFactory) -> None:
+    # Apache Kafka deletes them, and the transaction that is then committed has lost its positions.
+    broker = node_of("einmal", 2)
+    topic = new_topic(broker, 1)
+    group = f"g-{topic}"
+    with address(broker).connect() as connection:
+        transaction = open_transaction(connection, group)
+        topics = [{"name": topic, "partitions": [commit_of(0, 5)]}]
+        connection.call(raw.TXN_OFFSET_COMMIT, 3, group_id=group, **transaction, topics=topics)
+        (result,) = connection.call(DELETE_GROUPS, 2, groups_names=[group]).results
+        assert result.error_code == ErrorCode.non_empty_group
+        deleted = connection.call(OFFSET_DELETE, 0, group_id=group, topics=topics)
+        assert deleted.topics[0].partitions[0].error_code == ErrorCode.unstable_offset_commit
+        connection.call(raw.END_TXN, 3, **transaction, committed=True)
+        asked = [{"name": topic, "partition_indexes": [0]}]
+
+        def fetched() -> int:
+            answer = connection.call(raw.OFFSET_FETCH, 7, group_id=group, topics=asked, require_stable=True)
+            return int(answer.topics[0].partitions[0].committed_offset)
+
+        assert at_last(fetched, lambda offset: offset >= 0) == 5
+        (result,) = connection.call(DELETE_GROUPS, 2, groups_names=[group]).results
+        assert result.error_code == ErrorCode.none
+        assert fetched() == -1
+
+
 # --- operators -------------------------------------------------------------------------------------------------
 
 
