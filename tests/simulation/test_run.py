@@ -68,11 +68,16 @@ def test_a_workload_really_works() -> None:
         assert sum(len(poll.records) for op in ops for poll in op.polls) > 50
 
 
+_MATTERS_IN_POWER_CUTS = (mutants.without_flushing, mutants.without_waiting_for_the_commit)
+
+
 def _kinds_found(mutant: mutants.Mutant) -> set[str]:
     """The anomalies of the first seed that has any."""
-    needs_power_cuts = mutant is mutants.without_flushing
     for seed in range(60):
-        if needs_power_cuts and profile_of(seed).crash is not Crash.POWER:
+        profile = profile_of(seed)
+        if mutant in _MATTERS_IN_POWER_CUTS and profile.crash is not Crash.POWER:
+            continue
+        if mutant is mutants.without_generation_fencing and profile.workload != "bank":
             continue
         if anomalies := run_seed(seed).anomalies:
             return {anomaly.partition(":")[0] for anomaly in anomalies}
@@ -88,6 +93,8 @@ def _kinds_found(mutant: mutants.Mutant) -> set[str]:
         (mutants.without_the_last_stable_offset, {"G1a"}),
         (mutants.without_flushing, {"no-end", "lost-write", "unseen"}),
         (mutants.without_markers, {"no-end"}),
+        (mutants.without_generation_fencing, {"duplicate", "bank-sum"}),
+        (mutants.without_waiting_for_the_commit, {"no-end", "G1a", "lost-write"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
