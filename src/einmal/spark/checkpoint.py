@@ -35,12 +35,16 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         jvm = spark._jvm
         assert jvm is not None
-        self._jvm: Any = jvm
-        self._spark = spark
-        self._configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        path = self._jvm.org.apache.hadoop.fs.Path(location)
-        self._fs = path.getFileSystem(self._configuration)
+        # A class is looked up once: each part of a package's name is a question to the JVM.
+        self._new_path: Any = jvm.org.apache.hadoop.fs.Path
+        self._text_of: Any = jvm.org.apache.commons.io.IOUtils
+        self._rename: Any = jvm.org.apache.hadoop.fs.Options.Rename
+        configuration = spark._jsparkSession.sessionState().newHadoopConf()
+        path = self._new_path(location)
+        self._fs = path.getFileSystem(configuration)
         self._root = self._fs.makeQualified(path)
+        self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri(), configuration)
+        self._gateway: Any = spark.sparkContext._gateway
 
     @property
     def name(self) -> str:
@@ -104,26 +108,22 @@ class Checkpoint:
         """Create a file, whole or not at all. Raises CheckpointError where it exists."""
         target = self._path(name)
         self._fs.mkdirs(target.getParent())
-        temporary = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}.{uuid.uuid4()}.tmp")
+        temporary = self._new_path(target.getParent(), f".{target.getName()}.{uuid.uuid4()}.tmp")
         stream = self._fs.create(temporary, True)
         try:
             stream.write(text.encode())
         finally:
             stream.close()
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri(), self._configuration)
-        # No flag: an existing file is an error, not replaced.
-        gateway = self._spark.sparkContext._gateway
-        assert gateway is not None
-        flags = gateway.new_array(self._jvm.org.apache.hadoop.fs.Options.Rename, 0)
         if self._fs.exists(target):
             self._fs.delete(temporary, False)
             raise CheckpointError(f"{target.toString()} exists already")
-        context.rename(temporary, target, flags)
+        # Without a flag: a file that has appeared since is an error, not replaced.
+        self._context.rename(temporary, target, self._gateway.new_array(self._rename, 0))
 
     # --- Hadoop -------------------------------------------------------------------------------------------------
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+        return self._new_path(self._root, name)
 
     def _read(self, name: str) -> str | None:
         path = self._path(name)
@@ -131,7 +131,7 @@ class Checkpoint:
             return None
         stream = self._fs.open(path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._text_of.toString(stream, "UTF-8"))
         finally:
             stream.close()
 

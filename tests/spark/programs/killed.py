@@ -19,23 +19,26 @@ from einmal.spark import session
 from einmal.spark.events import BatchStarted
 from tests.spark.pipelines import Pipeline
 
-_ALL_THERE_S = 240.0
+_ONE_S = 60.0
+_ALL_THERE_S = 120.0
 
 
 class Hold:
     """A listener that stops for good at one event, and says that it has.
 
-    No batch begins before ``go``: so that all pipelines start while there is time for it.
+    No batch goes on before ``go``: so that the pipelines start one by one, while there is time for it.
     """
 
     def __init__(self, event: str, batch_id: int, go: threading.Event) -> None:
         self._event = event
         self._batch_id = batch_id
         self._go = go
+        self.started = threading.Event()
         self.reached = threading.Event()
 
     def __call__(self, event: Any) -> None:
         if isinstance(event, BatchStarted):
+            self.started.set()
             self._go.wait()
         if type(event).__name__ == self._event and event.batch_id == self._batch_id:
             self.reached.set()
@@ -56,6 +59,7 @@ def main(plan: list[dict[str, Any]], directory: Path) -> int:
         hold = Hold(each["event"], each["batch_id"], go)
         Pipeline(**each["pipeline"]).writer(spark).listener(hold).start()
         holds.append(hold)
+        hold.started.wait(_ONE_S)
     go.set()
     late = [each for hold, each in zip(holds, plan, strict=True) if not hold.reached.wait(_ALL_THERE_S)]
     if late:

@@ -1,0 +1,514 @@
+"""The sink on real Spark, against both brokers: what it writes, and what it refuses. Drivers die elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from einmal.client import Admin, Producer, TransactionDriver, UnknownOutcome
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark import (
+    OptionError,
+    PipelineFailed,
+    PipelineFenced,
+    PipelineQuery,
+    PipelineRefused,
+    PreflightFailed,
+    events,
+    write_stream,
+)
+from einmal.spark.exactly_once import ExactlyOnce
+from einmal.types import Header
+from einmal.wire.murmur2 import partition_for_key
+from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
+from tests.spark.topics import create, fill, new_name, numbers, records, values
+
+pytestmark = pytest.mark.spark
+
+NewPipeline = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
+    """A pipeline whose source topic holds the numbers below ``count``."""
+
+    def make(count: int = BATCH, *, partitions: int = 2, **fields: str) -> Pipeline:
+        pipeline = Pipeline(bootstrap, str(tmp_path), new_name("pipe"), **fields)
+        create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=partitions)
+        fill(bootstrap, pipeline.source_topic, range(count))
+        return pipeline
+
+    return make
+
+
+class Heard(list[events.Event]):
+    """A listener that keeps what it hears."""
+
+    def __call__(self, event: events.Event) -> None:
+        self.append(event)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self if isinstance(event, kind)]
+
+
+def run(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None, **options: str) -> Heard:
+    """Run the pipeline until nothing is left."""
+    heard = Heard()
+    pipeline.writer(spark, frame).options(**options).listener(heard).start().awaitTermination()
+    return heard
+
+
+def state_outputs(pipeline: Pipeline) -> list[tuple[str, str]]:
+    found = records(pipeline.bootstrap, pipeline.topic)
+    return [((record.key or b"").decode(), (record.value or b"").decode()) for _, record in found]
+
+
+# --- what is written --------------------------------------------------------------------------------------------
+
+
+def test_every_record_is_written_once_to_the_partition_of_its_key(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(25, partitions=3)
+    heard = run(pipeline, spark)
+    found = records(pipeline.bootstrap, pipeline.topic)
+    assert sorted(int(record.value or b"") for _, record in found) == list(range(25))
+    assert all(where.partition == partition_for_key(record.key or b"", 3) for where, record in found)
+    assert [event.records for event in heard.of(events.BatchWritten)][0] == 0
+    assert sum(event.records for event in heard.of(events.BatchWritten)) == 25
+    assert all(event.committed for event in heard.of(events.TransactionEnded))
+
+
+def test_the_source_positions_are_committed_with_the_output(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(25)
+    run(pipeline, spark)
+    with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
+        committed = admin.list_group_offsets(pipeline.name)
+    assert sum(position.offset for position in committed.values()) == 25
+    assert {each.topic for each in committed} == {pipeline.source_topic}
+
+
+def test_topic_partition_headers_and_timestamp_come_from_their_columns(
+    spark: SparkSession, new_pipeline: NewPipeline, bootstrap: str
+) -> None:
+    pipeline = new_pipeline()
+    topics = [new_name("left"), new_name("right")]
+    create(bootstrap, *topics, partitions=3)
+    number = F.col("value").cast("string").cast("int")
+    frame = pipeline.source(spark).select(
+        F.lit(None).cast("binary").alias("key"),
+        F.col("value"),
+        F.when(number % 2 == 0, topics[0]).otherwise(topics[1]).alias("topic"),
+        F.when(number < 8, number % 3).alias("partition"),
+        F.array(F.struct(F.lit("n").alias("key"), F.col("value").alias("value"))).alias("headers"),
+        F.timestamp_millis(F.lit(1_700_000_000_000) + number).alias("timestamp"),
+    )
+    writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).option("transactional.id", pipeline.name)
+    writer = writer.option("checkpointLocation", str(pipeline.checkpoint)).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    seen = []
+    for topic in topics:
+        for where, record in records(bootstrap, topic):
+            value = record.value or b""
+            assert topic == topics[int(value) % 2]
+            assert int(value) >= 8 or where.partition == int(value) % 3
+            assert record.headers == (Header("n", value),)
+            assert record.timestamp == 1_700_000_000_000 + int(value)
+            seen.append(int(value))
+    assert sorted(seen) == list(range(BATCH))
+
+
+def test_a_frame_without_keys_is_written_without_a_shuffle(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(20, partitions=4)
+    run(pipeline, spark, pipeline.source(spark).select("value"))
+    found = records(pipeline.bootstrap, pipeline.topic)
+    assert sorted(int(record.value or b"") for _, record in found) == list(range(20))
+    assert all(record.key is None for _, record in found)
+
+
+def test_the_order_of_a_key_is_kept_where_the_offsets_are_there(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(60)
+    run(pipeline, spark, pipeline.source(spark, minPartitions="6").select("key", "value", "offset"))
+    by_key: dict[bytes, list[int]] = {}
+    for _, record in records(pipeline.bootstrap, pipeline.topic):
+        by_key.setdefault(record.key or b"", []).append(int(record.value or b""))
+    assert len(by_key) == 5
+    assert all(found == sorted(found) for found in by_key.values())
+
+
+def test_each_batch_may_be_transformed_before_it_is_written(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(20)
+
+    def count(frame: DataFrame, batch_id: int) -> DataFrame:
+        return frame.groupBy("key").count().selectExpr("key", f"concat({batch_id}, ':', count) as value")
+
+    pipeline.writer(spark).each_batch(count).start().awaitTermination()
+    per_batch: dict[str, int] = {}
+    for value in values(pipeline.bootstrap, pipeline.topic):
+        batch_id, _, counted_rows = value.partition(":")
+        per_batch[batch_id] = per_batch.get(batch_id, 0) + int(counted_rows)
+    assert sum(per_batch.values()) == 20
+
+
+def test_sparks_own_commit_file_is_what_the_record_says(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(20, kind="random state")
+    run(pipeline, spark)
+    newest = max(int(path.name) for path in (pipeline.checkpoint / "commits").iterdir() if path.name.isdecimal())
+    record = next(
+        json.loads(record.value or b"")
+        for _, record in reversed(records(pipeline.bootstrap, COMMIT_TOPIC))
+        if record.key == pipeline.name.encode()
+    )
+    assert record["batch_id"] == newest
+    assert record["commit_text"] == (pipeline.checkpoint / "commits" / str(newest)).read_text()
+
+
+def test_at_least_once_writes_without_a_transaction(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(20, guarantee="at_least_once")
+    heard = run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
+    assert not heard.of(events.NameTaken)
+    assert not heard.of(events.TransactionEnded)
+
+
+# --- tasks die --------------------------------------------------------------------------------------------------
+
+
+def dies_once(flag: Path, how: str) -> Callable[[Any], Any]:
+    """A function for mapInArrow that fails, or kills its process, the first time it has seen rows."""
+
+    def body(batches: Any) -> Any:
+        for batch in batches:
+            yield batch
+            if batch.num_rows and not flag.exists():
+                flag.touch()
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("a task of the user's fails")
+
+    return body
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_stateless_batch_whose_task_died_is_aborted_and_written_again(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path, how: str
+) -> None:
+    pipeline = new_pipeline(20)
+    frame = pipeline.frame(spark)
+    heard = run(pipeline, spark, frame.mapInArrow(dies_once(tmp_path / "flag", how), frame.schema))
+    assert [event.committed for event in heard.of(events.TransactionEnded)].count(False) == 1
+    assert not heard.of(events.QueryRestarted)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
+
+
+def test_a_stateful_query_whose_task_died_is_restarted_and_state_agrees(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline(20, kind="random state")
+    body = dies_once(tmp_path / "flag", "raise")
+    heard = Heard()
+    writer = pipeline.writer(spark).each_batch(lambda frame, _: frame.mapInArrow(body, frame.schema))
+    writer.listener(heard).start().awaitTermination()
+    assert len(heard.of(events.QueryRestarted)) == 1
+    outputs = state_outputs(pipeline)
+    assert breaks_in_state(outputs) == []
+    assert counted(outputs) == 20
+
+
+def loses_its_shuffle_once(flag: Path, local: str) -> Callable[[Any], Any]:
+    """A function for mapInArrow behind a shuffle: the first time all its tasks fail, and take with them what the stage
+    before them has written, so that Spark runs that stage, and the state in it, again."""
+
+    def body(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        rows = list(batches)
+        context = TaskContext.get()
+        assert context is not None
+        if any(batch.num_rows for batch in rows) and context.attemptNumber() == 0 and not flag.exists():
+            if context.partitionId() == 0:
+                files = sorted(Path(local).rglob("shuffle_*_*_0.data"), key=lambda path: path.stat().st_mtime)
+                newest = files[-1].name.split("_")[1]
+                for path in files:
+                    if path.name.split("_")[1] == newest:
+                        path.unlink()
+                flag.touch()
+            raise RuntimeError("fetch it again")
+        yield from rows
+
+    return body
+
+
+def test_a_state_stage_that_ran_twice_is_not_committed(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline(20, kind="random state")
+    local = spark.sparkContext.getConf().get("spark.local.dir")
+    assert local is not None
+    body = loses_its_shuffle_once(tmp_path / "flag", local)
+    heard = Heard()
+
+    def refetch(frame: DataFrame, _: int) -> DataFrame:
+        return frame.repartition(1).mapInArrow(body, frame.schema)
+
+    pipeline.writer(spark).each_batch(refetch).listener(heard).start().awaitTermination()
+    assert (tmp_path / "flag").exists()
+    outputs = state_outputs(pipeline)
+    assert breaks_in_state(outputs) == []
+    assert counted(outputs) == 20
+
+
+def test_a_batch_that_never_goes_through_ends_the_query_with_the_cause(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline()
+
+    def always(batches: Any) -> Any:
+        for batch in batches:
+            if batch.num_rows:
+                raise ValueError("no such column in the record")
+            yield batch
+
+    frame = pipeline.frame(spark)
+    query = pipeline.writer(spark, frame.mapInArrow(always, frame.schema)).start()
+    with pytest.raises(PipelineFailed, match="ValueError: no such column in the record"):
+        query.awaitTermination()
+    assert numbers(pipeline.bootstrap, pipeline.topic) == []
+    assert isinstance(query.exception(), PipelineFailed)
+
+
+# --- answers get lost, others take over -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["copy", "random state"])
+def test_a_lost_answer_to_end_txn_is_cleared_up_from_the_commit_record(
+    spark: SparkSession, new_pipeline: NewPipeline, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pipeline = new_pipeline(20, kind=kind)
+    real = TransactionDriver.end_txn
+    calls = []
+
+    def committed_but_never_told(self: TransactionDriver, identity: Any, *, committed: bool) -> Any:
+        answer = real(self, identity, committed=committed)
+        calls.append(committed)
+        if len(calls) == 2:
+            raise UnknownOutcome(detail="EndTxn")
+        return answer
+
+    monkeypatch.setattr(TransactionDriver, "end_txn", committed_but_never_told)
+    heard = run(pipeline, spark)
+    assert len(heard.of(events.QueryRestarted)) == 1
+    if kind == "copy":
+        assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(20))
+    else:
+        assert breaks_in_state(state_outputs(pipeline)) == []
+        assert counted(state_outputs(pipeline)) == 20
+
+
+def test_a_driver_that_was_fenced_writes_nothing_more(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline()
+
+    def successor(event: events.Event) -> None:
+        if isinstance(event, events.BatchWritten) and event.batch_id == 1:
+            config = {"bootstrap.servers": pipeline.bootstrap, "transactional.id": pipeline.name}
+            with TransactionDriver(config) as driver:
+                driver.init_producer_id()
+
+    query = pipeline.writer(spark).listener(successor).start()
+    with pytest.raises(PipelineFenced, match="another instance"):
+        query.awaitTermination()
+    assert numbers(pipeline.bootstrap, pipeline.topic) == []
+    run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(BATCH))
+
+
+def test_a_batch_that_outlives_its_transaction_is_an_error_that_names_the_ways_out(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline()
+
+    def dawdle(event: events.Event) -> None:
+        if isinstance(event, events.PartitionWritten):
+            wait_until_aborted(pipeline)
+
+    writer = pipeline.writer(spark).option("kafka.transaction.timeout.ms", "1000").listener(dawdle)
+    with pytest.raises(PipelineFenced, match="transaction.timeout.ms.*maxOffsetsPerTrigger"):
+        writer.start().awaitTermination()
+    assert numbers(pipeline.bootstrap, pipeline.topic) == []
+
+
+def wait_until_aborted(pipeline: Pipeline) -> None:
+    with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            state = admin.describe_transactions([pipeline.name])[pipeline.name].state
+            if str(state).lower().replace("_", "") == "completeabort":
+                return
+            time.sleep(0.1)
+    raise AssertionError("the coordinator did not abort the overdue transaction")
+
+
+# --- starts that must not be ------------------------------------------------------------------------------------
+
+
+def test_a_copied_transactional_id_is_refused_and_its_owner_goes_on(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline()
+    run(pipeline, spark)
+    copy = pipeline.writer(spark).option("checkpointLocation", str(tmp_path / "copy"))
+    heard = Heard()
+    with pytest.raises(PipelineRefused, match="belongs to the query with checkpoint"):
+        copy.listener(heard).start()
+    assert heard == [], "refused before anybody was fenced"
+
+
+def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_ends(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(12)
+    run(pipeline, spark)
+    shutil.rmtree(pipeline.checkpoint)
+    fill(pipeline.bootstrap, pipeline.source_topic, range(12, 20))
+    run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
+
+
+def test_a_deleted_checkpoint_of_a_stateful_query_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(kind="random state")
+    run(pipeline, spark)
+    shutil.rmtree(pipeline.checkpoint)
+    with pytest.raises(PipelineRefused, match="the state that belongs to the committed output is gone"):
+        pipeline.writer(spark).start()
+
+
+def test_a_checkpoint_without_its_commit_record_is_refused_unless_adopted(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(12)
+    run(pipeline, spark)
+    fill(pipeline.bootstrap, pipeline.source_topic, range(12, 20))
+    renamed = {"transactional.id": new_name("renamed")}
+    with pytest.raises(PipelineRefused, match="no commit record exists"):
+        run(pipeline, spark, **renamed)
+    run(pipeline, spark, **renamed, **{"einmal.adopt": "true"})
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
+
+
+def test_a_checkpoint_behind_the_commit_record_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(12)
+    run(pipeline, spark)
+    older = pipeline.checkpoint.with_name("older")
+    shutil.copytree(pipeline.checkpoint, older)
+    fill(pipeline.bootstrap, pipeline.source_topic, range(12, 40))
+    run(pipeline, spark)
+    shutil.rmtree(pipeline.checkpoint)
+    older.rename(pipeline.checkpoint)
+    with pytest.raises(PipelineRefused, match="behind the commit record|now says"):
+        run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(40))
+
+
+def test_a_checkpoint_ahead_of_the_commit_record_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(12)
+    run(pipeline, spark)
+    for more in (range(12, 18), range(18, 24)):
+        fill(pipeline.bootstrap, pipeline.source_topic, more)
+        run(pipeline, spark, **{"processing.guarantee": "at_least_once"})
+    fill(pipeline.bootstrap, pipeline.source_topic, range(24, 30))
+    with pytest.raises(PipelineRefused, match="was never committed|committed up to"):
+        run(pipeline, spark)
+
+
+def test_a_second_write_in_one_batch_is_refused_not_taken_for_already_in(
+    spark: SparkSession, new_pipeline: NewPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = new_pipeline()
+    real = ExactlyOnce.batch
+
+    def twice(self: ExactlyOnce, *arguments: Any) -> None:
+        real(self, *arguments)
+        real(self, *arguments)
+
+    monkeypatch.setattr(ExactlyOnce, "batch", twice)
+    with pytest.raises(PipelineRefused, match="a second time in one foreachBatch"):
+        run(pipeline, spark)
+
+
+def test_the_commit_record_is_found_behind_the_open_transaction_of_another(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(12)
+    config = {"bootstrap.servers": pipeline.bootstrap, "transactional.id": new_name("other")}
+    with Producer(config) as other:
+        other.init_transactions()
+        other.begin_transaction()
+        for partition in range(16):
+            other.send(COMMIT_TOPIC, b"{}", b"somebody else", partition=partition)
+        other.flush()
+        run(pipeline, spark)
+        fill(pipeline.bootstrap, pipeline.source_topic, range(12, 20))
+        heard = run(pipeline, spark)
+        assert heard.of(events.BatchStarted)[0].batch_id > 0
+        other.abort_transaction()
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
+
+
+def test_preflight_lists_everything_that_is_missing_at_once(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline()
+    frame = pipeline.source(spark).select(F.col("partition").alias("value"))
+    writer = pipeline.writer(spark, frame).option("kafka.bootstrap.servers", "127.0.0.1:1")
+    with pytest.raises(PreflightFailed, match="2 thing") as failed:
+        writer.option("kafka.default.api.timeout.ms", "1000").start()
+    assert 'column "value" is string or binary, not int' in str(failed.value)
+    assert "no broker answers at 127.0.0.1:1" in str(failed.value)
+
+
+def test_a_batch_frame_is_not_a_stream(spark: SparkSession) -> None:
+    with pytest.raises(OptionError, match="streaming DataFrame"):
+        write_stream(spark.range(1))
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_the_query_between_two_batches(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(30)
+    in_batch, go_on = threading.Event(), threading.Event()
+
+    def hold(event: events.Event) -> None:
+        if isinstance(event, events.PartitionWritten) and event.batch_id == 1:
+            in_batch.set()
+            go_on.wait(60)
+
+    query = pipeline.writer(spark).trigger(processingTime="0 seconds").listener(hold).start()
+    assert in_batch.wait(60)
+    stopper = threading.Thread(target=query.stop)
+    stopper.start()
+    go_on.set()
+    stopper.join(60)
+    assert_stopped(query)
+    assert (pipeline.checkpoint / "commits" / "1").exists()
+    some = numbers(pipeline.bootstrap, pipeline.topic)
+    assert some and len(some) < 30
+    run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(30))
+
+
+def assert_stopped(query: PipelineQuery) -> None:
+    assert not query.isActive
+    assert query.exception() is None
+    assert query.awaitTermination(1) is True
