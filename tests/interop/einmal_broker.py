@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,11 @@ class EinmalDied(Exception):
 class EinmalBroker:
     """A broker that can be killed and started again on the same port and data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        """``settings``: broker settings under Kafka's names."""
         self._directory = directory
+        # As the Apache Kafka of these tests: a group's first member need not wait for others.
+        self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
         self._process: subprocess.Popen[str] | None = None
         self.host = "127.0.0.1"
         self.port = 0
@@ -40,8 +44,8 @@ class EinmalBroker:
         assert self._process is None, "already running"
         command = [sys.executable, "-m", "einmal", "start", "--port", str(self.port)]
         command += ["--data-dir", str(self._directory / "data")]
-        # As the Apache Kafka of these tests: a group's first member need not wait for others.
-        command += ["-X", "group.initial.rebalance.delay.ms=0"]
+        for key, value in self._settings.items():
+            command += ["-X", f"{key}={value}"]
         with (self._directory / "einmal.log").open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None

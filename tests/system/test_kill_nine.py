@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +25,7 @@ from tests.interop import raw
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, at_last, create_topic
 from tests.system.load import COPIES, PARTITIONS, PLAIN, TRANSACTIONS
+from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -35,10 +35,8 @@ _PATIENCE_S: Final = 90.0
 _PAUSE_S: Final = 0.02
 _UNREST_S: Final = 0.7
 _ROLES: Final = {"idempotent": 2, "transactional": 2, "copier": 1, "reader": 1}
+_FLUSH: Final = {"page-cache": {}, "every-message": {"log.flush.interval.messages": "1"}}
 _STOPPED_FIRST: Final = ("idempotent", "transactional")
-
-Place = tuple[str, int, int]
-Values = dict[Place, str]
 
 
 class Client:
@@ -139,89 +137,10 @@ def no_transaction_is_left_open(broker: EinmalBroker) -> None:
         at_last(lambda: ends(1), lambda stable: stable == ends(0))
 
 
-# --- the verdict -----------------------------------------------------------------------------------------------
-
-
-def per_partition(values: Values, topic: str) -> dict[int, list[str]]:
-    """The values of a topic in the order of their offsets."""
-    partitions: dict[int, list[str]] = defaultdict(list)
-    for place in sorted(values):
-        if place[0] == topic:
-            partitions[place[1]].append(values[place])
-    return partitions
-
-
-def doubled(values: Values, topic: str) -> list[str]:
-    counts = Counter(value for place, value in values.items() if place[0] == topic)
-    return [value for value, count in counts.items() if count > 1]
-
-
-def judge_plain(values: Values, reports: Mapping[str, list[dict[str, Any]]]) -> int:
-    """Everything acknowledged is where the acknowledgement said, once and in order. Returns how much that was."""
-    wanted: dict[int, dict[str, list[str]]] = defaultdict(dict)
-    acknowledged = 0
-    for name, report in reports.items():
-        if not name.startswith("idempotent"):
-            continue
-        seed = name.rpartition("-")[2]
-        assert not [line for line in report if "failed" in line]
-        for line in report:
-            if "offset" in line:
-                assert values.get((PLAIN, line["partition"], line["offset"])) == line["value"], f"lost: {line}"
-                acknowledged += 1
-        for partition, count in enumerate(report[-1]["wrote"]):
-            wanted[partition][seed] = [f"{seed}:{partition}:{number}" for number in range(count)]
-    for partition, found in per_partition(values, PLAIN).items():
-        for seed, expected in wanted[partition].items():
-            assert [value for value in found if value.startswith(f"{seed}:")] == expected
-    assert doubled(values, PLAIN) == []
-    assert acknowledged == sum(len(numbers) for seeds in wanted.values() for numbers in seeds.values())
-    return acknowledged
-
-
-def judge_transactions(values: Values, reports: Mapping[str, list[dict[str, Any]]]) -> Counter[str]:
-    """Committed ones are there whole, aborted ones not at all, the others whole or not at all. Returns the outcomes."""
-    visible = {value for place, value in values.items() if place[0] == TRANSACTIONS}
-    outcomes: Counter[str] = Counter()
-    for name, report in reports.items():
-        if not name.startswith("transactional"):
-            continue
-        written = {line["transaction"]: line["values"] for line in report if "values" in line}
-        known = {line["transaction"]: line["outcome"] for line in report if "outcome" in line}
-        for number, expected in written.items():
-            outcome = known[number]
-            outcomes[outcome] += 1
-            seen = [value for value in expected if value in visible]
-            assert outcome != "committed" or seen == expected, f"{name}: lost of transaction {number}: {seen}"
-            assert outcome != "aborted" or not seen, f"{name}: aborted and seen: {seen}"
-            assert seen in ([], expected), f"{name}: transaction {number} is torn: {seen} of {expected}"
-    assert doubled(values, TRANSACTIONS) == []
-    for found in per_partition(values, TRANSACTIONS).values():
-        for seed in {value.partition(":")[0] for value in found}:
-            numbers = [tuple(map(int, value.split(":"))) for value in found if value.startswith(f"{seed}:")]
-            assert numbers == sorted(numbers), "a writer's transactions are out of order"
-    return outcomes
-
-
-def judge_reader(values: Values, reports: Mapping[str, list[dict[str, Any]]]) -> int:
-    """What was seen while the broker was dying is what is there now, each record once and in order."""
-    seen = 0
-    for name, report in reports.items():
-        if not name.startswith("reader"):
-            continue
-        last: dict[tuple[str, int], int] = {}
-        for line in report:
-            topic, partition, offset = line["at"]
-            assert values.get((topic, partition, offset)) == line["value"], f"seen and gone: {line}"
-            assert offset > last.get((topic, partition), -1), f"seen twice: {line}"
-            last[topic, partition] = offset
-            seen += 1
-    return seen
-
-
-def test_nothing_acknowledged_is_lost_doubled_or_torn_by_kill_9(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flush", ["page-cache", "every-message"])
+def test_nothing_acknowledged_is_lost_doubled_or_torn_by_kill_9(tmp_path: Path, flush: str) -> None:
     chance = random.Random(SEED)
-    broker = EinmalBroker(tmp_path / "broker")
+    broker = EinmalBroker(tmp_path / "broker", _FLUSH[flush])
     broker.start()
     restarts = []
     try:
@@ -247,9 +166,10 @@ def test_nothing_acknowledged_is_lost_doubled_or_torn_by_kill_9(tmp_path: Path) 
     outcomes = judge_transactions(values, reports)
     assert outcomes["committed"] > KILLS
     seen = judge_reader(values, reports)
-    assert per_partition(values, COPIES) == per_partition(values, PLAIN), "a copy is missing, doubled or out of order"
+    judge_copies(values)
     figures = {
         "kills": KILLS,
+        "flush": flush,
         "acknowledged": acknowledged,
         "transactions": dict(outcomes),
         "copy_transactions": len(reports["copier-0"]),
