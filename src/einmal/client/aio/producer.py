@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from einmal.client.aio.cluster import Cluster, end_tasks
 from einmal.client.aio.sender import Sender
@@ -365,8 +365,7 @@ class Producer:
         except LocalError:
             raise
         except KafkaError as error:
-            transaction.failed(as_abortable(error))
-            raise
+            _spoil(transaction, as_abortable(error), error)
 
     async def commit_transaction(self) -> None:
         """Flush, then commit. Returns once the coordinator has decided for good.
@@ -384,8 +383,8 @@ class Producer:
             if transaction.has_begun:
                 following = await requests.end_txn(transaction.identity, transaction.version, committed=True)
         except KafkaError as error:
-            transaction.failed(error if isinstance(error, UnknownOutcome) else as_abortable(error))
-            raise
+            failure = error if isinstance(error, UnknownOutcome) else as_abortable(error)
+            _spoil(transaction, failure, error)
         except asyncio.CancelledError:
             transaction.failed(UnknownOutcome(detail="commit_transaction() was cancelled"))
             raise
@@ -400,8 +399,7 @@ class Producer:
             await self._drop_waiting()
             following = await self._end_by_abort(transaction, requests)
         except KafkaError as error:
-            transaction.failed(as_abortable(error))
-            raise
+            _spoil(transaction, as_abortable(error), error)
         except asyncio.CancelledError:
             transaction.failed(TransactionAborted(detail="abort_transaction() was cancelled"))
             raise
@@ -576,6 +574,12 @@ def _limits(settings: ProducerSettings) -> ProduceLimits:
         retry_backoff_max_ms=settings.retry_backoff_max_ms,
         compression=Compression[settings.compression_type.upper()],
     )
+
+
+def _spoil(transaction: TransactionCore, failure: KafkaError, cause: KafkaError) -> NoReturn:
+    """What is raised is what the transaction keeps, so that its type says what to do next."""
+    transaction.failed(failure)
+    raise failure from (None if failure is cause else cause)
 
 
 def _fail_ticket(ticket: Any, error: KafkaError, *, is_silent: bool) -> None:

@@ -1,0 +1,76 @@
+"""A broker on loopback that says what a test tells it to, answer by answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from einmal.client.apis import SPOKEN, ApiKey
+from einmal.wire.frames import FrameSplitter, frame
+from einmal.wire.messages import RequestHeader, decode_request_header, encode_response, encode_response_header
+
+Answer = Callable[["Session", RequestHeader, bytes], Awaitable[None] | None]
+
+
+class Session(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self._broker = broker
+        self._splitter = FrameSplitter(1_000_000)
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._broker.sessions.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        for request in self._splitter.feed(data):
+            header, _position = decode_request_header(request)
+            self._broker.requests.append(header)
+            if header.api_key == ApiKey.API_VERSIONS:
+                self.answer_api_versions(header)
+            else:
+                self._broker.answer(self, header, request)
+
+    def answer_api_versions(self, header: RequestHeader) -> None:
+        spoken = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in SPOKEN.items()]
+        self.answer(header, {"api_keys": spoken})
+
+    def answer(self, header: RequestHeader, fields: dict[str, Any]) -> None:
+        head = encode_response_header(header.api_key, header.api_version, header.correlation_id)
+        self.transport.write(frame(head, encode_response(header.api_key, header.api_version, fields)))
+
+
+class ScriptedBroker:
+    """``answer`` is called for each request but ApiVersions."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.sessions: list[Session] = []
+        self.requests: list[RequestHeader] = []
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> ScriptedBroker:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Session(self), "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for session in self.sessions:
+            session.transport.abort()
+        await self._server.wait_closed()
+
+    @property
+    def bootstrap(self) -> str:
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"{host}:{port}"
+
+    def metadata(self) -> dict[str, Any]:
+        """This broker as the whole cluster, without topics."""
+        host, port = self.bootstrap.split(":")
+        return {"brokers": [{"node_id": 1, "host": host, "port": int(port)}], "controller_id": 1, "topics": []}

@@ -1,0 +1,143 @@
+"""Claims about retries: what is looked up again, what is repeated, and what comes out at the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from einmal.client.aio.cluster import TRANSACTION, Cluster
+from einmal.client.apis import ApiKey
+from einmal.client.config import AdminSettings, parse
+from einmal.client.errors import ClientClosed, RequestRefused, RetriableError, UnknownOutcome
+from einmal.seams import SystemClock, TcpNetwork
+from einmal.types import ErrorCode
+from einmal.wire.messages import RequestHeader
+from tests.client.aio.scripted_broker import ScriptedBroker, Session
+
+END_TXN = {"transactional_id": "id", "producer_id": 1, "producer_epoch": 0, "committed": True}
+
+
+class Script:
+    """Answers FindCoordinator and Metadata; EndTxn with the given codes in turn, None: hang up after it arrived."""
+
+    def __init__(self, *codes: ErrorCode | None) -> None:
+        self.codes = list(codes)
+        self.broker: ScriptedBroker | None = None
+
+    def __call__(self, session: Session, header: RequestHeader, _request: bytes) -> None:
+        assert self.broker is not None
+        host, port = self.broker.bootstrap.split(":")
+        if header.api_key == ApiKey.METADATA:
+            session.answer(header, self.broker.metadata())
+        elif header.api_key == ApiKey.FIND_COORDINATOR:
+            found = {"key": "id", "node_id": 1, "host": host, "port": int(port)}
+            session.answer(header, {"coordinators": [found]})
+        else:
+            code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+            if code is None:
+                session.transport.close()
+            else:
+                session.answer(header, {"error_code": code})
+
+
+def with_cluster(script: Script, body: Callable[[Cluster, ScriptedBroker], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20), ScriptedBroker(script) as broker:
+            script.broker = broker
+            config = {"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 5, "reconnect.backoff.ms": 5}
+            settings = parse(AdminSettings, config, {})
+            cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
+            try:
+                await body(cluster, broker)
+            finally:
+                await cluster.close()
+
+    asyncio.run(run())
+
+
+async def end_txn(cluster: Cluster, timeout_ms: int = 10_000, **options: Any) -> Any:
+    return await cluster.call_coordinator(
+        TRANSACTION,
+        "id",
+        ApiKey.END_TXN,
+        END_TXN,
+        deadline=cluster.deadline(timeout_ms),
+        error_of=lambda response: response.error_code,
+        **options,
+    )
+
+
+def count(broker: ScriptedBroker, api_key: ApiKey) -> int:
+    return sum(request.api_key == api_key for request in broker.requests)
+
+
+def test_a_coordinator_that_is_loading_is_asked_again_and_not_looked_up_again() -> None:
+    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+        answer = await end_txn(cluster)
+        assert (answer.response.error_code, answer.was_repeated) == (ErrorCode.none, False)
+        assert (count(broker, ApiKey.END_TXN), count(broker, ApiKey.FIND_COORDINATOR)) == (3, 1)
+
+    loading = ErrorCode.coordinator_load_in_progress
+    with_cluster(Script(loading, loading, ErrorCode.none), body)
+
+
+def test_a_broker_that_is_not_the_coordinator_makes_the_client_look_it_up() -> None:
+    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+        await end_txn(cluster)
+        assert count(broker, ApiKey.FIND_COORDINATOR) == 2
+
+    with_cluster(Script(ErrorCode.not_coordinator, ErrorCode.none), body)
+
+
+def test_a_lost_answer_is_remembered_with_the_next_one() -> None:
+    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+        answer = await end_txn(cluster)
+        assert (answer.response.error_code, answer.was_repeated) == (ErrorCode.producer_fenced, True)
+
+    with_cluster(Script(None, ErrorCode.producer_fenced), body)
+
+
+def test_at_the_deadline_a_request_without_any_answer_is_of_unknown_outcome() -> None:
+    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+        with pytest.raises(UnknownOutcome, match="END_TXN for 'id'"):
+            await end_txn(cluster, timeout_ms=100)
+
+    with_cluster(Script(None), body)
+
+
+def test_at_the_deadline_a_request_that_was_only_refused_is_retriable() -> None:
+    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+        with pytest.raises(RetriableError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await end_txn(cluster, timeout_ms=100)
+
+    with_cluster(Script(ErrorCode.coordinator_load_in_progress), body)
+
+
+def test_a_version_that_the_broker_does_not_speak_is_refused_and_not_retried() -> None:
+    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+        with pytest.raises(RequestRefused, match="UNSUPPORTED_VERSION"):
+            await end_txn(cluster, at_least=6)
+        assert count(broker, ApiKey.END_TXN) == 0
+
+    with_cluster(Script(ErrorCode.none), body)
+
+
+def test_concurrent_callers_share_one_connection() -> None:
+    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+        await asyncio.gather(*(cluster.any_connection() for _ in range(5)))
+        assert len(broker.sessions) == 1
+
+    with_cluster(Script(ErrorCode.none), body)
+
+
+def test_a_closed_cluster_says_so() -> None:
+    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+        await cluster.close()
+        with pytest.raises(ClientClosed):
+            await cluster.any_connection()
+
+    with_cluster(Script(ErrorCode.none), body)

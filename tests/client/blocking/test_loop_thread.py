@@ -1,0 +1,105 @@
+"""Claims about the thread behind a blocking client: one per process, closed for good, never waiting for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from einmal.client.blocking.loop_thread import LoopThread
+from einmal.client.errors import ClientClosed, InvalidState
+
+
+class Twin:
+    """Stands for an asyncio client."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.thread = threading.current_thread().name
+        self.process_id = os.getpid()
+
+    async def double(self, number: int) -> int:
+        await asyncio.sleep(0)
+        return number * 2
+
+    async def count(self, end: int) -> AsyncIterator[int]:
+        for number in range(end):
+            await asyncio.sleep(0)
+            yield number
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def thread() -> LoopThread[Twin]:
+    return LoopThread(Twin, "twin")
+
+
+def test_the_client_lives_in_its_own_thread(thread: LoopThread[Twin]) -> None:
+    assert thread.run(lambda twin: twin.double(21)) == 42
+    assert thread.client.thread == "twin"
+    thread.close()
+
+
+def test_it_is_made_at_the_first_call(thread: LoopThread[Twin]) -> None:
+    thread.close()
+    assert "twin" not in [each.name for each in threading.enumerate()]
+
+
+def test_an_iterator_gives_one_by_one_and_can_be_left(thread: LoopThread[Twin]) -> None:
+    assert list(thread.iterate(lambda twin: twin.count(3))) == [0, 1, 2]
+    for number in thread.iterate(lambda twin: twin.count(3)):
+        assert number == 0
+        break
+    thread.close()
+
+
+def test_closing_ends_the_thread_and_every_later_call(thread: LoopThread[Twin]) -> None:
+    twin = thread.client
+    thread.close()
+    thread.close()
+    assert twin.is_closed
+    assert "twin" not in [each.name for each in threading.enumerate()]
+    with pytest.raises(ClientClosed):
+        thread.run(lambda twin: twin.double(1))
+
+
+def test_a_call_from_inside_would_wait_for_itself_and_is_refused(thread: LoopThread[Twin]) -> None:
+    with pytest.raises(InvalidState, match="wait for itself"):
+        thread.call(lambda _: thread.run(lambda twin: twin.double(1)))
+    thread.close()
+
+
+def test_many_threads_share_one_client(thread: LoopThread[Twin]) -> None:
+    clients: list[Twin] = []
+    users = [threading.Thread(target=lambda: clients.append(thread.client)) for _ in range(8)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    assert all(each is clients[0] for each in clients)
+    thread.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_after_a_fork_the_child_has_a_client_of_its_own(thread: LoopThread[Twin]) -> None:
+    assert thread.run(lambda twin: twin.double(1)) == 2
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = b"%d %d" % (thread.client.process_id == os.getpid(), thread.run(lambda twin: twin.double(4)))
+            os.write(writer, told)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"1 8"
+    os.waitpid(child, 0)
+    assert thread.run(lambda twin: twin.double(3)) == 6
+    thread.close()
