@@ -15,6 +15,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from einmal.groups.answers import assignment_answer, generation_answer, join_error, sync_error
 from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
 from einmal.groups.member import Member
@@ -35,7 +36,6 @@ from einmal.groups.timers import Timers
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 
-NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
 
 
@@ -67,12 +67,12 @@ class Membership:
         group = self._groups.get(request.group_id)
         error = self._refusal(request, group)
         if error is not ErrorCode.none:
-            return effects.decide(_join_error(request.member_id, error))
+            return effects.decide(join_error(request.member_id, error))
         if group is None:
             group = self._groups[request.group_id] = Group(request.group_id)
         if not self._accepts(group, request.member_id):
             self._turn_away(group, request.member_id, now, effects)
-            response: Response | None = _join_error(NO_MEMBER_ID, ErrorCode.group_max_size_reached)
+            response: Response | None = join_error(NO_MEMBER_ID, ErrorCode.group_max_size_reached)
         elif request.member_id == NO_MEMBER_ID:
             response = self._join_newcomer(group, request, ticket, now, effects)
         else:
@@ -85,7 +85,7 @@ class Membership:
         group = self._groups.get(request.group_id)
         error = _sync_refusal(request, group)
         if error is not ErrorCode.none:
-            return effects.decide(_sync_error(error))
+            return effects.decide(sync_error(error))
         assert group is not None
         member = group.members[request.member_id]
         group.pending_sync.pop(member.member_id, None)
@@ -93,9 +93,9 @@ class Membership:
             group.rebalance_deadline = None
         if group.state is GroupState.STABLE:
             self._extend_session(group, member, now)
-            return effects.decide(_assignment(group, member))
+            return effects.decide(assignment_answer(group, member))
         if member.sync_ticket is not None:
-            effects.actions.append(Respond(member.sync_ticket, _sync_error(ErrorCode.rebalance_in_progress)))
+            effects.actions.append(Respond(member.sync_ticket, sync_error(ErrorCode.rebalance_in_progress)))
         member.sync_ticket = ticket
         if member.member_id == group.leader:
             self._assign(group, request, now, effects)
@@ -263,7 +263,7 @@ class Membership:
             deadline = now.monotonic_ms + request.session_timeout_ms
             group.pending_members[member_id] = deadline
             self._timers.watch(_Watch(_Kind.PENDING_MEMBER, group.group_id, member_id), deadline)
-            return _join_error(member_id, ErrorCode.member_id_required)
+            return join_error(member_id, ErrorCode.member_id_required)
         self._admit(group, member_id, request, ticket, now, effects)
         return None
 
@@ -272,16 +272,16 @@ class Membership:
     ) -> Response | None:
         if request.member_id in group.pending_members:
             if request.group_instance_id is not None:
-                return _join_error(request.member_id, ErrorCode.unknown_member_id)
+                return join_error(request.member_id, ErrorCode.unknown_member_id)
             self._admit(group, request.member_id, request, ticket, now, effects)
             return None
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.none:
-            return _join_error(request.member_id, error)
+            return join_error(request.member_id, error)
         member = group.members[request.member_id]
         if self._is_up_to_date(group, member, request):
             self._extend_session(group, member, now)
-            return _generation(group, member)
+            return generation_answer(group, member)
         self._rejoin(group, member, request, ticket, effects)
         self._rebalance(group, now, effects)
         return None
@@ -321,7 +321,7 @@ class Membership:
         member.client_id, member.client_host = request.client_id, request.client_host
         waited = group.park_join(member, ticket)
         if waited is not None:
-            effects.actions.append(Respond(waited, _join_error(member.member_id, ErrorCode.rebalance_in_progress)))
+            effects.actions.append(Respond(waited, join_error(member.member_id, ErrorCode.rebalance_in_progress)))
 
     def _rejoin_static(
         self,
@@ -345,9 +345,9 @@ class Membership:
         group.park_join(member, None)
         effects.records.append(GroupRecord(group.group_id, group.metadata(now.wall_ms)))
         if request.supports_skipping_assignment:
-            return {**_generation(group, member), "skip_assignment": group.leader == member_id}
+            return {**generation_answer(group, member), "skip_assignment": group.leader == member_id}
         # An older client would assign if it were told that it leads: it is shown its predecessor as leader.
-        return {**_generation(group, member), "leader": old_leader or "", "members": ()}
+        return {**generation_answer(group, member), "leader": old_leader or "", "members": ()}
 
     # --- rebalances ---------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class Membership:
         for member in list(group.members.values()):
             ticket = group.park_join(member, None)
             if ticket is not None:
-                effects.actions.append(Respond(ticket, _generation(group, member)))
+                effects.actions.append(Respond(ticket, generation_answer(group, member)))
                 member.is_new = False
                 group.pending_sync[member.member_id] = None
                 self._extend_session(group, member, now)
@@ -416,7 +416,7 @@ class Membership:
         effects.records.append(GroupRecord(group.group_id, group.metadata(now.wall_ms)))
         for member in group.members.values():
             if member.sync_ticket is not None:
-                effects.actions.append(Respond(member.sync_ticket, _assignment(group, member)))
+                effects.actions.append(Respond(member.sync_ticket, assignment_answer(group, member)))
                 member.sync_ticket = None
                 self._extend_session(group, member, now)
 
@@ -424,7 +424,7 @@ class Membership:
         for member in group.members.values():
             member.assignment = b""
             if member.sync_ticket is not None:
-                effects.actions.append(Respond(member.sync_ticket, _sync_error(ErrorCode.rebalance_in_progress)))
+                effects.actions.append(Respond(member.sync_ticket, sync_error(ErrorCode.rebalance_in_progress)))
                 member.sync_ticket = None
 
     def _expel_unsynced(self, group: Group, now: Instant, effects: Effects) -> None:
@@ -462,9 +462,9 @@ class Membership:
     def _answer_waiting(self, group: Group, member: Member, error: ErrorCode, effects: Effects) -> None:
         ticket = group.park_join(member, None)
         if ticket is not None:
-            effects.actions.append(Respond(ticket, _join_error(member.member_id, error)))
+            effects.actions.append(Respond(ticket, join_error(member.member_id, error)))
         if member.sync_ticket is not None:
-            effects.actions.append(Respond(member.sync_ticket, _sync_error(error)))
+            effects.actions.append(Respond(member.sync_ticket, sync_error(error)))
             member.sync_ticket = None
 
     def _forget_if_unused(self, group: Group) -> None:
@@ -506,51 +506,3 @@ def _is_too_long(request: JoinGroup) -> bool:
     names = (name for name, _metadata in request.protocols)
     texts = (request.group_id, request.client_id, request.group_instance_id or "", request.protocol_type, *names)
     return any(len(text.encode()) > TEXT_BYTES_MAX for text in texts)
-
-
-def _generation(group: Group, member: Member) -> Response:
-    """The answer to a join: the generation; for its leader, with everybody's metadata."""
-    is_leader = member.member_id == group.leader
-    return {
-        "error_code": ErrorCode.none,
-        "generation_id": group.generation_id,
-        "protocol_type": group.protocol_type,
-        "protocol_name": group.protocol_name,
-        "leader": group.leader or "",
-        "skip_assignment": False,
-        "member_id": member.member_id,
-        "members": tuple(
-            {
-                "member_id": other.member_id,
-                "group_instance_id": other.group_instance_id,
-                "metadata": other.metadata_for(group.protocol_name),
-            }
-            for other in (group.members.values() if is_leader else ())
-        ),
-    }
-
-
-def _join_error(member_id: str, error: ErrorCode) -> Response:
-    return {
-        "error_code": error,
-        "generation_id": NO_GENERATION,
-        "protocol_type": None,
-        "protocol_name": None,
-        "leader": "",
-        "skip_assignment": False,
-        "member_id": member_id,
-        "members": (),
-    }
-
-
-def _assignment(group: Group, member: Member) -> Response:
-    return {
-        "error_code": ErrorCode.none,
-        "protocol_type": group.protocol_type,
-        "protocol_name": group.protocol_name,
-        "assignment": member.assignment,
-    }
-
-
-def _sync_error(error: ErrorCode) -> Response:
-    return {"error_code": error, "protocol_type": None, "protocol_name": None, "assignment": b""}
