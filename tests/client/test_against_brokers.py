@@ -709,3 +709,24 @@ def test_a_range_that_is_not_there_is_an_error(bootstrap: str, name: NameFactory
         pytest.raises(OffsetOutOfRange),
     ):
         list(reader.read({partition: OffsetRange(5, 9)}))
+
+
+def test_new_partitions_are_found_by_those_who_run_already(bootstrap: str, name: NameFactory) -> None:
+    topic, group = name("grown"), name("group")
+    create(bootstrap, topic)
+    settings = {"bootstrap_servers": bootstrap, "metadata_max_age_ms": 100}
+    with (
+        Admin(bootstrap_servers=bootstrap) as admin,
+        Producer(**settings) as producer,
+        Consumer(**settings, group_id=group, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.subscribe([topic])
+        producer.send(topic, b"0").result(PATIENCE_S)
+        assert values(poll_some(consumer, 1)) == [b"0"]
+        admin.create_partitions({topic: 2})
+        deadline = time.monotonic() + PATIENCE_S
+        while producer.send(topic, b"x", key=b"%d" % time.monotonic_ns()).result(PATIENCE_S).partition == 0:
+            assert time.monotonic() < deadline, "the producer did not notice"
+        while len(consumer.assignment()) < 2:
+            assert time.monotonic() < deadline, "the consumer did not notice"
+            consumer.poll(50)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from einmal.client.errors import KafkaError, RetriableError, TransactionAborted, UnknownOutcome
 from einmal.client.producer_core import (
     WINDOW,
+    Appended,
     Outcome,
     ProduceLimits,
     ProducerBatch,
@@ -79,7 +80,7 @@ def test_records_wait_for_linger_and_then_go_together() -> None:
 def test_a_full_batch_does_not_wait_for_linger() -> None:
     core = core_of(linger_ms=1_000, batch_size=202)
     filled = [core.append(T0, NewRecord(None, b"x" * 50, 0), 70, None, 0) for _ in range(3)]
-    assert filled == [False, False, True]
+    assert filled == [Appended.TO_A_NEW_BATCH, Appended.TO_A_BATCH, Appended.AND_FILLED_ONE]
     assert len(drain(core)) == 1
 
 

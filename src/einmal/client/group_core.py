@@ -90,9 +90,11 @@ class GroupCore:
         self.must_join = True
 
     def topics_changed(self, counts: Mapping[str, int]) -> None:
-        """Partition counts as metadata tells them now: a change since the assignment means a rebalance."""
-        now = {topic: counts[topic] for topic in self.topics if topic in counts}
-        if self.is_member and now != self._counts:
+        """Partition counts as metadata tells them now: a change since the assignment means a rebalance.
+
+        A topic that is missing means none: its metadata may only be late.
+        """
+        if self.is_member and any(self._counts.get(topic) != count for topic, count in counts.items()):
             self.must_join = True
 
     # --- joining --------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import Any, Final, NamedTuple
 
 from einmal.client.errors import KafkaError, RetriableError, UnknownOutcome, error_for
@@ -63,6 +63,14 @@ class BatchState(Enum):
     WAITING = auto()
     IN_FLIGHT = auto()
     SETTLED = auto()
+
+
+class Appended(IntEnum):
+    """What adding a record did, and so what the driver does: nothing, wait for linger.ms, or drain."""
+
+    TO_A_BATCH = 0
+    TO_A_NEW_BATCH = 1
+    AND_FILLED_ONE = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -136,24 +144,27 @@ class ProducerCore:
 
     # --- records in -----------------------------------------------------------------------------------------------
 
-    def append(self, topic_partition: TopicPartition, record: NewRecord, size: int, ticket: Any, now: int) -> bool:
-        """Add one record of ``size`` bytes. True when a batch became full: it is time to drain."""
-        partition = self._partition(topic_partition)
+    def append(self, topic_partition: TopicPartition, record: NewRecord, size: int, ticket: Any, now: int) -> Appended:
+        """Add one record of ``size`` bytes."""
+        partition = self._partitions.get(topic_partition) or self._partition(topic_partition)
         batch = partition.batches[-1] if partition.batches else None
-        was_filled = False
+        appended = Appended.TO_A_BATCH
         if batch is not None and batch.state is BatchState.OPEN and batch.size + size > self.limits.batch_size:
-            batch.is_full = was_filled = True
+            batch.is_full = True
+            appended = Appended.AND_FILLED_ONE
         if batch is None or batch.state is not BatchState.OPEN or batch.is_full:
             batch = ProducerBatch(topic_partition, now, now + self.limits.delivery_timeout_ms)
             partition.batches.append(batch)
             self._busy[topic_partition] = None
+            appended = max(appended, Appended.TO_A_NEW_BATCH)
         batch.records.append(record)
         batch.tickets.append(ticket)
         batch.size += size
         self.buffered_bytes += size
         if batch.size >= self.limits.batch_size:
-            batch.is_full = was_filled = True
-        return was_filled
+            batch.is_full = True
+            appended = Appended.AND_FILLED_ONE
+        return appended
 
     def append_sealed(self, topic_partition: TopicPartition, data: bytes, ticket: Any, now: int) -> None:
         """Add a batch that somebody else has encoded, identity and sequence included."""

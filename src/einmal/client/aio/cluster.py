@@ -313,9 +313,12 @@ class Cluster:
             # Whoever needs the metadata asks again after its own pause.
             await self.backoff().pause()
 
-    @property
-    def metadata_age_ms(self) -> int:
-        return self.now_ms() - self._refreshed_at_ms
+    def refresh_when_old(self) -> bool:
+        """Refresh in the background what is older than metadata.max.age.ms: topics get new partitions."""
+        is_old = self.now_ms() - self._refreshed_at_ms > self.settings.metadata_max_age_ms
+        if is_old and self._refreshed_at_ms:
+            self.refresh_soon()
+        return is_old
 
     async def topic(self, name: str, *, deadline: int, may_create: bool = True) -> TopicMetadata:
         """The topic, once it exists and has partitions. Raises UnknownTopic, InvalidTopic, NotAuthorized, ...

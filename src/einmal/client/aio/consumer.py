@@ -159,6 +159,7 @@ class Consumer:
         if self._membership is not None:
             self._membership.polled_at_ms = self._cluster.now_ms()
         while True:
+            self._cluster.refresh_when_old()
             await self._rebalance(deadline)
             await self._commit_in_background()
             await self._find_positions(deadline)
@@ -211,10 +212,11 @@ class Consumer:
             error, membership.error = membership.error, None
             raise error
         core = membership.core
-        if core.is_member and self._cluster.metadata_age_ms > self.settings.metadata_max_age_ms:
-            await self._cluster.refresh_soon()
+        if core.is_member:
             known = self._cluster.metadata.topics
-            core.topics_changed({name: len(topic.partitions) for name, topic in known.items() if topic.is_usable})
+            core.topics_changed(
+                {name: len(known[name].partitions) for name in core.topics if name in known and known[name].is_usable}
+            )
         while core.must_join or self._joining is not None:
             if self._joining is None:
                 await self._revoke(core.to_revoke())

@@ -33,7 +33,7 @@ from einmal.client.errors import (
     error_for,
 )
 from einmal.client.partitioner import Partitioner
-from einmal.client.producer_core import Outcome, ProduceLimits, ProducerCore, check_size, record_size
+from einmal.client.producer_core import Appended, Outcome, ProduceLimits, ProducerCore, check_size, record_size
 from einmal.client.records import (
     GroupMetadata,
     HeadersLike,
@@ -180,7 +180,10 @@ class Producer:
             self._transaction.check_send()
 
     def _append(self, topic_partition: TopicPartition, record: NewRecord, size: int, ticket: Any, now: int) -> None:
-        if self._core.append(topic_partition, record, size, ticket, now) or not self.settings.linger_ms:
+        appended = self._core.append(topic_partition, record, size, ticket, now)
+        if appended is Appended.TO_A_BATCH:
+            return
+        if appended is Appended.AND_FILLED_ONE or not self.settings.linger_ms:
             self._sender.wake()
         else:
             self._sender.wake_within(self.settings.linger_ms)

@@ -97,6 +97,7 @@ class Sender:
             return
         now = self._cluster.now_ms()
         self._settle(self._core.expire(now))
+        self._cluster.refresh_when_old()
         while requests := self._core.drain(now, self._target, self._in_flight):
             for node_id, batches in requests.items():
                 self._send(node_id, batches)
@@ -149,8 +150,10 @@ class Sender:
 
     async def _refresh_metadata(self) -> None:
         await self._cluster.refresh_soon()
-        # A leader that is still missing is asked for again, but not in a loop without a pause.
-        await self._cluster.backoff().pause()
+        leader = self._cluster.metadata.leader
+        if any(leader(batch.topic_partition) is None for batch in self._core.unsettled()):
+            # It is asked for again, but not in a loop without a pause.
+            await self._cluster.backoff().pause()
 
     # --- requests and answers -------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from einmal.client.aio import producer as aio
 from einmal.client.blocking.loop_thread import LoopThread
@@ -32,6 +32,8 @@ from einmal.types import Header, TopicPartition
 _Queued = tuple[
     "Future[RecordMetadata]", str, bytes | None, bytes | None, tuple[Header, ...], int | None, int | None, int
 ]
+
+_TURN_S: Final = 0.001
 
 
 class Producer:
@@ -82,20 +84,31 @@ class Producer:
             self._queued_bytes += size
             must_wake, self._is_woken = not self._is_woken, True
         if must_wake:
-            self._thread.loop.call_soon_threadsafe(self._hand_over, producer)
+            self._thread.loop.call_soon_threadsafe(self._woken, producer)
         return future
 
-    def _hand_over(self, producer: aio.Producer) -> None:
-        """Inside the thread: everything queued goes to the asyncio producer, in order."""
+    def _woken(self, producer: aio.Producer) -> None:
+        """Inside the thread: hand over what is queued, and go on in turns until nothing more comes.
+
+        A turn at most every millisecond: waking the thread for each record would cost more than sending it.
+        """
+        if self._hand_over(producer):
+            self._thread.loop.call_later(_TURN_S, self._woken, producer)
+
+    def _hand_over(self, producer: aio.Producer) -> bool:
+        """Inside the thread: everything queued goes to the asyncio producer, in order. False: there was nothing."""
         with self._lock:
             queued, self._queue = self._queue, deque()
             self._queued_bytes = 0
-            self._is_woken = False
+            if not queued:
+                self._is_woken = False
+                return False
         for ticket, topic, value, key, headers, partition, timestamp, _size in queued:
             try:
                 producer.send_with_ticket(ticket, topic, value, key, headers, partition, timestamp)
             except KafkaError as error:
                 ticket.set_exception(error)
+        return True
 
     def _wait_for_room(self) -> None:
         async def wait(producer: aio.Producer) -> None:
