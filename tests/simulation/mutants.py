@@ -77,14 +77,6 @@ def without_markers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MarkerSender, "send", lambda self, action, coordinator_epoch, written: None)
 
 
-def without_verification(patch: pytest.MonkeyPatch) -> None:
-    """A partition takes the first batch of a transaction though a marker came in while the coordinator was asked."""
-    check = ProducerStates.check
-    patch.setattr(
-        ProducerStates, "check", lambda self, header, origin, verification=None: check(self, header, origin, None)
-    )
-
-
 def without_generation_fencing(patch: pytest.MonkeyPatch) -> None:
     """Whoever was a member of the group once may commit its offsets in a transaction."""
     refusal = OffsetCommits._refusal

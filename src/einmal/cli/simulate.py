@@ -63,7 +63,7 @@ def simulate(
 
 
 def _tell(workload: Workload, result: Result) -> None:
-    typer.echo(f"\rseed {result.seed} failed; again: {replay(workload, result.seed)}", err=True)
+    typer.echo(f"seed {result.seed} failed; again: {replay(workload, result.seed)}", err=True)
     for anomaly in result.anomalies:
         typer.echo(f"  {anomaly}", err=True)
 

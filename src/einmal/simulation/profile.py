@@ -14,7 +14,7 @@ from typing import Final
 from einmal.simulation.disk import DiskFaults
 from einmal.simulation.network import NetworkFaults
 
-WORKLOADS: Final = ("ledger", "bank")
+WORKLOADS: Final = ("ledger", "bank", "batches")
 
 
 class Crash(Enum):

@@ -11,6 +11,7 @@ import gc
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,14 +27,15 @@ from einmal.simulation.result import Result
 from einmal.simulation.trace import Trace
 from einmal.simulation.world import World
 from einmal.workloads.bank import Bank
+from einmal.workloads.batches import Batches
 from einmal.workloads.ledger import Ledger
 from einmal.workloads.reading import NotFinished
 
 _REST: Final = 90.0
 """Virtual seconds in which clients must have ended, once nothing goes wrong any more."""
 _FINISH: Final = 120.0
-Workload = Ledger | Bank
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"ledger": Ledger, "bank": Bank}
+Workload = Ledger | Bank | Batches
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"ledger": Ledger, "bank": Bank, "batches": Batches}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,9 @@ def _undisturbed() -> Iterator[None]:
     finally:
         # The coroutines of dead hosts are collected now; what their ``finally`` blocks try comes to nothing.
         sys.unraisablehook = _ignore
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
         gc.unfreeze()
         sys.unraisablehook = hook
         logging.disable(level)
