@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from einmal.types import ErrorCode
-from einmal.wire.messages import decode_response, encode_request
+from einmal.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from einmal.wire.messages import decode_response
 from tests.broker.nodes import Client, batch, new_node, run, running_node
 
 API_VERSIONS = 18
@@ -208,16 +209,14 @@ def test_a_peer_that_does_not_read_stops_being_served(tmp_path: Path) -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as deaf, Client.connect(node) as good:
             await good.create_topic("t", max_message_bytes="2000000")
             await good.produce("t", batch(bytes(1_000_000)))
-            request = encode_request(METADATA, 1, {"topics": None})
-            before = _resident_bytes()
             deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            for _ in range(200):
-                fetching = asyncio.create_task(deaf.fetch("t", 0))
-                await asyncio.sleep(0)
-                fetching.cancel()
-            for _ in range(5):
-                good.send(METADATA, 1, request)
-                await good.receive()
+            request = FetchRequest(0, 1, 2**24, 0, [("t", [FetchPartition(0, 0, 2**20)])])
+            before = _resident_bytes()
+            # Four hundred megabytes of answers, asked for in one piece.
+            for _ in range(400):
+                deaf.send(1, 12, encode_fetch_request(12, request))
+            for _ in range(10):
+                assert await answers(good)
                 await asyncio.sleep(0.02)
             assert _resident_bytes() - before < 60_000_000
 

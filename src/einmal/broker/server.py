@@ -29,6 +29,8 @@ TURN_BYTES: Final = 256 * 1024
 PARKED_MAX: Final = 256
 """Requests of one connection whose answers wait; librdkafka and the Java client have far fewer in flight."""
 _SCRATCH_BYTES: Final = 256 * 1024
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""Answers of one turn are sent together up to so many bytes: one call for many small ones, no copy of large ones."""
 WRITE_BUFFER_HIGH: Final = 8 * 1024 * 1024
 """Above this many unsent bytes no further request of the connection is started."""
 
@@ -84,6 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(server.config.socket_request_max_bytes, server.scratch)
         self._frames: deque[bytearray] = deque()
         self._answers: deque[_Answer] = deque()
+        self._unsent: Parts = []
+        self._unsent_bytes = 0
         self._running: asyncio.Task[Body] | None = None
         self._is_scheduled = False
         self._is_reading = True
@@ -170,7 +174,22 @@ class Connection(asyncio.BufferedProtocol):
             frame = self._frames.popleft()
             budget -= len(frame)
             self._start(frame)
+            if self._unsent_bytes > _JOINED_BYTES_MAX:
+                # The transport says at once when its buffer is full: then the loop ends.
+                self._send()
+        self._send()
         self._control_reading()
+
+    def _send(self) -> None:
+        """Hand the answers so far to the transport, small ones in one piece."""
+        if not self._unsent:
+            return
+        unsent, self._unsent = self._unsent, []
+        size, self._unsent_bytes = self._unsent_bytes, 0
+        if size <= _JOINED_BYTES_MAX:
+            self._transport.write(b"".join(unsent))
+        else:
+            self._transport.writelines(unsent)
 
     def _may_start(self) -> bool:
         return (
@@ -203,8 +222,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait(result)
             elif self._answers:
                 self._answers.append(_Answer(result))
-            elif result:
-                self._transport.writelines(result)
+            else:
+                self._unsent += result
+                self._unsent_bytes += sum(map(len, result))
 
     def _wait(self, deferred: Deferred) -> None:
         answer = _Answer(None)
@@ -237,12 +257,11 @@ class Connection(asyncio.BufferedProtocol):
         if answer is not self._answers[0]:
             return
         was_full = len(self._answers) >= PARKED_MAX
-        ready: Parts = []
         while self._answers and (parts := self._answers[0].parts) is not None:
-            ready += parts
+            self._unsent += parts
+            self._unsent_bytes += sum(map(len, parts))
             self._answers.popleft()
-        if ready:
-            self._transport.writelines(ready)
+        self._send()
         self.last_active_ms = self._server.clock.now().monotonic_ms
         if was_full and not self._is_scheduled:
             self._run()
@@ -261,6 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._frames.clear()
         # What is answered already may still be sent.
+        self._send()
         self._transport.close()
 
 
