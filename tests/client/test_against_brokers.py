@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -55,6 +55,14 @@ def run(body: Coroutine[Any, Any, T]) -> T:
             return await body
 
     return asyncio.run(bounded())
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """A controller's decision reaches the brokers a moment after its answer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> list[TopicPartition]:
@@ -551,17 +559,17 @@ def test_topics_are_made_described_changed_and_deleted(bootstrap: str, name: Nam
         with pytest.raises(TopicAlreadyExists):
             admin.create_topics([topic])
         admin.create_topics([topic], if_not_exists=True)
-        assert topic in admin.list_topics()
+        eventually(lambda: topic in admin.list_topics())
         admin.create_partitions({topic: 3})
-        assert list(admin.describe_topics([topic])[topic].partitions) == [0, 1, 2]
+        eventually(lambda: list(admin.describe_topics([topic])[topic].partitions) == [0, 1, 2])
         with pytest.raises(RequestRefused, match="INVALID_PARTITIONS"):
             admin.create_partitions({topic: 1})
         policy = admin.describe_configs([topic])[topic]["cleanup.policy"]
         assert (policy.value, policy.is_default) == ("compact", False)
         admin.alter_configs(topic, {"retention.ms": "1234"})
-        assert admin.describe_configs([topic])[topic]["retention.ms"].value == "1234"
+        eventually(lambda: admin.describe_configs([topic])[topic]["retention.ms"].value == "1234")
         admin.alter_configs(topic, {"retention.ms": None})
-        assert admin.describe_configs([topic])[topic]["retention.ms"].is_default
+        eventually(lambda: admin.describe_configs([topic])[topic]["retention.ms"].is_default)
         admin.delete_topics([topic])
         with pytest.raises(UnknownTopic):
             admin.delete_topics([topic])

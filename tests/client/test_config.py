@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +97,8 @@ def test_every_setting_is_documented_and_dotted(kind: Any) -> None:
         assert "_" not in name
         assert text.endswith(".")
     assert dotted("max_poll_interval_ms") == "max.poll.interval.ms"
+
+
+def test_the_page_of_settings_is_that_of_the_tables() -> None:
+    tool = Path(__file__).parent.parent.parent / "tools" / "list_settings.py"
+    subprocess.run([sys.executable, tool, "--check"], check=True, timeout=60)

@@ -133,9 +133,14 @@ def dotted(name: str) -> str:
 def documentation(kind: type[ClientSettings]) -> list[tuple[str, str, str]]:
     """(dotted name, default, what it does) of every setting, for the printed table."""
     return [
-        (dotted(field.name), "" if field.default is dataclasses.MISSING else str(field.default), field.metadata["doc"])
+        (dotted(field.name), "" if field.default in (dataclasses.MISSING, None) else str(field.default), _told(field))
         for field in dataclasses.fields(kind)
     ]
+
+
+def _told(field: dataclasses.Field[Any]) -> str:
+    choices = field.metadata["choices"]
+    return f"{field.metadata['doc']} One of: {', '.join(choices)}." if len(choices) > 1 else str(field.metadata["doc"])
 
 
 def _unknown(kind: type[ClientSettings], given: str) -> ConfigError:

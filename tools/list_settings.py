@@ -1,0 +1,46 @@
+"""List the client's settings in docs/client-settings.md, from the tables that the client reads them with.
+
+Usage: python tools/list_settings.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from einmal.client.config import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings, documentation
+
+PAGE = Path(__file__).parent.parent / "docs" / "client-settings.md"
+HEAD = """# The client's settings
+
+Kafka's names, for `Producer`, `Consumer` and `Admin` of `einmal.client` and `einmal.client.aio`. Give them as a mapping
+(`{"linger.ms": 5}`), as keywords (`linger_ms=5`), or both. Values may be text. An unknown name is an error that names
+the nearest. Listed from `src/einmal/client/config.py` by `tools/list_settings.py`; a test holds them together.
+"""
+
+
+def page() -> str:
+    of_all = documentation(ClientSettings)
+    sections = [("All clients", of_all)]
+    for kind in (ProducerSettings, ConsumerSettings, AdminSettings):
+        own = [row for row in documentation(kind) if row not in of_all]
+        if own:
+            sections.append((kind.__name__.removesuffix("Settings"), own))
+    lines = [HEAD]
+    for title, rows in sections:
+        lines += [f"## {title}\n", "| setting | default | what it does |", "|---|---|---|"]
+        lines += [f"| `{name}` | {f'`{default}`' if default else ''} | {text} |" for name, default, text in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if "--check" in sys.argv:
+        if not PAGE.exists() or PAGE.read_text() != page():
+            sys.exit(f"{PAGE.name} is out of date: run python tools/list_settings.py")
+    else:
+        PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
