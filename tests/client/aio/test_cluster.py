@@ -26,6 +26,8 @@ class Script:
 
     def __init__(self, *codes: ErrorCode | None) -> None:
         self.codes = list(codes)
+        self.hides_coordinator = False
+        """Once nothing but hanging up is left to do, FindCoordinator finds nobody."""
         self.broker: ScriptedBroker | None = None
 
     def __call__(self, session: Session, header: RequestHeader, _request: bytes) -> None:
@@ -34,11 +36,13 @@ class Script:
         if header.api_key == ApiKey.METADATA:
             session.answer(header, self.broker.metadata())
         elif header.api_key == ApiKey.FIND_COORDINATOR:
-            found = {"key": "id", "node_id": 1, "host": host, "port": int(port)}
+            code = ErrorCode.coordinator_not_available if self.hides_coordinator else ErrorCode.none
+            found = {"key": "id", "node_id": 1, "host": host, "port": int(port), "error_code": code}
             session.answer(header, {"coordinators": [found]})
         else:
             code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
             if code is None:
+                self.hides_coordinator = self.codes == [None]
                 session.transport.close()
             else:
                 session.answer(header, {"error_code": code})
@@ -106,7 +110,27 @@ def test_at_the_deadline_a_request_without_any_answer_is_of_unknown_outcome() ->
         with pytest.raises(UnknownOutcome, match="END_TXN for 'id'"):
             await end_txn(cluster, timeout_ms=100)
 
-    with_cluster(Script(None), body)
+    with_cluster(Script(None, None, None), body)
+
+
+def test_a_coordinator_that_cannot_be_found_again_leaves_the_outcome_unknown() -> None:
+    script = Script(None)
+
+    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+        with pytest.raises(UnknownOutcome):
+            await end_txn(cluster, timeout_ms=100)
+        assert script.hides_coordinator
+        assert count(broker, ApiKey.END_TXN) == 1
+
+    with_cluster(script, body)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.coordinator_not_available, ErrorCode.request_timed_out])
+def test_a_coordinator_that_did_not_wait_for_its_log_may_have_decided(code: ErrorCode) -> None:
+    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+        assert (await end_txn(cluster)).was_repeated
+
+    with_cluster(Script(code, ErrorCode.producer_fenced), body)
 
 
 def test_at_the_deadline_a_request_that_was_only_refused_is_retriable() -> None:
