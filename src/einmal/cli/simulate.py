@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -88,6 +86,10 @@ def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
     if jobs == 1 or len(seeds) == 1:
         yield from (_one(workload, seed) for seed in seeds)
         return
+    # Only here: every command would wait for these modules.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     # A fresh interpreter per process, on every platform: nothing of this one leaks into a schedule.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context)
