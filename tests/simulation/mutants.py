@@ -87,3 +87,24 @@ def without_generation_fencing(patch: pytest.MonkeyPatch) -> None:
             ErrorCode.none if is_transactional else refusal(self, request, is_transactional=is_transactional)
         ),
     )
+
+
+def without_timeouts(patch: pytest.MonkeyPatch) -> None:
+    """Nobody ends a transaction whose owner never comes back."""
+    patch.setattr(coordinator.TransactionCoordinator, "next_deadline", lambda self: None)
+
+
+def without_resending_markers(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that starts again forgets which decided transactions still need their markers."""
+    patch.setattr(coordinator.TransactionCoordinator, "loaded", lambda self, now: ())
+
+
+def without_producer_state_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """Recovery finds the records, but not who wrote them."""
+    recover = PartitionLog.__init__
+
+    def forget(self: PartitionLog, *args: Any, **more: Any) -> None:
+        recover(self, *args, **more)
+        self.producers = ProducerStates()
+
+    patch.setattr(PartitionLog, "__init__", forget)

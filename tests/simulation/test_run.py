@@ -73,7 +73,7 @@ _MATTERS_IN_POWER_CUTS = (mutants.without_flushing, mutants.without_waiting_for_
 
 def _kinds_found(mutant: mutants.Mutant) -> set[str]:
     """The anomalies of the first seed that has any."""
-    for seed in range(60):
+    for seed in range(80):
         profile = profile_of(seed)
         if mutant in _MATTERS_IN_POWER_CUTS and profile.crash is not Crash.POWER:
             continue
@@ -95,6 +95,9 @@ def _kinds_found(mutant: mutants.Mutant) -> set[str]:
         (mutants.without_markers, {"no-end"}),
         (mutants.without_generation_fencing, {"duplicate", "bank-sum"}),
         (mutants.without_waiting_for_the_commit, {"no-end", "G1a", "lost-write"}),
+        (mutants.without_timeouts, {"no-end"}),
+        (mutants.without_resending_markers, {"no-end"}),
+        (mutants.without_producer_state_after_a_restart, {"G1a", "duplicate"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -38,6 +38,9 @@ class Nemesis:
             if loop.time() < end:
                 await self._source.choice(self._faults)()
             self._world.restart_ended_clients()
+        if self._source.random() < 0.5 and (client := self._client()) is not None:
+            # This one never comes back: what it has left open must time out.
+            self._world.kill_client(client)
 
     async def _crash_broker(self) -> None:
         self._world.crash_broker(self._world.profile.crash)

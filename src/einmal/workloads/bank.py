@@ -61,8 +61,9 @@ class Bank:
     async def finish(self, process: Process) -> None:
         """The faults are over: a last processor carries out what is left, a last auditor reads everything."""
         await self._carry_out_the_rest(process)
-        self._final = _auditor(process)
-        await read_to_the_end(process, self.accounts, self.recorder, seen=self._audited(self._final))
+        auditor = _auditor(process)
+        await read_to_the_end(process, self.accounts, self.recorder, seen=self._audited(auditor))
+        self._final = auditor
 
     def anomalies(self) -> list[Anomaly]:
         found = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
