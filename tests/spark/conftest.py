@@ -18,6 +18,9 @@ NodeOf = Callable[[str], Node]
 
 KINDS = ("einmal", "apache")
 
+on_both_brokers = pytest.mark.parametrize("bootstrap", KINDS, indirect=True)
+"""For what depends on the broker's answers. Every test runs on ours."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -51,10 +54,10 @@ def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeOf]:
         node.stop()
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture
 def bootstrap(request: pytest.FixtureRequest, node_of: NodeOf) -> str:
-    """The address of each of the two brokers in turn."""
-    return node_of(request.param).bootstrap
+    """The address of our broker, or under ``on_both_brokers`` of each of the two in turn."""
+    return node_of(getattr(request, "param", "einmal")).bootstrap
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     spark = session(
         "einmal-tests",
         master="local[4]",
+        quick=True,
         config={
             "spark.local.dir": local,
             "spark.sql.warehouse.dir": local / "warehouse",

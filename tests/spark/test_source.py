@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.client import Admin, Producer
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
+from tests.spark.conftest import on_both_brokers
 from tests.spark.topics import create, fill, new_name
 
 pytestmark = pytest.mark.spark
@@ -43,6 +44,7 @@ def stream(
     return seen
 
 
+@on_both_brokers
 def test_a_batch_query_has_the_columns_of_sparks_kafka_source(spark: SparkSession, bootstrap: str) -> None:
     topic = new_name("columns")
     create(bootstrap, topic, partitions=1)
@@ -107,6 +109,7 @@ def test_batches_are_bounded_and_end_with_what_was_there(spark: SparkSession, bo
     assert offsets == {topic: {"0": 0, "1": 0}}, "the JSON of Spark's Kafka source"
 
 
+@on_both_brokers
 def test_a_restart_goes_on_where_the_checkpoint_ends_and_reads_new_partitions_from_their_start(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_restart_goes_on_where_the_checkpoint_ends_and_reads_new_partitions_fr
     assert stream(spark, bootstrap, tmp_path, "q", **options) == [(1, [3, 4, 5, 6, 7, 8])]
 
 
+@on_both_brokers
 def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transaction(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -145,6 +149,7 @@ def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transacti
     assert sorted(int(row.value) for row in frame.collect()) == [1, 2, 3, 4]
 
 
+@on_both_brokers
 def test_records_deleted_before_they_were_read_end_the_query_unless_told_otherwise(
     spark: SparkSession, bootstrap: str
 ) -> None:

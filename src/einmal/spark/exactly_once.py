@@ -7,6 +7,7 @@ has one method here, and its answer is the machine's next event.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,7 @@ from einmal.spark.offsets import from_json
 from einmal.spark.options import TRANSACTION_TIMEOUT_MS, SinkOptions
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
 
+_IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
 Listener = Callable[[events.Event], None]
 _SELF_CONTAINED: Final = frozenset({"einmal", "kafka"})
 """Sources whose offsets say all there is to know, so that a query can begin at them without the old checkpoint."""
@@ -83,6 +85,7 @@ class ExactlyOnce:
         self._frame: DataFrame | None = None
         self._execution: Execution | None = None
         self._cause: BaseException | None = None
+        self._began = 0.0
         self._same_cluster: dict[str, bool] = {}
         self.is_undecided = False
         """The run ended without knowing what became of its last request: only a new run can find out."""
@@ -134,9 +137,18 @@ class ExactlyOnce:
                     raise PipelineFenced(reason, hint) from self._cause
                 case protocol.Restart(reason, hint):
                     raise PipelineFailed(reason, hint) from self._cause
-            event = self._perform(effect)
+            event = self._overdue(effect, self._perform(effect))
             self.is_undecided = isinstance(event, protocol.Unclear)
             effect = self._committer.step(event)
+
+    def _overdue(self, effect: protocol.Effect, event: protocol.Event) -> protocol.Event:
+        """A batch that failed after its transaction's time: the coordinator has fenced it, and would the next try."""
+        if not isinstance(effect, _IN_TRANSACTION) or not isinstance(event, protocol.Failed):
+            return event
+        took = time.monotonic() - self._began
+        if took < self._timeouts[0] / 1000:
+            return event
+        return protocol.Fenced(f"the batch took {took:.0f} s, its transaction may {self._timeouts[0] / 1000:.0f} s")
 
     def _perform(self, effect: protocol.Effect) -> protocol.Event:
         try:
@@ -204,6 +216,7 @@ class ExactlyOnce:
         return protocol.IdentityGranted(identity)
 
     def _write_batch(self, identity: ProducerIdAndEpoch) -> protocol.Event:
+        self._began = time.monotonic()
         transaction = Transaction(
             TopicTable(self._setting.cluster.partition_count),
             add=lambda target: self._add(identity, target),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from einmal.spark import class_archive
 from einmal.spark.java import cache_directory, use_java
 from einmal.spark.source import KafkaDataSource
 
@@ -32,6 +33,8 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""Less than half the CPU of a short program goes into compiling then."""
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -57,11 +60,13 @@ def session(
     master: str | None = None,
     config: Mapping[str, Any] | None = None,
     quiet: bool = True,
+    quick: bool = False,
 ) -> SparkSession:
     """The running session, or a new one: on ``master`` (default: ``spark.master``, else all cores of this machine).
 
-    ``config`` holds Spark settings and wins over the defaults. ``quiet`` keeps Spark's log to errors, on a local
-    master. Java is found by ``einmal.spark.java``; Python workers run this interpreter. Raises JavaMissing.
+    ``config`` holds Spark settings and wins over the defaults. On a local master ``quiet`` keeps Spark's log to errors,
+    and ``quick`` is for programs that end within minutes: the JVM starts sooner and never compiles for peak speed.
+    Java is found by ``einmal.spark.java``; Python workers run this interpreter. Raises JavaMissing.
     """
     wanted = {name: str(value) for name, value in (config or {}).items()}
     master = master or wanted.pop("spark.master", None) or "local[*]"
@@ -73,8 +78,14 @@ def session(
     if master.startswith("local"):
         settings |= _LOCAL_DEFAULTS
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+        options = class_archive.options()
         if quiet:
-            settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j().as_uri()}"
+            options.append(f"-Dlog4j2.configurationFile={_log4j().as_uri()}")
+        if quick:
+            options += _QUICK
+        # Together with the caller's, which come last and win.
+        options.append(wanted.pop("spark.driver.extraJavaOptions", ""))
+        settings["spark.driver.extraJavaOptions"] = " ".join(options)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (settings | wanted).items():
         builder = builder.config(name, value)

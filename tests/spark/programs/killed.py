@@ -52,7 +52,7 @@ def main(plan: list[dict[str, Any]], directory: Path) -> int:
         # One that is held between its tasks keeps its place.
         "spark.scheduler.mode": "FAIR",
     }
-    spark = session("einmal-killed", master="local[24]", config=config)
+    spark = session("einmal-killed", master="local[24]", config=config, quick=True)
     holds = []
     go = threading.Event()
     for each in plan:
