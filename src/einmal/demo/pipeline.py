@@ -12,13 +12,16 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.demo.pipeline_names import AFTER_END_TXN, CONTROL, GUARANTEES
 from einmal.demo.text import WORD_PATTERN
 from einmal.spark import events, session, write_stream
+
+SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+"""These drivers live for seconds: what the second compiler would gain, it never earns back on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def start(spark: SparkSession, topic: str, orders: Orders) -> Any:
 
 
 def main() -> None:
-    spark = session(app_name="einmal demo")
+    spark = session(app_name="einmal demo", config={"spark.driver.defaultJavaOptions": SHORT_LIVED_JVM})
     spark.range(1).count()
     say(event="Warm")
     line = sys.stdin.readline()
