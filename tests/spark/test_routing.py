@@ -1,0 +1,95 @@
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from einmal.spark.claim_service import Address
+from einmal.spark.options import OptionError
+from einmal.spark.routing import Turn, check_columns, choose_numbers
+from einmal.wire.murmur2 import partition_for_key
+
+NOWHERE = Turn(Address("127.0.0.1", 1, ""), "")
+
+
+def choose(keys: list[bytes | None], partitions: list[int | None], count: int = 4) -> list[int]:
+    return choose_numbers(keys, partitions, [None] * len(keys), "t", count, NOWHERE)
+
+
+def test_a_row_goes_to_its_partition_column_then_to_its_keys_hash_then_anywhere() -> None:
+    assert choose([b"a", b"a", None, None, None], [3, None, None, None, 0]) == [3, partition_for_key(b"a", 4), 0, 1, 0]
+
+
+def test_a_partition_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ValueError, match="partition 4 of t, which has 4"):
+        choose([None], [4])
+
+
+def test_a_row_without_a_topic_is_an_error() -> None:
+    with pytest.raises(ValueError, match="a row has no topic"):
+        choose_numbers([None], [None], [None], None, 0, NOWHERE_OPEN)
+
+
+class _Open(Turn):
+    """A turn whose driver is asked for nothing."""
+
+    def claims(self) -> object:  # type: ignore[override]
+        import contextlib
+
+        return contextlib.nullcontext()
+
+
+NOWHERE_OPEN = _Open(NOWHERE.address, "")
+
+
+KINDS: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "timestamp": TimestampType(),
+    "map": MapType(StringType(), BinaryType()),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+def schema(**columns: str) -> StructType:
+    return StructType([StructField(name, KINDS[kind]) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "complaint"),
+    [
+        ({"key": "string"}, "t", 'column "value" is missing'),
+        ({"value": "int"}, "t", 'column "value" is string or binary, not int'),
+        ({"value": "string"}, None, 'column "topic" is missing'),
+        ({"value": "string", "partition": "string"}, "t", 'column "partition" is int or smallint or bigint'),
+        ({"value": "string", "headers": "map"}, "t", 'column "headers" is array'),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused_by_column(
+    columns: dict[str, str], topic: str | None, complaint: str
+) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        check_columns(schema(**columns), topic)
+
+
+def test_the_columns_of_the_source_can_be_written_as_they_are() -> None:
+    source = schema(
+        key="binary",
+        value="binary",
+        topic="string",
+        partition="int",
+        offset="long",
+        timestamp="timestamp",
+        headers="headers",
+    )
+    check_columns(source, None)
