@@ -12,7 +12,8 @@ import pytest
 
 from einmal.broker.marker_sender import MarkerSender
 from einmal.broker.shard_runtime import ShardRuntime
-from einmal.groups.offset_commits import OffsetCommits
+from einmal.client.aio import Consumer
+from einmal.client.records import GroupMetadata
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import ProducerEntry, ProducerStates
 from einmal.transactions import coordinator, fencing
@@ -78,15 +79,8 @@ def without_markers(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_generation_fencing(patch: pytest.MonkeyPatch) -> None:
-    """Whoever was a member of the group once may commit its offsets in a transaction."""
-    refusal = OffsetCommits._refusal
-    patch.setattr(
-        OffsetCommits,
-        "_refusal",
-        lambda self, request, *, is_transactional: (
-            ErrorCode.none if is_transactional else refusal(self, request, is_transactional=is_transactional)
-        ),
-    )
+    """Offsets in a transaction do not say of which generation their sender is: what clients before KIP-447 do."""
+    patch.setattr(Consumer, "group_metadata", lambda self: GroupMetadata(self.settings.group_id))
 
 
 def without_timeouts(patch: pytest.MonkeyPatch) -> None:

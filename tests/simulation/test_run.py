@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from einmal.simulation.profile import Crash, Profile, profile_of
+from einmal.checker.history import Outcome
+from einmal.simulation.disk import DiskFaults
+from einmal.simulation.profile import WORKLOADS, Crash, Profile, profile_of
 from einmal.simulation.run import run_seed, simulate
 from tests.simulation import mutants
 
@@ -61,26 +66,31 @@ def _has_late_requests(profile: Profile) -> bool:
     return bool(profile.network.give_up or profile.network.stall or profile.network.spike)
 
 
-def test_a_workload_really_works() -> None:
-    for seed in (0, 1):
-        ops = simulate(profile_of(seed)).history.ops
-        assert sum(1 for op in ops if op.transactional and op.sends and op.outcome.value == "ok") >= 5
-        assert sum(len(poll.records) for op in ops for poll in op.polls) > 50
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_workload_really_works(workload: str) -> None:
+    ops = [op for seed in range(3) for op in simulate(replace(profile_of(seed), workload=workload)).history.ops]
+    assert sum(1 for op in ops if op.transactional and op.sends and op.outcome is Outcome.OK) >= 10
+    assert sum(len(poll.records) for op in ops for poll in op.polls) > 50
 
 
-_MATTERS_IN_POWER_CUTS = (mutants.without_flushing, mutants.without_waiting_for_the_commit)
+_WHERE_IT_MATTERS: Mapping[mutants.Mutant, Mapping[str, Any]] = {
+    mutants.without_flushing: {"flush_each": True, "crash": Crash.POWER},
+    mutants.without_waiting_for_the_commit: {
+        "flush_each": True,
+        "crash": Crash.POWER,
+        "fault_pause": 0.7,
+        "disk": DiskFaults(sync_min=0.005, sync_max=0.05, slow_sync=0.1),
+    },
+    mutants.without_generation_fencing: {"workload": "bank", "duration": 25.0, "fault_pause": 1.5},
+}
 
 
 def _kinds_found(mutant: mutants.Mutant) -> set[str]:
     """The anomalies of the first seed that has any."""
     for seed in range(80):
-        profile = profile_of(seed)
-        if mutant in _MATTERS_IN_POWER_CUTS and profile.crash is not Crash.POWER:
-            continue
-        if mutant is mutants.without_generation_fencing and profile.workload != "bank":
-            continue
-        if anomalies := run_seed(seed).anomalies:
-            return {anomaly.partition(":")[0] for anomaly in anomalies}
+        outcome = simulate(replace(profile_of(seed), **_WHERE_IT_MATTERS.get(mutant, {})))
+        if outcome.anomalies:
+            return {anomaly.kind for anomaly in outcome.anomalies}
     return set()
 
 
@@ -93,10 +103,10 @@ def _kinds_found(mutant: mutants.Mutant) -> set[str]:
         (mutants.without_the_last_stable_offset, {"G1a"}),
         (mutants.without_flushing, {"no-end", "lost-write", "unseen"}),
         (mutants.without_markers, {"no-end"}),
-        (mutants.without_generation_fencing, {"duplicate", "bank-sum"}),
-        (mutants.without_waiting_for_the_commit, {"no-end", "G1a", "lost-write"}),
-        (mutants.without_timeouts, {"no-end"}),
-        (mutants.without_resending_markers, {"no-end"}),
+        pytest.param(mutants.without_generation_fencing, {"duplicate", "bank-sum"}, marks=pytest.mark.slow),
+        pytest.param(mutants.without_waiting_for_the_commit, {"no-end", "G1a", "lost-write"}, marks=pytest.mark.slow),
+        pytest.param(mutants.without_timeouts, {"no-end"}, marks=pytest.mark.slow),
+        pytest.param(mutants.without_resending_markers, {"no-end"}, marks=pytest.mark.slow),
         (mutants.without_producer_state_after_a_restart, {"G1a", "duplicate"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

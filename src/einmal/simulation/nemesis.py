@@ -21,6 +21,7 @@ class Nemesis:
             self._crash_broker,
             self._crash_broker,
             self._pause_client,
+            self._pause_client,
             self._replace_client,
             self._replace_client,
             self._kill_client,
@@ -71,7 +72,7 @@ class Nemesis:
     async def _pause_client(self) -> None:
         if (client := self._client()) is not None:
             self._world.pause_client(client)
-            self._later(self._source.uniform(0.2, 8.0), client)
+            self._later(self._source.choice((self._source.uniform(0.2, 3.0), self._source.uniform(3.0, 10.0))), client)
 
     async def _replace_client(self) -> None:
         """The zombie: paused, replaced under the same name, and back again."""

@@ -43,7 +43,7 @@ class Profile:
 def profile_of(seed: int) -> Profile:
     """The seed's profile."""
     source = random.Random(f"{seed}/profile")
-    version = source.choice((2, 2, 2, 1))
+    version = source.choice((2, 2, 2, 2, 1, 0))
     flush_each = source.random() < 0.4
     may_be_late = version >= 2
     rough = source.choice((0.0, 0.5, 1.0, 2.0))

@@ -120,7 +120,7 @@ class Bank:
                 if records:
                     count += 1
                     # Whoever is paused here comes back with orders that are another's by then.
-                    await asyncio.sleep(process.random.choice((0.0, process.random.uniform(0, 1.0))))
+                    await asyncio.sleep(process.random.choice((0.0, process.random.uniform(0, 2.0))))
                     await self._carry_out(process, producer, consumer, records, count)
         except FatalError:
             return

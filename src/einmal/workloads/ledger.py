@@ -24,6 +24,7 @@ from einmal.workloads.recorder import Entry, Recorder
 TOPIC: Final = "ledger"
 PARTITIONS: Final = 3
 TRANSACTION_TIMEOUT_MS: Final = 6_000
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Ledger:
@@ -63,6 +64,7 @@ class Ledger:
             transactional_id=process.name,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             linger_ms=process.random.choice((0, 2)),
+            compression_type=process.random.choice(_CODECS),
             max_block_ms=10_000,
             delivery_timeout_ms=8_000,
             request_timeout_ms=3_000,
