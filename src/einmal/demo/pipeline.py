@@ -12,16 +12,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.demo.pipeline_names import AFTER_END_TXN, CONTROL, GUARANTEES
 from einmal.demo.text import WORD_PATTERN
 from einmal.spark import events, session, write_stream
-
-SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""These drivers live for seconds: what the second compiler would gain, it never earns back on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ def start(spark: SparkSession, topic: str, orders: Orders) -> Any:
 
 
 def main() -> None:
-    spark = session(app_name="einmal demo", config={"spark.driver.defaultJavaOptions": SHORT_LIVED_JVM})
+    spark = session(app_name="einmal demo", quick=True)
     spark.range(1).count()
     say(event="Warm")
     line = sys.stdin.readline()
