@@ -20,7 +20,7 @@ $(READY): requirements/build.txt requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
 	$(BIN)/python -m pip install -q --require-hashes --no-build-isolation -r requirements/dev.txt
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
-	@$(BIN)/python -m einmal.spark.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
+	@$(BIN)/python -W ignore -m einmal.spark.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
 	@touch $(READY)
 
 demo: $(READY)  ## real text through a broker and a Spark pipeline that are killed on the way
