@@ -139,3 +139,38 @@ def test_a_coordinator_that_is_fenced_stops_and_reports_nothing() -> None:
     sent = Sent(lambda _: leader).run()
     assert len(leader.asked) == 1
     assert sent.reports == 0
+
+
+def test_an_outcome_that_is_on_its_way_is_not_sent_a_second_time() -> None:
+    """A coordinator that is loaded again repeats what it found decided; the loser of two senders would come late."""
+    leader = Leader(b=[ErrorCode.kafka_storage_error] * 5)
+    sent = Sent(lambda _: leader)
+
+    async def main() -> None:
+        sent.sender.send(ACTION, 5, sent._written)
+        await asyncio.sleep(0.05)
+        sent.sender.send(ACTION, 5, sent._written)
+        await asyncio.sleep(30)
+
+    sent.loop.run_until_complete(main())
+    assert leader.asked == [(A, B, C)] + [(B,)] * 5
+    assert sent.reports == 1
+
+
+def test_the_next_transaction_may_begin_and_end_while_the_report_is_still_unanswered() -> None:
+    leader = Leader()
+    sent = Sent(lambda _: leader)
+    answered = asyncio.Event()
+
+    async def written() -> None:
+        await sent._written()
+        await answered.wait()
+
+    async def main() -> None:
+        for _ in range(2):
+            sent.sender.send(ACTION, 5, written)
+            await asyncio.sleep(1)
+
+    sent.loop.run_until_complete(main())
+    assert leader.asked == [(A, B, C)] * 2
+    assert sent.reports == 2

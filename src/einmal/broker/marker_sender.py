@@ -4,6 +4,9 @@ A failure that may pass is tried again, with growing pauses, as long as the coor
 reader of committed data waits meanwhile, but never skips. Two failures end it for a partition: it was deleted, or it
 has seen a later epoch of the producer and so an end of this transaction. A coordinator that finds itself fenced
 stops. Knows leaders by one interface; with one broker there is one leader, this broker itself.
+
+Each outcome has one sender at a time. Of two, the slower one could bring its marker when the faster one's report has
+let the next transaction begin, which before TV2 has the same epoch: half of it would be ended by its predecessor.
 """
 
 from __future__ import annotations
@@ -47,16 +50,26 @@ class MarkerSender:
         self._leader_of = leader_of
         # A dict, not a set: tasks are cancelled in the order in which they began.
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._under_way: set[str] = set()
+        """Transactional ids whose markers are being written."""
 
     def send(self, action: WriteMarkers, coordinator_epoch: int, written: Callable[[], Awaitable[object]]) -> None:
-        """Begin. ``written`` is called once, when each partition has its marker or needs none."""
+        """Begin. ``written`` is called once, when each partition has its marker or needs none.
+
+        A coordinator that is loaded again asks for what may be on its way already: that is left to the first call.
+        """
+        if action.transactional_id in self._under_way:
+            return
+        self._under_way.add(action.transactional_id)
         end = TransactionEnd(
             producer=action.producer,
             committed=action.committed,
             coordinator_epoch=coordinator_epoch,
             transaction_version=action.transaction_version,
         )
-        task = asyncio.get_running_loop().create_task(self._send(end, action.partitions, written))
+        task = asyncio.get_running_loop().create_task(
+            self._send(action.transactional_id, end, action.partitions, written)
+        )
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
@@ -65,21 +78,35 @@ class MarkerSender:
             task.cancel()
 
     async def _send(
-        self, end: TransactionEnd, partitions: tuple[TopicPartition, ...], written: Callable[[], Awaitable[object]]
+        self,
+        transactional_id: str,
+        end: TransactionEnd,
+        partitions: tuple[TopicPartition, ...],
+        written: Callable[[], Awaitable[object]],
     ) -> None:
+        try:
+            is_written = await self._write(end, partitions)
+        finally:
+            # Before the report: with it the next transaction may begin, and end.
+            self._under_way.discard(transactional_id)
+        if is_written:
+            await written()
+
+    async def _write(self, end: TransactionEnd, partitions: tuple[TopicPartition, ...]) -> bool:
+        """Until every partition has its marker or needs none; false: it is another coordinator's task."""
         pause = _PAUSE_SECONDS_MIN
         missing: tuple[TopicPartition, ...] = partitions
         while missing:
             errors = await self._try(end, missing)
             if ErrorCode.transaction_coordinator_fenced in errors.values():
                 log.warning("another coordinator speaks for producer %d; its markers are left to it", end.producer[0])
-                return
+                return False
             missing = tuple(partition for partition, error in errors.items() if error not in _SETTLED)
             if missing:
                 log.debug("markers of producer %d are still missing: %s", end.producer[0], errors)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-        await written()
+        return True
 
     async def _try(
         self, end: TransactionEnd, partitions: tuple[TopicPartition, ...]
