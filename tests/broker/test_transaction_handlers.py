@@ -338,3 +338,36 @@ def test_a_transaction_that_has_not_begun_has_the_start_time_minus_one() -> None
     assert encode_state("x", open_one) == bytes.fromhex(
         head + "0000ea60000000000000000400000000000000070003" + topics + "00"
     )
+
+
+@pytest.mark.parametrize("topic", ["__transaction_state", "__consumer_offsets"])
+def test_a_client_cannot_take_a_coordinators_partition_into_its_transaction(tmp_path: Path, topic: str) -> None:
+    """A marker in the transaction log would be a record that its coordinator cannot load."""
+
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            assert await client.add(who, 0, 9, topic=topic) == {
+                0: ErrorCode.topic_authorization_failed,
+                9: ErrorCode.unknown_topic_or_partition,
+            }
+
+    run(scenario())
+
+
+def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            marker = {
+                "producer_id": who.producer_id,
+                "producer_epoch": who.producer_epoch,
+                "transaction_result": True,
+                "topics": [{"name": "__transaction_state", "partition_indexes": [0, 1, 2]}],
+                "coordinator_epoch": 0,
+            }
+            answer = await client.client.call(MARKERS, 1, {"markers": [marker]})
+            errors = [each.error_code for each in answer.markers[0].topics[0].partitions]
+            assert errors == [ErrorCode.topic_authorization_failed] * 3
+
+    run(scenario())

@@ -1,7 +1,7 @@
 """Writes markers into the partitions that this broker leads: what WriteTxnMarkers does, whoever asks.
 
 A marker in a partition of ``__consumer_offsets`` goes through that partition's shard, which settles the pending
-offsets of the transaction with it.
+offsets of the transaction with it. None is written to the transaction log, whose coordinator could not load it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class MarkerWriter:
                 coordinator_epoch=end.coordinator_epoch,
                 transaction_version=end.transaction_version,
             )
+        if topic_partition.topic == TRANSACTION_STATE:
+            return ErrorCode.topic_authorization_failed
         partition = self._node.partitions.get(topic_partition)
         if partition is None:
             return ErrorCode.unknown_topic_or_partition

@@ -2,18 +2,20 @@
 
 API: 24. Versions: 0-5.
 Behaviour: all partitions of one transaction or none of them: where one does not exist, the others are
-OPERATION_NOT_ATTEMPTED.
+OPERATION_NOT_ATTEMPTED. Coordinators' own topics are TOPIC_AUTHORIZATION_FAILED, as in Kafka: a marker in the
+transaction log is nothing that its coordinator could load. A group's offsets have APIs of their own.
 Version notes: 0-3 are clients' (TV0, TV1); v2 knows PRODUCER_FENCED. 4-5 are for leaders of partitions: many
 transactions in one request, to be verified or added (KIP-890).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
 from einmal.broker.transaction_verification import Operation
+from einmal.metadata.image import INTERNAL_TOPICS, TRANSACTION_STATE
 from einmal.transactions.coordinator import PartitionErrors
 from einmal.types import (
     ErrorCode,
@@ -38,7 +40,7 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
         ProducerId(request.v3_and_below_producer_id), ProducerEpoch(request.v3_and_below_producer_epoch)
     )
     partitions = _partitions(request.v3_and_below_topics)
-    errors = _missing(context, partitions)
+    errors = _refused(context, partitions, INTERNAL_TOPICS)
     if not errors:
         error = await context.node.transactions.submit(
             transactional_id,
@@ -55,7 +57,7 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
 async def _transaction(context: RequestContext, transaction: Any) -> dict[str, Any]:
     producer = ProducerIdAndEpoch(ProducerId(transaction.producer_id), ProducerEpoch(transaction.producer_epoch))
     partitions = _partitions(transaction.topics)
-    errors: PartitionErrors = _missing(context, partitions)
+    errors: PartitionErrors = _refused(context, partitions, (TRANSACTION_STATE,))
     if not errors:
         operation = Operation.VERIFY_ABORTABLE if transaction.verify_only else Operation.ADD
         errors = await context.node.transactions.verify_or_add(
@@ -68,18 +70,20 @@ def _partitions(topics: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
-def _missing(context: RequestContext, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Empty where every partition exists."""
+def _refused(
+    context: RequestContext, partitions: Iterable[TopicPartition], closed: Collection[str]
+) -> dict[TopicPartition, ErrorCode]:
+    """Empty where every partition exists, and is of no topic that is ``closed``."""
     topics = context.node.metadata.image.topics
-    exists = {
-        each: each.topic in topics and 0 <= each.partition < len(topics[each.topic].partitions) for each in partitions
-    }
-    if all(exists.values()):
-        return {}
-    return {
-        each: ErrorCode.operation_not_attempted if known else ErrorCode.unknown_topic_or_partition
-        for each, known in exists.items()
-    }
+
+    def error_of(partition: TopicPartition) -> ErrorCode:
+        topic = topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.topic_authorization_failed if partition.topic in closed else ErrorCode.operation_not_attempted
+
+    errors = {partition: error_of(partition) for partition in partitions}
+    return {} if all(error is ErrorCode.operation_not_attempted for error in errors.values()) else errors
 
 
 def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[dict[str, Any]]:
