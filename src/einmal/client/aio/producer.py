@@ -33,7 +33,15 @@ from einmal.client.errors import (
     error_for,
 )
 from einmal.client.partitioner import Partitioner
-from einmal.client.producer_core import Appended, Outcome, ProduceLimits, ProducerCore, check_size, record_size
+from einmal.client.producer_core import (
+    Appended,
+    BatchState,
+    Outcome,
+    ProduceLimits,
+    ProducerCore,
+    check_size,
+    record_size,
+)
 from einmal.client.records import (
     GroupMetadata,
     HeadersLike,
@@ -195,10 +203,18 @@ class Producer:
         """Bytes of records that are not acknowledged yet."""
         return self._core.buffered_bytes + self._unrouted_bytes
 
-    async def room(self) -> None:
-        """Wait until less than half of buffer.memory is in use: for loops that send faster than the broker takes."""
-        while self.buffered_bytes * 2 > self.settings.buffer_memory:
+    async def room(self, size: int = 0) -> None:
+        """Wait until at most half of buffer.memory is in use, and a record of ``size`` bytes fits.
+
+        For loops that send faster than the broker takes.
+        """
+        while max(self.buffered_bytes * 2, self.buffered_bytes + size) > self.settings.buffer_memory:
             await self._change()
+
+    def spoil(self, error: KafkaError) -> None:
+        """A record that its sender believes to be in the open transaction is not: that can only be aborted now."""
+        if self._transaction is not None:
+            self._transaction.record_failed(error)
 
     def _route_later(self, topic: str, unrouted: _Unrouted) -> None:
         self._unrouted.setdefault(topic, deque()).append(unrouted)
@@ -504,14 +520,17 @@ class Producer:
 
     def _in_background(self, name: str, start: Callable[[], Any]) -> None:
         """Run one task of this name at a time."""
-        if name in self._tasks or self._is_closed:
+        running = self._tasks.get(name)
+        # One that is done has not looked at what came since, and may be told of it before its own callback runs.
+        if self._is_closed or (running is not None and not running.done()):
             return
         task = self._loop.create_task(start())
         self._tasks[name] = task
         task.add_done_callback(lambda done: self._background_done(name, done))
 
     def _background_done(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[name]
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": f"producer task {name!r} failed", "exception": error})
         self._changed()
@@ -530,7 +549,7 @@ class Producer:
             self._fail_unrouted(topic, ClientClosed())
         for batch in self._core.unsettled():
             error: KafkaError = ClientClosed()
-            if batch.is_outcome_unknown:
+            if batch.is_outcome_unknown or batch.state is BatchState.IN_FLIGHT:
                 error = UnknownOutcome(detail=f"{batch.topic_partition}: the producer was closed")
             for ticket in batch.tickets:
                 _fail_ticket(ticket, error, is_silent=True)

@@ -76,7 +76,7 @@ class Producer:
         size = record_size(key_bytes, value_bytes, fixed_headers)
         check_size(size, self.settings.max_request_size)
         if producer.buffered_bytes + self._queued_bytes + size > self.settings.buffer_memory:
-            self._wait_for_room()
+            self._wait_for_room(size)
         future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -99,7 +99,6 @@ class Producer:
         """Inside the thread: everything queued goes to the asyncio producer, in order. False: there was nothing."""
         with self._lock:
             queued, self._queue = self._queue, deque()
-            self._queued_bytes = 0
             if not queued:
                 self._is_woken = False
                 return False
@@ -107,15 +106,19 @@ class Producer:
             try:
                 producer.send_with_ticket(ticket, topic, value, key, headers, partition, timestamp)
             except KafkaError as error:
+                producer.spoil(error)
                 ticket.set_exception(error)
+        with self._lock:
+            # Only now: what is on its way over takes its room already.
+            self._queued_bytes -= sum(each[-1] for each in queued)
         return True
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self, size: int) -> None:
         async def wait(producer: aio.Producer) -> None:
             self._hand_over(producer)
             try:
                 async with asyncio.timeout(self.settings.max_block_ms / 1000):
-                    await producer.room()
+                    await producer.room(size)
             except TimeoutError as error:
                 raise BufferExhausted(what_to_do="check that the brokers answer, or raise max.block.ms") from error
 

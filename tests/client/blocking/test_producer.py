@@ -1,0 +1,51 @@
+"""What the blocking producer's queue may not do to a transaction, against our broker."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from einmal.client import Producer
+from einmal.client.errors import AbortableError
+from einmal.client.records import RecordMetadata
+from tests.client.conftest import NameFactory
+from tests.interop.conftest import NodeFactory
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def bootstrap(node_of: NodeFactory) -> str:
+    return node_of("einmal", 2).bootstrap
+
+
+def test_a_record_that_is_larger_than_the_room_left_waits_and_is_not_dropped(bootstrap: str, name: NameFactory) -> None:
+    topic = name("full-buffer")
+    settings: dict[str, Any] = {"linger_ms": 300, "batch_size": 900_000, "buffer_memory": 1_000_000}
+    with Producer(bootstrap_servers=bootstrap, transactional_id=name("id"), **settings) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"x" * 450_000)
+        # More than half of the memory is free, but this record takes more than is left.
+        future = producer.send(topic, b"y" * 600_000)
+        producer.commit_transaction()
+        assert future.result(timeout=0).topic == topic
+
+
+def test_a_transaction_without_one_of_its_records_is_not_committed(bootstrap: str, name: NameFactory) -> None:
+    topic = name("refused")
+    with Producer(bootstrap_servers=bootstrap, transactional_id=name("id"), buffer_memory=1_000_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"x")
+        # As a second thread's records can: taken while there was room, handed over when there is none.
+        size = producer.settings.buffer_memory + 1
+        ticket: Future[RecordMetadata] = Future()
+        producer._queue.append((ticket, topic, b"y" * size, None, (), None, None, 0))
+        producer.send(topic, b"z")
+        with pytest.raises(AbortableError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        assert ticket.exception(timeout=0) is not None
