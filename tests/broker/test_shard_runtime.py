@@ -382,3 +382,19 @@ def test_when_the_disk_fails_nobody_is_answered_from_what_may_be_lost() -> None:
         assert world.actions == ["loaded"]
 
     world.run(main)
+
+
+def test_on_a_log_that_will_never_be_flushed_again_nobody_waits() -> None:
+    """The failure met a marker only, so that nothing was parked when it happened."""
+    world = World(flush_each=True)
+
+    async def main() -> None:
+        world.disk.faults = DiskFaults(sync_error=1.0)
+        marker = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
+        assert isinstance(marker, asyncio.Future)
+        assert await marker is ErrorCode.kafka_storage_error
+        before = world.loop.time()
+        assert await world.runtime.submit(lambda shard, _: shard.total()) is ErrorCode.not_coordinator
+        assert world.loop.time() - before < 0.1
+
+    world.run(main)

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from einmal.broker.config import BrokerConfig
 from einmal.log import partition_metadata
+from einmal.log.admission import NONE
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -103,7 +104,7 @@ class Partition:
         result = self.log.append(
             batches, leader_epoch=self.leader_epoch, now=now, origin=origin, verification=verification
         )
-        if result.error is ErrorCode.none and not result.is_duplicate:
+        if result.error is NONE and not result.is_duplicate:
             self._appended(len(batches))
         return result
 
@@ -188,8 +189,9 @@ class Partition:
             _offset, future = waiting.popleft()
             if not future.done():
                 future.set_result(ErrorCode.none)
-        for watcher in list(self._watchers.values()):
-            watcher()
+        if self._watchers:
+            for watcher in list(self._watchers.values()):
+                watcher()
 
     def _fail(self, error: ErrorCode) -> None:
         while self._waiting:
@@ -208,6 +210,9 @@ class Partition:
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         if self.is_committed(offset):
             future.set_result(ErrorCode.none)
+        elif self.log.is_offline and self._flushing is None:
+            # No flush will come any more.
+            future.set_result(ErrorCode.kafka_storage_error)
         else:
             # A duplicate waits for an older offset than those before it; ending a little later does no harm.
             last = self._waiting[-1][0] if self._waiting else offset
