@@ -371,3 +371,32 @@ def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -> None
             assert errors == [ErrorCode.topic_authorization_failed] * 3
 
     run(scenario())
+
+
+def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactions_later(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, SMALL) as node, Client.connect(node) as connection:
+            await connection.create_topic("t")
+            await connection.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
+            client = TransactionalClient(connection)
+            _error, who = await client.init(transaction_timeout=200)
+            first = batch(b"a", producer=who, sequence=0, transactional=True)
+            assert (await connection.produce("t", first, version=12, name=ID)).error_code is ErrorCode.none
+        folders = [tmp_path / f"__transaction_state-{index}" for index in range(3)]
+        for folder in folders:
+            folder.rename(tmp_path / f"{folder.name}.away")
+            folder.write_text("a file where a folder must be")
+        async with running_node(tmp_path, SMALL) as node:
+            for folder in folders:
+                folder.unlink()
+                (tmp_path / f"{folder.name}.away").rename(folder)
+            await node._look_after_partitions()
+            partition = node.partitions.get(TopicPartition("t", 0))
+            assert partition is not None
+            for _ in range(500):
+                if partition.log.last_stable_offset == partition.log.log_end_offset == 2:
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError("nobody asks for this id again, and its transaction is still open")
+
+    run(scenario())

@@ -136,6 +136,9 @@ class Node:
     async def _look_after_partitions(self) -> None:
         if self.partitions.may_open_more:
             self.metadata.open_replicas()
+            # Nobody need ask a coordinator for its open transactions to time out, or its decided ones to be ended.
+            self.transactions.runtimes()
+            self.groups.runtimes()
         await self.partitions.checkpoint()
 
     async def _retain(self) -> None:
