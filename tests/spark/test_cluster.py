@@ -1,0 +1,60 @@
+"""What a source asks of its cluster, where the cluster is not quite there. Against our broker; needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Producer
+from einmal.spark.cluster import KafkaCluster
+from einmal.types import TopicPartition
+from tests.interop.einmal_broker import EinmalBroker
+from tests.spark.topics import create, new_name
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EinmalBroker]:
+    broker = EinmalBroker(tmp_path)
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+def test_a_broker_that_restarts_does_not_end_a_source(broker: EinmalBroker) -> None:
+    topic = new_name("restart")
+    create(broker.bootstrap, topic, partitions=1)
+    cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap})
+    try:
+        assert cluster.partitions([topic])
+        broker.kill()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(cluster.partitions, [topic])
+            broker.start()
+            assert asked.result(timeout=60) == [TopicPartition(topic, 0)]
+    finally:
+        cluster.close()
+
+
+def test_a_time_is_never_found_behind_the_last_stable_offset(broker: EinmalBroker) -> None:
+    topic = new_name("open")
+    create(broker.bootstrap, topic, partitions=1)
+    partition = TopicPartition(topic, 0)
+    cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap})
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
+    try:
+        with Producer(settings) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"old", timestamp=1_000)
+            producer.send(topic, b"young", timestamp=2_000).result(timeout=30)
+            assert cluster.latest([partition], committed=False) == {partition: 2}
+            assert cluster.at_timestamp([partition], 2_000, committed=True) == {partition: 0}
+            assert cluster.at_timestamp([partition], 2_000, committed=False) == {partition: 1}
+            producer.abort_transaction()
+    finally:
+        cluster.close()

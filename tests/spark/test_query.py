@@ -1,0 +1,118 @@
+"""How a pipeline ends, where the moment matters: on queries that do nothing but end as Spark's do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from einmal.spark import query as query_module
+from einmal.spark.errors import PipelineFailed
+from einmal.spark.query import PipelineQuery
+
+_LONG_S = 20.0
+
+
+class SparkQuery:
+    """Spark's side: ``stop`` returns only when the call of ``foreachBatch`` that runs has returned."""
+
+    def __init__(self, write: Callable[[Any, int], None]) -> None:
+        self._write = write
+        self._batch: threading.Thread | None = None
+        self._is_over = threading.Event()
+        self.is_in_a_batch_when_stopped = False
+        self.error: BaseException | None = None
+
+    @property
+    def isActive(self) -> bool:
+        return not self._is_over.is_set()
+
+    def begin_batch(self) -> threading.Thread:
+        self._batch = threading.Thread(target=self._run_batch, daemon=True)
+        self._batch.start()
+        return self._batch
+
+    def _run_batch(self) -> None:
+        try:
+            self._write(None, 0)
+        except BaseException as error:  # noqa: BLE001
+            self.error = error
+            self._is_over.set()
+
+    def awaitTermination(self) -> None:
+        self._is_over.wait()
+        if self.error is not None:
+            raise StreamingQueryException(message=str(self.error))
+
+    def stop(self) -> None:
+        if self.is_in_a_batch_when_stopped:
+            self.begin_batch().join()
+        self._is_over.set()
+
+
+def _pipeline(run: Any, start: Callable[[Callable[[Any, int], None]], Any]) -> PipelineQuery:
+    closable = SimpleNamespace(close=lambda: None)
+    setting = SimpleNamespace(
+        service=closable,
+        cluster=closable,
+        checkpoint=SimpleNamespace(has_commit=lambda _: True),
+        tell=lambda _: None,
+        stateful=True,
+        spark=None,
+    )
+    return PipelineQuery(cast(Any, setting), lambda: run, cast(Any, start), None)
+
+
+def _stop_in_thread(pipeline: PipelineQuery) -> threading.Thread:
+    thread = threading.Thread(target=pipeline.stop, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_batch_that_begins_while_the_query_is_stopped_does_not_keep_it_from_stopping() -> None:
+    run = SimpleNamespace(start=lambda: None, close=lambda: None)
+    begun: list[SparkQuery] = []
+
+    def start(write: Callable[[Any, int], None]) -> SparkQuery:
+        begun.append(SparkQuery(write))
+        begun[0].is_in_a_batch_when_stopped = True
+        return begun[0]
+
+    pipeline = _pipeline(run, start)
+    stopping = _stop_in_thread(pipeline)
+    stopping.join(_LONG_S)
+    assert not stopping.is_alive()
+    assert pipeline.exception() is None
+
+
+def test_a_query_that_is_stopped_while_it_restarts_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "Execution", lambda *_: None)
+    begun: list[SparkQuery] = []
+    stopping: list[threading.Thread] = []
+
+    def begin_run() -> None:
+        if begun:
+            stopping.append(_stop_in_thread(pipeline))
+            # It has met the first query, which is over.
+            while not (pipeline._stopping and not pipeline._running.locked()):
+                stopping[0].join(0.01)
+
+    def fail(*_: Any) -> None:
+        raise PipelineFailed("the batch was aborted")
+
+    run = SimpleNamespace(start=begin_run, batch=fail, close=lambda: None, is_undecided=True)
+
+    def start(write: Callable[[Any, int], None]) -> SparkQuery:
+        begun.append(SparkQuery(write))
+        return begun[-1]
+
+    pipeline = _pipeline(run, start)
+    begun[0].begin_batch()
+    assert pipeline.awaitTermination(_LONG_S)
+    stopping[0].join(_LONG_S)
+    assert len(begun) == 2
+    assert not stopping[0].is_alive()
