@@ -8,6 +8,7 @@ Knows nothing of Spark: the decisions are ``pipeline.claims``'.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
@@ -23,6 +24,8 @@ from einmal.types import TopicPartition
 
 _LINE_BYTES_MAX: Final = 64 * 1024
 _CONNECT_S: Final = 10.0
+_STRANGER_S: Final = 10.0
+"""How long a connection may be silent that has not proved itself yet."""
 _ANSWER_S: Final = 120.0
 """Under TV0 and TV1 the driver adds the partition to the transaction before it answers."""
 
@@ -149,7 +152,11 @@ class ClaimService:
         self._transaction = transaction
 
     def end(self) -> None:
-        self._transaction = None
+        """No claim is granted any more, and none is on its way: an AddPartitionsToTxn that came after EndTxn would
+        open the transaction again."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.close(())
 
     def close(self) -> None:
         self._server.shutdown()
@@ -173,40 +180,50 @@ class _Server(socketserver.ThreadingTCPServer):
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
-    timeout = 600.0
+    timeout = _STRANGER_S
+
+    def setup(self) -> None:
+        super().setup()
+        # The only way to hear of an executor's machine that died without a word.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def handle(self) -> None:
-        while line := self.rfile.readline(_LINE_BYTES_MAX):
-            try:
-                request = json.loads(line)
-            except ValueError:
-                return
-            if not isinstance(request, dict):
-                return
-            try:
-                answer = self.server.service.answer(request)
-            except Exception as error:  # noqa: BLE001 - the task must learn why, whatever it is
-                answer = {"denied": f"{type(error).__name__}: {error}"}
-            self.wfile.write(json.dumps(answer).encode() + b"\n")
-            if "denied" in answer:
-                return
+        with contextlib.suppress(OSError):
+            while (line := self.rfile.readline(_LINE_BYTES_MAX)) and self._answer(line):
+                # A task may compute and write for as long as it takes between two questions.
+                self.connection.settimeout(None)
+
+    def _answer(self, line: bytes) -> bool:
+        """Whether the connection goes on."""
+        try:
+            request = json.loads(line)
+        except ValueError:
+            return False
+        if not isinstance(request, dict):
+            return False
+        try:
+            answer = self.server.service.answer(request)
+        except Exception as error:  # noqa: BLE001 - the task must learn why, whatever it is
+            answer = {"denied": f"{type(error).__name__}: {error}"}
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
+        return "denied" not in answer
 
 
 class ClaimClient:
-    """A task's side. Used by one thread; ``with`` closes it."""
+    """A task's side. Connects with its first question. Used by one thread; ``with`` closes it."""
 
     def __init__(self, address: Address, token: str, attempt_id: int) -> None:
         self._known = {"secret": address.secret, "token": token, "attempt": attempt_id}
-        self._socket = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
-        self._socket.settimeout(_ANSWER_S)
-        self._lines = self._socket.makefile("rb")
+        self._place = (address.host, address.port)
+        self._socket: socket.socket | None = None
 
     def __enter__(self) -> ClaimClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lines.close()
-        self._socket.close()
+        if self._socket is not None:
+            self._lines.close()
+            self._socket.close()
 
     def topic(self, topic: str) -> tuple[int, int]:
         """(base, count) of a topic in this batch. Raises ClaimRefused."""
@@ -223,6 +240,10 @@ class ClaimClient:
         self._ask(ask="report", output=asdict(output))
 
     def _ask(self, **question: Any) -> dict[str, Any]:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._place, timeout=_CONNECT_S)
+            self._socket.settimeout(_ANSWER_S)
+            self._lines = self._socket.makefile("rb")
         self._socket.sendall(json.dumps(self._known | question).encode() + b"\n")
         line = self._lines.readline(_LINE_BYTES_MAX)
         if not line:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from einmal.client.aio.admin import Admin
+from einmal.client.aio.cluster import Retry
+from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.offsets import EARLIEST, LATEST
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
@@ -28,9 +30,16 @@ class _Asker(Admin):
     """What an admin client does not ask: it creates nothing on demand, and no versions are looked at."""
 
     async def partitions(self, topics: list[str], *, may_create: bool) -> list[TopicPartition]:
+        retry = Retry(self._cluster, f"metadata of {', '.join(topics)}", self._cluster.deadline())
+        while True:
+            try:
+                # Asked anew each time: partitions can be added.
+                await self._cluster.refresh_metadata(topics, may_create=may_create)
+                break
+            except Disconnected as error:
+                # A source asks in every trigger: a broker that restarts must not end its query.
+                await retry.after_disconnect(error)
         deadline = self._cluster.deadline(_APPEAR_MS)
-        # Asked anew each time: partitions can be added.
-        await self._cluster.refresh_metadata(topics, may_create=may_create)
         found = [await self._cluster.topic(name, deadline=deadline, may_create=may_create) for name in topics]
         return [TopicPartition(topic.name, index) for topic in found for index in sorted(topic.partitions)]
 
@@ -85,9 +94,11 @@ class KafkaCluster:
     def at_timestamp(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int, *, committed: bool
     ) -> dict[TopicPartition, Offset]:
-        """The first record at or after a time; where there is none, the end."""
+        """The first record at or after a time; where there is none, the end. ``committed``: as for ``latest``."""
         wanted = list(partitions)
-        found = self._offsets(dict.fromkeys(wanted, timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        # A record behind the last stable offset is none yet: to begin there would look like data that has vanished.
+        found = self._offsets(dict.fromkeys(wanted, timestamp_ms), isolation)
         ends = self.latest(wanted, committed=committed)
         return {each: found[each] if found[each] >= 0 else ends[each] for each in wanted}
 

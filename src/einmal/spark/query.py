@@ -163,23 +163,31 @@ class PipelineQuery:
         # Batch 0 can come before ``start`` has returned.
         if not self._started.wait(_STARTED_S):
             raise PipelineFailed("Spark ran a batch of a query that it had not started")
-        with self._running:
+        # Not waited for: whoever holds it is ``stop``, which waits for Spark, which waits for this call.
+        if not self._running.acquire(blocking=False):
+            raise _Stopping
+        try:
             if self._stopping:
                 raise _Stopping
-            began = time.monotonic()
-            assert self._run is not None
-            try:
-                self._run.batch(
-                    frame if self._transform is None else self._transform(frame, batch_id),
-                    batch_id,
-                    Execution(self._setting.spark, self._spark_query),
-                )
-            except BaseException as error:
-                self._failure = error
-                raise
-            self._last_batch_id = batch_id
-            self._restarts = 0
-            self._setting.tell(events.BatchFinished(batch_id, round((time.monotonic() - began) * 1000)))
+            self._write_batch(frame, batch_id)
+        finally:
+            self._running.release()
+
+    def _write_batch(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        assert self._run is not None
+        try:
+            self._run.batch(
+                frame if self._transform is None else self._transform(frame, batch_id),
+                batch_id,
+                Execution(self._setting.spark, self._spark_query),
+            )
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._last_batch_id = batch_id
+        self._restarts = 0
+        self._setting.tell(events.BatchFinished(batch_id, round((time.monotonic() - began) * 1000)))
 
     def _watch(self) -> None:
         try:
@@ -195,6 +203,9 @@ class PipelineQuery:
                 self._restarts += 1
                 self._setting.tell(events.QueryRestarted(reason_of(self._failure or error)))
                 self._begin()
+                if self._stopping:
+                    # ``stop`` may have met the query that had ended already.
+                    self._spark_query.stop()
         except Exception as error:  # noqa: BLE001 - a restart that fails is the query's end, whatever it was
             self._error = _as_pipeline_error(error)
         finally:

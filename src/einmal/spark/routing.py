@@ -46,7 +46,7 @@ class Turn:
     token: str
 
     def claims(self) -> ClaimClient:
-        """A connection to the driver, as the task attempt that runs here. Raises OSError."""
+        """A line to the driver, as the task attempt that runs here. Its questions raise OSError, ClaimRefused."""
         context = TaskContext.get()
         assert context is not None, "only tasks claim"
         return ClaimClient(self.address, self.token, context.taskAttemptId())
