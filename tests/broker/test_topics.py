@@ -3,8 +3,12 @@
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
+from einmal.broker.config import ConfigError
+from einmal.log import partition_metadata
 from einmal.types import ErrorCode, TopicPartition
-from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.nodes import Client, batch, new_node, run, running_node
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA = 19, 20, 37, 3
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS = 32, 44, 33
@@ -106,6 +110,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Pat
             await client.create_topic("kept")
         (tmp_path / "gone-0").mkdir()
         (tmp_path / "gone-0" / "00000000000000000000.log").write_bytes(b"x")
+        (tmp_path / "gone-0" / "partition.metadata").write_bytes(partition_metadata.encode(UUID(int=5)))
         (tmp_path / f"t-0.{UUID(int=5).hex}-delete").mkdir()
         async with running_node(tmp_path) as node:
             assert [str(item.topic_partition) for item in node.partitions] == ["t-0", "kept-0"]
@@ -115,11 +120,6 @@ def test_a_deletion_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Pat
 
 
 def test_data_without_their_metadata_are_not_touched(tmp_path: Path) -> None:
-    import pytest
-
-    from einmal.broker.config import ConfigError
-    from tests.broker.nodes import new_node
-
     (tmp_path / "t-0").mkdir()
 
     async def scenario() -> None:
@@ -236,5 +236,30 @@ def test_producer_ids_are_given_in_blocks_that_never_meet(tmp_path: Path) -> Non
             async with running_node(tmp_path) as node:
                 blocks += [await node.metadata.allocate_producer_ids() for _ in range(2)]
         assert blocks == [range(start, start + 1_000) for start in (0, 1_000, 2_000, 3_000)]
+
+    run(scenario())
+
+
+def test_a_folder_that_only_has_a_name_like_a_partitions_is_left_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path):
+            (tmp_path / "backup-2025").mkdir()
+            (tmp_path / "backup-2025" / "precious").write_text("x")
+        async with running_node(tmp_path):
+            assert (tmp_path / "backup-2025" / "precious").exists()
+
+    run(scenario())
+
+
+def test_partitions_whose_cluster_metadata_is_gone_are_not_taken_for_deleted_ones(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.produce("t", batch(b"a"))
+        for file in (tmp_path / "__cluster_metadata-0").iterdir():
+            file.unlink()
+        with pytest.raises(ConfigError, match="__cluster_metadata"):
+            await new_node(tmp_path).start()
+        assert (tmp_path / "t-0" / "00000000000000000000.log").stat().st_size > 0
 
     run(scenario())

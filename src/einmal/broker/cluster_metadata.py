@@ -81,6 +81,12 @@ class ClusterMetadata:
         if not self._runtime.is_loaded:
             raise LogCorruption(f"{METADATA_PARTITION} cannot be replayed")
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was ever written down. Only after ``load``."""
+        assert self._runtime is not None, "the metadata log has not been loaded"
+        return self._runtime.partition.log.log_end_offset == 0
+
     def stop(self) -> None:
         if self._runtime is not None:
             self._runtime.stop()

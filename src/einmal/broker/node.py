@@ -7,6 +7,7 @@ builds the same node on virtual time, network and disk.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
-from einmal.broker.cluster_metadata import ClusterMetadata, new_cluster_id
+from einmal.broker.cluster_metadata import METADATA_PARTITION, ClusterMetadata, new_cluster_id
 from einmal.broker.config import BrokerConfig, ConfigError, Endpoint, parse_properties
 from einmal.broker.fetch_sessions import FetchSessions
 from einmal.broker.group_service import GroupService
@@ -25,6 +26,8 @@ from einmal.broker.transaction_service import TransactionService
 from einmal.log.disk import Disk
 from einmal.metadata.records import BrokerEndpoint
 from einmal.seams import Clock, Listener, Network
+
+log = logging.getLogger(__name__)
 
 _META_PROPERTIES: Final = "meta.properties"
 _CHECKPOINT_SECONDS: Final = 5.0
@@ -70,6 +73,9 @@ class Node:
             self.disk.sync_directory(self.directory.parent)
         self.metadata.cluster_id = self._identify()
         await self.metadata.load()
+        if self.metadata.is_blank and self.partitions.folders():
+            # They would be taken for what is left of deleted topics.
+            raise ConfigError(f"{self.directory} holds partitions, but {METADATA_PARTITION} has lost what they are")
         # The port is taken before anything is written down that names it; requests wait for their turn below.
         self._listener = await self.network.listen(self.server.connection, *self.config.listener)
         host, port = self.endpoint
@@ -108,7 +114,7 @@ class Node:
                     f"this broker is node.id={self.config.node_id}"
                 )
             return known["cluster.id"]
-        if self.partitions.has_folders():
+        if self.partitions.folders() or self.disk.exists(self.directory / str(METADATA_PARTITION)):
             raise ConfigError(f"{self.directory} holds partitions, but no {_META_PROPERTIES} that says whose they are")
         cluster_id = new_cluster_id(self.new_uuid())
         text = f"version=1\ncluster.id={cluster_id}\nnode.id={self.config.node_id}\n"
@@ -122,7 +128,11 @@ class Node:
                     # A chore that works on files is never cut off in the middle: see ``stop``.
                     await asyncio.wait_for(self._stopping.wait(), seconds)
                     return
-                await chore()
+                try:
+                    await chore()
+                except OSError as error:
+                    # A sick disk may recover; the next time comes.
+                    log.error("a chore of the node failed: %s", error)
 
         def ended(task: asyncio.Task[None]) -> None:
             error = None if task.cancelled() else task.exception()

@@ -366,24 +366,26 @@ class Partitions:
         without a topic is one that was being deleted.
         """
         for name in self._disk.list_directory(self._directory):
-            directory = self._directory / name
             if name.endswith(_DELETED_SUFFIX):
-                self._remove(directory)
-                continue
-            topic, _, partition_id = name.rpartition("-")
-            if not topic or not partition_id.isdecimal():
-                continue
-            if TopicPartition(topic, int(partition_id)) in self._partitions or topic == CLUSTER_METADATA:
-                continue
-            image = topics.get(topic)
-            if image is None or int(partition_id) >= len(image.partitions):
-                log.warning("removing %s: its topic was deleted", name)
+                self._remove(self._directory / name)
+        for topic_partition in self.folders():
+            image = topics.get(topic_partition.topic)
+            is_known = image is not None and topic_partition.partition < len(image.partitions)
+            directory = self._directory / str(topic_partition)
+            # Without our mark it only has such a name.
+            is_ours = self._disk.exists(directory / partition_metadata.FILE_NAME)
+            if is_ours and not is_known and topic_partition not in self._partitions:
+                log.warning("removing %s: its topic was deleted", topic_partition)
                 self._remove(directory)
 
-    def has_folders(self) -> bool:
-        """Whether there are replicas on disk, opened or not."""
-        names = self._disk.list_directory(self._directory)
-        return any(name.rpartition("-")[2].isdecimal() and name.rpartition("-")[0] for name in names)
+    def folders(self) -> list[TopicPartition]:
+        """Of topics: whose folders there are on disk, by their names, opened or not."""
+        found = []
+        for name in self._disk.list_directory(self._directory):
+            topic, _, partition_id = name.rpartition("-")
+            if topic not in ("", CLUSTER_METADATA) and partition_id.isdecimal():
+                found.append(TopicPartition(topic, int(partition_id)))
+        return found
 
     def _rename_away(self, directory: PurePosixPath, topic_id: UUID) -> PurePosixPath:
         target = directory.with_name(f"{directory.name[:200]}.{topic_id.hex}{_DELETED_SUFFIX}")
