@@ -151,6 +151,8 @@ class Router:
         else:
             request = route.decode(header.api_version, frame, position)
         result = route.handle(RequestContext(self._node, header, client_address), request)
+        if isinstance(result, bytes):
+            return self.encode(header, result)
         if isinstance(result, Parked):
             return Deferred(header, result, None)
         if inspect.iscoroutine(result):

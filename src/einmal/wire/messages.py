@@ -95,6 +95,8 @@ def decode_request_header(
 
 def skip_tagged_fields(frame: Frame, position: int) -> int:
     """The position after a tagged-field section. Raises Truncated or Malformed."""
+    if frame[position : position + 1] == _NO_TAGS:
+        return position + 1
     count, position = read_uvarint(frame, position)
     for _ in range(count):
         _tag, position = read_uvarint(frame, position)

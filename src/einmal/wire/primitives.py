@@ -143,8 +143,10 @@ def read_records(frame: memoryview, raw: Frame, position: int, flexible: bool) -
 
 
 def read_topic(frame: Frame, position: int, flexible: bool, has_ids: bool) -> tuple[Topic, int]:
-    if not has_ids:
-        return read_string(frame, position, flexible)
+    return read_topic_id(frame, position) if has_ids else read_string(frame, position, flexible)
+
+
+def read_topic_id(frame: Frame, position: int) -> tuple[UUID, int]:
     end = position + _UUID_SIZE
     if end > len(frame):
         raise Truncated("topic id")

@@ -151,7 +151,7 @@ def peek_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     Raises Truncated when the header is not there, CorruptBatch for another magic or an impossible length.
     """
     try:
-        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
     except struct.error as error:
         raise Truncated("batch header") from error
     if header.magic != MAGIC:
@@ -185,7 +185,8 @@ def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 def _checksum(buffer: Buffer, position: int, size: int) -> int:
     # The checksum takes bytes only. A memoryview of a bytearray or of bytes makes this one copy and not two.
-    return int(crc32c(bytes(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size])))
+    checksum: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size].tobytes())
+    return checksum
 
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: Offset, leader_epoch: LeaderEpoch) -> None:
