@@ -10,11 +10,13 @@ import random
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from einmal.log import checkpoint
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -22,8 +24,10 @@ from einmal.log.partition_log import PartitionLog
 from einmal.types import ErrorCode, LeaderEpoch, Offset
 from tests.log.making import (
     FOLDER,
+    NOW,
     SMALL,
     START,
+    TOPIC_PARTITION,
     Machine,
     append,
     batch,
@@ -581,3 +585,21 @@ def test_a_log_behaves_as_a_list_of_batches_through_every_kind_of_end(seed: int,
     model = Model(seed)
     for what, number in steps:
         model.step(what, number)
+
+
+def test_a_checkpoint_of_a_deleted_topic_of_the_same_name_is_not_believed() -> None:
+    """Its store may have been under way in the background when the folder got its successor."""
+    machine = Machine()
+    disk = machine.process()
+    old, new = PurePosixPath("/data/old"), FOLDER
+    log = PartitionLog.open(disk, old, TOPIC_PARTITION, SMALL, NOW, topic_id=UUID(int=1))
+    append(log, batch(7, value=b"of another length"))
+    log.close()
+    log = PartitionLog.open(disk, new, TOPIC_PARTITION, SMALL, NOW, topic_id=UUID(int=2))
+    for _ in range(10):
+        append(log, batch())
+    written = batches_of(log)
+    disk.write_file(new / checkpoint.FILE_NAME, disk.read_file(old / checkpoint.FILE_NAME))
+    log.close(clean=False)
+    log = PartitionLog.open(disk, new, TOPIC_PARTITION, SMALL, NOW, topic_id=UUID(int=2))
+    assert batches_of(log) == written

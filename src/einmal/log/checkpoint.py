@@ -5,6 +5,9 @@ from it (indexes, leader epochs). Recovery reads the log from there on only, and
 the one that the checkpoint means; so those need no flush of their own. Without a checkpoint, or with a broken one,
 all is rebuilt from the log.
 
+It bears its topic's id: a checkpoint that was on its way when its topic was deleted may end up in the folder of the
+next topic of that name.
+
 The order matters: batches are flushed, then the derived files are written, then the checkpoint replaces the last one.
 """
 
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
+from uuid import UUID
 
 from google_crc32c import value as crc32c
 
@@ -33,6 +37,7 @@ class Summary:
     log_start_offset: Offset
     segments: tuple[SegmentSummary, ...]
     leader_epochs: Stored
+    topic_id: UUID | None = None
 
     def encode(self) -> bytes:
         segments = [
@@ -40,6 +45,7 @@ class Summary:
         ]
         fields = {
             "version": _VERSION,
+            "topic_id": self.topic_id and self.topic_id.hex,
             "log_start_offset": self.log_start_offset,
             "leader_epochs": self.leader_epochs,
             "segments": segments,
@@ -61,6 +67,7 @@ class Summary:
             Offset(fields["log_start_offset"]),
             tuple(_segment_summary(numbers) for numbers in fields["segments"]),
             Stored(*fields["leader_epochs"]),
+            fields["topic_id"] and UUID(hex=fields["topic_id"]),
         )
 
 

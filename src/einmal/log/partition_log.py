@@ -87,7 +87,7 @@ class PartitionLog:
         now: Instant,
         topic_id: UUID | None,
     ) -> None:
-        recovered = recover(disk, directory, config, now)
+        recovered = recover(disk, directory, config, now, topic_id)
         self._disk = disk
         self._directory = directory
         self._now = now
@@ -482,7 +482,7 @@ class PartitionLog:
         self._flush_now()
         # First a checkpoint that knows nothing of what goes, so that after a crash in between it contradicts nothing.
         before = tuple(segment.summary(segment.stored) for segment in self._segments[: kept - 1])
-        summary = checkpoint.Summary(self._log_start_offset, before, self._stored_epochs)
+        summary = checkpoint.Summary(self._log_start_offset, before, self._stored_epochs, self.topic_id)
         self._disk.write_file(self._directory / checkpoint.FILE_NAME, summary.encode())
         for segment in reversed(self._segments[kept:]):
             segment.remove()
@@ -588,7 +588,7 @@ class PartitionLog:
             unflushed=tuple(segment for segment in self._segments if segment.is_dirty),
             index_writes=tuple(writes),
             files=tuple(files),
-            summary=checkpoint.Summary(self._log_start_offset, tuple(summaries), Stored.of(epochs)),
+            summary=checkpoint.Summary(self._log_start_offset, tuple(summaries), Stored.of(epochs), self.topic_id),
             snapshots=tuple(snapshots),
             sync_names=self._sync_names,
             failed=self._go_offline,

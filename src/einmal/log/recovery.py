@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final
+from uuid import UUID
 
 from einmal.log import checkpoint, leader_epochs
 from einmal.log.aborted_index import AbortedEntry
@@ -64,10 +65,12 @@ class Recovered:
     """By a segment's base offset: from which marker on its aborted index has to be filled."""
 
 
-def recover(disk: Disk, directory: PurePosixPath, config: LogConfig, now: Instant) -> Recovered:
+def recover(
+    disk: Disk, directory: PurePosixPath, config: LogConfig, now: Instant, topic_id: UUID | None = None
+) -> Recovered:
     """Read a partition's folder, cutting a torn tail off. Raises LogCorruption or OSError."""
     files = _list(disk, directory)
-    summary = _believed(checkpoint.load(disk, directory), disk, directory, files[LOG])
+    summary = _believed(checkpoint.load(disk, directory), topic_id, disk, directory, files[LOG])
     recovered = _segments(disk, directory, config, summary, files)
     segments = recovered.segments
     for suffix in _DERIVED:
@@ -92,10 +95,14 @@ def _list(disk: Disk, directory: PurePosixPath) -> dict[str, list[Offset]]:
 
 
 def _believed(
-    summary: checkpoint.Summary | None, disk: Disk, directory: PurePosixPath, bases: list[Offset]
+    summary: checkpoint.Summary | None,
+    topic_id: UUID | None,
+    disk: Disk,
+    directory: PurePosixPath,
+    bases: list[Offset],
 ) -> checkpoint.Summary | None:
     """The checkpoint, without segments that retention has deleted since; None when the log contradicts it."""
-    if summary is None or not bases:
+    if summary is None or summary.topic_id != topic_id or not bases:
         return None
     segments = tuple(segment for segment in summary.segments if segment.base_offset >= bases[0])
     if bases[: len(segments)] != [segment.base_offset for segment in segments]:
@@ -107,7 +114,7 @@ def _believed(
         is_last = segment is segments[-1]
         if size < segment.size or (size > segment.size and not is_last):
             return None
-    return checkpoint.Summary(summary.log_start_offset, segments, summary.leader_epochs)
+    return replace(summary, segments=segments)
 
 
 # --- the segments ----------------------------------------------------------------------------------------------
