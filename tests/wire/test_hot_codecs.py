@@ -46,7 +46,7 @@ def _topic_fields(topic: str | UUID, name: str = "name") -> dict[str, Any]:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_produce_requests_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(produce.VERSIONS))
     request = ProduceRequest(
@@ -73,7 +73,7 @@ def test_produce_requests_are_kios(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_produce_responses_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(produce.VERSIONS))
     partitions = st.builds(
@@ -128,7 +128,7 @@ def _present(value: Any, **absent: int) -> dict[str, int]:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_fetch_requests_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(fetch.VERSIONS))
     absent = st.just(-1)
@@ -173,7 +173,7 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_fetch_responses_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(fetch.VERSIONS))
     flexible = version >= 12
@@ -227,7 +227,7 @@ def test_fetch_responses_are_kios(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_metadata_responses_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(metadata.VERSIONS))
     nodes = st.lists(_INT32, max_size=3)

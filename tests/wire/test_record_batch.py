@@ -45,7 +45,7 @@ def _decode(batch: bytes) -> list[NewRecord]:
 
 
 @given(records=_RECORDS, compression=st.sampled_from(Compression))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_encoded_is_decoded(records: list[NewRecord], compression: Compression) -> None:
     batch = encode_batch(records, compression=compression, base_offset=7)
     assert _decode(batch) == records
@@ -53,7 +53,7 @@ def test_what_is_encoded_is_decoded(records: list[NewRecord], compression: Compr
 
 
 @given(records=_RECORDS, compression=st.sampled_from(Compression))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_another_implementation_reads_our_batches(records: list[NewRecord], compression: Compression) -> None:
     theirs = DefaultRecordBatch(encode_batch(records, compression=compression, producer_id=9, transactional=True))
     assert theirs.validate_crc()
@@ -68,7 +68,7 @@ def test_another_implementation_reads_our_batches(records: list[NewRecord], comp
 
 
 @given(records=_RECORDS, compression=st.sampled_from(Compression))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_we_read_another_implementations_batches(records: list[NewRecord], compression: Compression) -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2,
