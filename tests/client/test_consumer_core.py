@@ -250,3 +250,37 @@ def test_a_truncated_log_moves_the_position_back_or_is_told() -> None:
     core.validated(T0, 5, end_epoch=3, end_offset=8)
     with pytest.raises(LogTruncated, match="t-0 ends at 8"):
         core.take(1)
+
+
+def test_a_record_that_an_iterator_has_not_given_yet_is_not_committed() -> None:
+    core, log = core_at(), log_of([b"a", b"b", b"c"])
+    log.write([b"aborted"], 1)
+    log.mark(1, committed=False)
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    given = core.one_by_one(core.take(100))
+    assert [next(given).value, core.position(T0)] == [b"a", 1]
+    assert [next(given).value, core.positions()] == [b"b", {T0: OffsetAndMetadata(2, 0)}]
+    assert [next(given).value, core.position(T0)] == [b"c", 5]
+
+
+def test_records_that_an_iterator_was_left_with_are_read_once_more() -> None:
+    core, log = core_at(), log_of([b"a", b"b"])
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert next(core.one_by_one(core.take(100))).value == b"a"
+    core.take_back()
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core) == [b"b"]
+
+
+def test_an_iterator_gives_nothing_that_a_seek_has_overtaken() -> None:
+    core, log = core_at(T0, T1), log_of([b"a", b"b"])
+    for ticket in begin(core):
+        core.fetched(ticket, answer(log, ticket), 0)
+    given = core.one_by_one(core.take(100))
+    assert next(given).topic == "t"
+    core.seek(T0, 1)
+    assert {record.partition for record in given} == {1}
+    assert core.position(T0) == 1

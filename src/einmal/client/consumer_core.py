@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -102,6 +102,8 @@ class ConsumerCore:
         self._check_crcs = check_crcs
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._errors: deque[KafkaError] = deque()
+        self._held: dict[TopicPartition, int] = {}
+        """Where an iterator is that has taken records and gives them one by one: the application's real position."""
         # Never used twice, so an answer to a partition that came back cannot be taken for one of its new life.
         self._generations = itertools.count()
 
@@ -112,6 +114,7 @@ class ConsumerCore:
         before, self._partitions = self._partitions, {}
         for each in partitions:
             self._partitions[each] = before.get(each) or _Partition(generation=next(self._generations))
+        self._held = {each: offset for each, offset in self._held.items() if each in self._partitions}
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -145,7 +148,7 @@ class ConsumerCore:
         if offset < 0:
             raise InvalidState(meaning=f"cannot seek to offset {offset}")
         partition = self._get(topic_partition)
-        partition.drop_fetched(next(self._generations))
+        self._drop_fetched(topic_partition, partition)
         partition.position, partition.leader_epoch, partition.reset = offset, leader_epoch, None
         partition.validated_epoch = -1
 
@@ -153,8 +156,12 @@ class ConsumerCore:
         """Read on from an end of the log, once it is known."""
         for each in partitions:
             partition = self._get(each)
-            partition.drop_fetched(next(self._generations))
+            self._drop_fetched(each, partition)
             partition.reset = reset
+
+    def _drop_fetched(self, topic_partition: TopicPartition, partition: _Partition) -> None:
+        partition.drop_fetched(next(self._generations))
+        self._held.pop(topic_partition, None)
 
     def without_position(self) -> list[TopicPartition]:
         """Partitions for which the group's committed offset is to be looked up."""
@@ -185,12 +192,12 @@ class ConsumerCore:
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The next offset that will be given to the application; None while it is not known."""
         partition = self._get(topic_partition)
-        return partition.position if partition.has_position else None
+        return self._held.get(topic_partition, partition.position) if partition.has_position else None
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What to commit: the position of every partition that has one."""
         return {
-            each: OffsetAndMetadata(state.position, state.leader_epoch)
+            each: OffsetAndMetadata(self._held.get(each, state.position), state.leader_epoch)
             for each, state in self._partitions.items()
             if state.has_position
         }
@@ -317,6 +324,32 @@ class ConsumerCore:
             # Whoever was served goes to the end: no partition starves behind a busy one.
             self._partitions[each] = self._partitions.pop(each)
         return taken
+
+    def one_by_one(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """Give records that were taken, each when it is asked for: only then the position moves past it.
+
+        What a seek or a new assignment has overtaken is not given any more.
+        """
+        last: list[bool] = []
+        for record in reversed(records):
+            each = TopicPartition(record.topic, record.partition)
+            last.append(each not in self._held)
+            self._held[each] = record.offset
+        for record in records:
+            each = TopicPartition(record.topic, record.partition)
+            is_last = last.pop()
+            if each not in self._held:
+                continue
+            if is_last:
+                del self._held[each]
+            else:
+                self._held[each] = record.offset + 1
+            yield record
+
+    def take_back(self) -> None:
+        """Records that an iterator has taken and not given, because it was left, are read once more."""
+        for each, offset in list(self._held.items()):
+            self.seek(each, offset, self._partitions[each].leader_epoch)
 
     def _take_from(
         self, topic_partition: TopicPartition, partition: _Partition, taken: list[ConsumerRecord], max_records: int

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import random as random_module
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -154,6 +154,7 @@ class Consumer:
         membership; polling again goes on.
         """
         self._check_open()
+        self._core.take_back()
         most = self.settings.max_poll_records if max_records is None else max_records
         deadline = self._cluster.deadline(timeout_ms)
         if self._membership is not None:
@@ -182,8 +183,12 @@ class Consumer:
 
     async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
         while not self._is_closed:
-            for record in await self.poll():
+            for record in self.one_by_one(await self.poll()):
                 yield record
+
+    def one_by_one(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """Give what ``poll`` gave record by record: one that was not asked for is not committed either."""
+        return self._core.one_by_one(records)
 
     def _changed(self) -> None:
         while self._waiters:

@@ -73,7 +73,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
-            yield from self.poll()
+            yield from self._thread.client.one_by_one(self.poll())
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Read on from this offset with the next poll."""

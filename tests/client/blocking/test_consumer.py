@@ -1,0 +1,32 @@
+"""What the blocking consumer commits, against our broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from einmal.client import Consumer, Producer
+from einmal.types import TopicPartition
+from tests.client.conftest import NameFactory
+from tests.interop.conftest import NodeFactory
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def bootstrap(node_of: NodeFactory) -> str:
+    return node_of("einmal", 2).bootstrap
+
+
+def test_a_loop_over_records_that_is_left_early_commits_what_it_was_given(bootstrap: str, name: NameFactory) -> None:
+    topic, group = name("left"), name("group")
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for value in (b"a", b"b", b"c"):
+            producer.send(topic, value, partition=0)
+    with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        for record in consumer:
+            assert record.value == b"a"
+            break
+    with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert [next(iter(consumer)).value, next(iter(consumer)).value] == [b"b", b"c"]
