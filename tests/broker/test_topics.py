@@ -7,7 +7,7 @@ import pytest
 
 from einmal.broker.config import ConfigError
 from einmal.log import partition_metadata
-from einmal.types import ErrorCode, TopicPartition
+from einmal.types import ErrorCode, Offset, TopicPartition
 from tests.broker.nodes import Client, batch, new_node, run, running_node
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA = 19, 20, 37, 3
@@ -261,5 +261,23 @@ def test_partitions_whose_cluster_metadata_is_gone_are_not_taken_for_deleted_one
         with pytest.raises(ConfigError, match="__cluster_metadata"):
             await new_node(tmp_path).start()
         assert (tmp_path / "t-0" / "00000000000000000000.log").stat().st_size > 0
+
+    run(scenario())
+
+
+def test_what_is_left_to_do_for_a_deleted_partition_does_not_touch_its_successor(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.produce("t", batch(b"a"))
+            partition = node.partitions.get(TopicPartition("t", 0))
+            assert partition is not None
+            partition.log.delete_records_before(Offset(1))
+            assert partition.log.checkpoint_due
+            assert await delete(client, "t") == [ErrorCode.none]
+            await client.create_topic("t")
+            before = names_in(tmp_path / "t-0")
+            await partition.checkpoint()
+            assert names_in(tmp_path / "t-0") == before
 
     run(scenario())

@@ -123,10 +123,11 @@ class Node:
 
     def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:
-            while not self._stopping.is_set():
+            while True:
                 with suppress(asyncio.TimeoutError):
                     # A chore that works on files is never cut off in the middle: see ``stop``.
                     await asyncio.wait_for(self._stopping.wait(), seconds)
+                if self._stopping.is_set():
                     return
                 try:
                     await chore()

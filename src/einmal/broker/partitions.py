@@ -148,6 +148,8 @@ class Partition:
         try:
             while self.log.flushed_offset < self.log.log_end_offset:
                 async with self._background:
+                    if self.is_closed:
+                        return
                     end = self.log.log_end_offset
                     await self._disk.in_background(self.log.flush)
                 self.log.mark_flushed(end)
@@ -166,7 +168,7 @@ class Partition:
     async def checkpoint(self) -> None:
         """Write down how far recovery need not look, if that is due."""
         async with self._background:
-            if not self.log.checkpoint_due:
+            if self.is_closed or not self.log.checkpoint_due:
                 return
             checkpoint = self.log.begin_checkpoint()
             try:
