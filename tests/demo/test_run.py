@@ -6,8 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from einmal.demo.pipeline_names import AFTER_END_TXN, CONTROL, EXACTLY_ONCE
+from einmal.demo.run import Demo
 
 
 @pytest.mark.spark
@@ -28,3 +33,26 @@ def test_the_demo_shows_exactly_once_and_its_control_does_not(tmp_path: Path) ->
     assert report["kills"] >= 3
     assert report["control_duplicated"] > 0
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+class _Driver:
+    """Tells what it is given, in this order."""
+
+    def __init__(self, *at_kill_point: str) -> None:
+        self.events = [{"query": query, "event": "AtKillPoint", "batch_id": 2} for query in at_kill_point]
+        self.is_killed = False
+
+    def next_event(self, _timeout: float) -> dict[str, Any]:
+        assert self.events, "nothing more can come from queries that stand still"
+        return self.events.pop(0)
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+@pytest.mark.parametrize("order", [(CONTROL, EXACTLY_ONCE), (EXACTLY_ONCE, CONTROL)])
+def test_a_driver_is_killed_as_soon_as_both_queries_stand_still(tmp_path: Path, order: tuple[str, str]) -> None:
+    stage = SimpleNamespace(begin=lambda *_: None, advance=lambda *_: None)
+    driver = _Driver(*order)
+    Demo(tmp_path, "text", ["a"], stage)._follow_to_kill_point(cast(Any, driver), AFTER_END_TXN)
+    assert driver.is_killed

@@ -72,6 +72,7 @@ def schema(**columns: str) -> StructType:
         ({"value": "int"}, "t", 'column "value" is string or binary, not int'),
         ({"value": "string"}, None, 'column "topic" is missing'),
         ({"value": "string", "partition": "string"}, "t", 'column "partition" is int or smallint or bigint'),
+        ({"value": "string", "timestamp": "long"}, "t", 'column "timestamp" is timestamp, not bigint'),
         ({"value": "string", "headers": "map"}, "t", 'column "headers" is array'),
     ],
 )

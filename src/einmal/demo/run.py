@@ -188,8 +188,9 @@ class Demo:
             return len(standing) == 2
 
         self._follow(driver, lambda event: is_there(event) or EXACTLY_ONCE in standing)
-        with suppress(queue.Empty):
-            self._follow(driver, is_there, _KILL_POINT_SECONDS_MAX)
+        if len(standing) < 2:
+            with suppress(queue.Empty):
+                self._follow(driver, is_there, _KILL_POINT_SECONDS_MAX)
         driver.kill()
         self._killed(f"Spark driver killed (SIGKILL) {kill_at} of batch {standing[EXACTLY_ONCE]}")
         self._stage.advance("count", self._committed[EXACTLY_ONCE], "counting words: the driver was killed")

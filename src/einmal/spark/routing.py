@@ -72,6 +72,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         _require(columns, "topic", (StringType,), 'set .option("topic", "counts"), or add a topic column')
     _allow(columns, "key", (StringType, BinaryType))
     _allow(columns, "partition", (IntegerType, ShortType, LongType))
+    _allow(columns, "timestamp", (TimestampType,))
     headers = columns.get("headers")
     if headers is not None and not _is_headers(headers):
         raise OptionError(f'column "headers" is array<struct<key:string,value:binary>>, not {headers.simpleString()}')
@@ -159,8 +160,9 @@ def _column(columns: dict[str, DataType], name: str, kind: str) -> Column:
 
 
 def _timestamp(columns: dict[str, DataType]) -> Column:
-    given = isinstance(columns.get("timestamp"), TimestampType)
-    return (F.unix_millis(F.col("timestamp")) if given else F.lit(None).cast("bigint")).alias("timestamp")
+    return (F.unix_millis(F.col("timestamp")) if "timestamp" in columns else F.lit(None).cast("bigint")).alias(
+        "timestamp"
+    )
 
 
 def _require(columns: dict[str, DataType], name: str, kinds: tuple[type[DataType], ...], hint: str) -> None:
