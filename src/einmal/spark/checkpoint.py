@@ -100,9 +100,11 @@ class Checkpoint:
         """Make a fresh checkpoint one whose batch 0 is done and ended at ``end``, so that Spark goes on from there."""
         metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":"))
         lines = [_VOID if value is None else json.dumps(value, separators=(",", ":")) for value in end]
-        # The commit comes last: offsets/0 alone would be a planned batch.
+        # The offsets come last and make it so: alone they would be a planned batch. A commit alone is nothing, and is
+        # left by a start that died between the two.
+        if not self.has_commit(0):
+            self.write("commits/0", commit_text)
         self.write("offsets/0", "\n".join([_OFFSETS_VERSION, metadata, *lines]))
-        self.write("commits/0", commit_text)
 
     def write(self, name: str, text: str) -> None:
         """Create a file, whole or not at all. Raises CheckpointError where it exists."""
