@@ -141,16 +141,17 @@ class Router:
     def dispatch(self, frame: bytearray, client_address: str) -> Parts | Deferred:
         """Start one request. Raises WireError: the connection that sent it is to be closed."""
         header, position = decode_request_header(frame, flexible=self._is_flexible)
-        route = self._routes[header.api_key]
-        if not route.versions.min <= header.api_version <= route.versions.max:
+        api_key, version, _correlation_id, _client_id = header
+        handle, decode, (oldest, newest, _flexible) = self._routes[api_key]
+        if not oldest <= version <= newest:
             return self._refuse_version(header)
-        if len(frame) > _UNPACKED_BYTES_MAX and header.api_key != produce.API_KEY:
-            raise Malformed(f"request of {len(frame)} bytes to api key {header.api_key}")
-        if route.decode is None:
-            request = decode_request(header.api_key, header.api_version, bytes(frame), position)
+        if len(frame) > _UNPACKED_BYTES_MAX and api_key != produce.API_KEY:
+            raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
+        if decode is None:
+            request = decode_request(api_key, version, bytes(frame), position)
         else:
-            request = route.decode(header.api_version, frame, position)
-        result = route.handle(RequestContext(self._node, header, client_address), request)
+            request = decode(version, frame, position)
+        result = handle(RequestContext(self._node, header, client_address), request)
         if isinstance(result, bytes):
             return self.encode(header, result)
         if isinstance(result, Parked):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import CLIENT, REPLICATION, Origin
 from einmal.log.segment import BatchPlace
 from einmal.types import ErrorCode, LeaderEpoch, Offset
 from einmal.wire.compression import Compression
@@ -61,14 +61,15 @@ def refusal(
     wall_ms: int,
 ) -> ErrorCode:
     """The error that refuses valid batches; ``none`` when they may be appended."""
-    if origin is Origin.REPLICATION:
+    if origin is REPLICATION:
         return _refusal_of_replica(headers, log_end_offset)
-    if len(batches) > config.segment_bytes:
+    size = len(batches)
+    if size > config.segment_bytes:
         return ErrorCode.record_list_too_large
-    if origin is Origin.COORDINATOR:
+    if origin is not CLIENT:
         return NONE
     header = headers[0]
-    if len(batches) > config.max_message_bytes:
+    if size > config.max_message_bytes:
         return ErrorCode.message_too_large
     if len(headers) != 1 or header.base_offset != 0 or header.record_count != header.last_offset_delta + 1:
         return ErrorCode.invalid_record

@@ -25,7 +25,7 @@ from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
-from einmal.log.producer_state import BatchMetadata, Origin, ProducerStates, VerificationGuard
+from einmal.log.producer_state import CLIENT, REPLICATION, BatchMetadata, Origin, ProducerStates, VerificationGuard
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
 from einmal.log.segment import LOG, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
@@ -186,7 +186,7 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     def advance_high_watermark(self, offset: Offset) -> None:
-        assert self._high_watermark <= offset <= self.log_end_offset, "the high watermark only moves up"
+        assert self._high_watermark <= offset <= self._active.end_offset, "the high watermark only moves up"
         self._high_watermark = offset
         self.producers.advance_high_watermark(offset)
 
@@ -198,7 +198,7 @@ class PartitionLog:
         *,
         leader_epoch: LeaderEpoch,
         now: Instant,
-        origin: Origin = Origin.CLIENT,
+        origin: Origin = CLIENT,
         verification: VerificationGuard | None = None,
     ) -> AppendResult:
         """Validate and write whole batches; their offset and leader epoch are written into ``batches``.
@@ -256,7 +256,7 @@ class PartitionLog:
         self._now = now
         append_time = -1
         active = self._active
-        if origin is Origin.REPLICATION:
+        if origin is REPLICATION:
             places = [place_of(header) for header in headers]
         else:
             if self.config.timestamp_type == LOG_APPEND_TIME:

@@ -66,8 +66,8 @@ class Origin(Enum):
 
 # Looked up once: every append needs them.
 _NONE: Final = ErrorCode.none
-_CLIENT: Final = Origin.CLIENT
-_REPLICATION: Final = Origin.REPLICATION
+CLIENT: Final = Origin.CLIENT
+REPLICATION: Final = Origin.REPLICATION
 
 
 class BatchMetadata(NamedTuple):
@@ -213,13 +213,13 @@ class ProducerStates:
         ``header`` is a data batch's with a producer id. With a guard, the first batch of a transaction is refused
         unless the guard is still that of ``begin_verification``.
         """
-        if origin is _REPLICATION:
+        if origin is REPLICATION:
             return _NONE
         entry = self._entries.get(header.producer_id)
         epoch = header.producer_epoch
         is_transactional = header.attributes & TRANSACTIONAL != 0
         is_next = False
-        if origin is _CLIENT and entry is not None and entry.producer_epoch == epoch:
+        if origin is CLIENT and entry is not None and entry.producer_epoch == epoch:
             batches = entry.batches
             # Nearly always it is the next; then the window need not be searched.
             is_next = len(batches) > 0 and header.base_sequence == batches[-1].last_sequence + 1
@@ -234,7 +234,7 @@ class ProducerStates:
             is_open = entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch
             if not is_open and (pending is None or pending.guard != verification):
                 return ErrorCode.invalid_txn_state
-        is_free = origin is not _CLIENT or (is_next and pending is None)
+        is_free = origin is not CLIENT or (is_next and pending is None)
         if not is_free and not self._is_in_sequence(entry, header, pending):
             return ErrorCode.out_of_order_sequence_number
         if not is_transactional and entry is not None and entry.current_txn_first_offset >= 0:

@@ -116,7 +116,6 @@ def _check_version(version: int) -> None:
 # --- requests --------------------------------------------------------------------------------------------------
 
 
-@refuse_broken_input
 def decode_produce_request(version: int, frame: Frame, position: int) -> ProduceRequest:
     """The body at ``position``; records are slices of the frame. Raises Truncated, Malformed or UnknownVersion."""
     if version in _FLEXIBLE_VERSIONS:
@@ -153,6 +152,7 @@ def _decode_single(frame: Frame, position: int, has_ids: bool) -> ProduceRequest
     return ProduceRequest(transactional_id, acks, timeout_ms, [(topic, [(partition, memoryview(frame)[start:end])])])
 
 
+@refuse_broken_input
 def _decode_any(version: int, frame: Frame, position: int) -> ProduceRequest:
     _check_version(version)
     flexible = version >= _FLEXIBLE
