@@ -16,7 +16,7 @@ from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.transaction_requests import offset_commit_error, offset_topics
 from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings
-from einmal.client.errors import CommitFailed, KafkaError, error_for
+from einmal.client.errors import CommitFailed, KafkaError, RetriableError, error_for
 from einmal.client.group_core import GroupCore, Verdict
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, TopicPartition
@@ -118,7 +118,9 @@ class Membership:
             generation = core.generation_id
             try:
                 response = await self._call(ApiKey.HEARTBEAT, core.member_fields())
-            except Disconnected:
+            except RetriableError:
+                # Nobody answers, or nobody knows the coordinator. A member without a heart would go on reading what the
+                # group has given to others.
                 cluster.forget_coordinator(GROUP, core.group_id)
                 if cluster.now_ms() - answered_at > self._settings.session_timeout_ms:
                     core.lost(keep_member_id=True)
