@@ -4,7 +4,14 @@ from uuid import UUID
 
 import pytest
 
-from einmal.types import ErrorCode
+from einmal.types import (
+    ErrorCode,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
 from einmal.wire.fetch import FetchPartition
 from einmal.wire.record_batch import iter_headers
 from tests.broker.nodes import Client, batch, run, running_node
@@ -40,6 +47,30 @@ def test_a_fetch_waits_until_there_is_something(tmp_path: Path) -> None:
             assert not fetching.done()
             await writer.produce("t", batch(b"a"))
             assert offsets((await asyncio.wait_for(fetching, 2)).records) == [0]
+
+    run(scenario())
+
+
+def test_a_transaction_that_was_open_before_the_fetch_counts_when_it_is_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as reader:
+            await reader.create_topic("t")
+            partition = node.partitions.get(TopicPartition("t", 0))
+            assert partition is not None
+            who = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
+            written = batch(bytes(300), producer=who, sequence=0, transactional=True)
+            assert partition.append(bytearray(written), node.clock.now()).error is ErrorCode.none
+            fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000, min_bytes=100, isolation_level=1))
+            await asyncio.sleep(0.05)
+            assert not fetching.done()
+            partition.append_marker(
+                who,
+                node.clock.now(),
+                committed=True,
+                coordinator_epoch=0,
+                transaction_version=TransactionVersion.TV_0,
+            )
+            assert offsets((await asyncio.wait_for(fetching, 5)).records)[0] == 0
 
     run(scenario())
 

@@ -146,11 +146,19 @@ class _Fetch:
         partitions = [partition for _topic, _wanted, partition in self._wanted if isinstance(partition, Partition)]
         missing = self._request.min_bytes - self._bytes_read
         enough = sum(partition.bytes_appended for partition in partitions) + missing
+        # What is there but not visible yet (an open transaction's, not flushed) is not among the bytes still to come.
+        ends = [(partition, partition.visible_end(self._isolation)) for partition in partitions]
+        held_back = [(partition, end) for partition, end in ends if end < partition.log.log_end_offset]
         is_scheduled = False
+
+        def may_be_enough() -> bool:
+            return self._may_be_enough(partitions, enough) or any(
+                partition.visible_end(self._isolation) > end for partition, end in held_back
+            )
 
         def changed() -> None:
             nonlocal is_scheduled
-            if not is_scheduled and (missing <= 1 or self._may_be_enough(partitions, enough)):
+            if not is_scheduled and (missing <= 1 or may_be_enough()):
                 is_scheduled = True
                 loop.call_soon(look)
 
@@ -180,7 +188,7 @@ class _Fetch:
     def _may_be_enough(self, partitions: list[Partition], enough: int) -> bool:
         """Without this a Fetch for a megabyte would read it again with every small batch that comes.
 
-        Bytes of a transaction become visible long after they came: then the count has been reached before.
+        Bytes that come now may become visible later: then the count has been reached before.
         """
         return sum(partition.bytes_appended for partition in partitions) >= enough or any(
             partition.is_closed for partition in partitions
