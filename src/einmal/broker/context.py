@@ -41,7 +41,6 @@ class RequestContext:
     node: Node
     header: RequestHeader
     client_address: str
-    principal: str | None = None
 
     @property
     def api_version(self) -> int:

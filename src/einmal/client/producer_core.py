@@ -140,7 +140,6 @@ class ProducerCore:
         """Why sealed sequences have a hole, or why the transaction cannot commit; nothing is sent while it is set."""
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: dict[TopicPartition, None] = {}
-        self._is_flushing = False
 
     # --- records in -----------------------------------------------------------------------------------------------
 

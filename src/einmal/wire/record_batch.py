@@ -33,9 +33,8 @@ from einmal.wire.errors import CorruptBatch, Truncated
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
-LENGTH_POSITION: Final = 8
-"""Where the length stands; it counts what follows it, so a batch is ``LENGTH_OVERHEAD`` bytes longer."""
 LENGTH_OVERHEAD: Final = 12
+"""A batch is so many bytes longer than its length says, which counts only what follows it."""
 ATTRIBUTES_POSITION: Final = 21
 MAGIC: Final = 2
 
@@ -43,7 +42,6 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-DELETE_HORIZON: Final = 0x40
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _FROM_ATTRIBUTES: Final = struct.Struct(">hiqqqhii")
@@ -118,11 +116,6 @@ class BatchHeader(NamedTuple):
             return Compression(self.attributes & CODEC_MASK)
         except ValueError as error:
             raise CorruptBatch(f"unknown codec {self.attributes & CODEC_MASK}") from error
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether every offset of the batch has its record: true for what a producer sends, not after compaction."""
-        return self.record_count == self.last_offset_delta + 1
 
 
 class Record(NamedTuple):
