@@ -17,6 +17,10 @@ def test_the_drawn_states_are_those_of_the_table() -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "draw_states.py", "--check"], check=True, timeout=60)
 
 
+def test_the_listed_commands_are_those_of_the_program() -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "list_commands.py", "--check"], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text()

@@ -8,6 +8,7 @@ simulator can run the same code. Timers come from the running event loop (``call
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -59,14 +60,25 @@ class _TcpListener:
 
 
 class TcpNetwork:
-    """The real network, through the running event loop."""
+    """The real network, through the running event loop. What fails is an OSError."""
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=1024)
+        try:
+            server = await loop.create_server(factory, host, port, backlog=1024)
+        except UnicodeError as error:
+            raise _no_host(host) from error
         return _TcpListener(server)
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        return await asyncio.get_running_loop().create_connection(factory, host, port)
+        try:
+            return await asyncio.get_running_loop().create_connection(factory, host, port)
+        except UnicodeError as error:
+            raise _no_host(host) from error
+
+
+def _no_host(host: str) -> OSError:
+    """A name that no host can have (``a..b``) fails in Python's own encoding of it, before anybody is asked."""
+    return socket.gaierror(socket.EAI_NONAME, f"{host!r} is not a host's name")

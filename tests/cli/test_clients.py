@@ -39,3 +39,8 @@ def test_nobody_there_is_told_with_the_address() -> None:
 def test_an_unknown_setting_is_told_with_the_nearest() -> None:
     failed = Cli("127.0.0.1:1")("topic", "list", "-X", "client.idd=x", status=1)
     assert failed.errors[1] == "hint: did you mean 'client.id'?"
+
+
+def test_a_name_that_no_host_can_have_is_a_broker_that_cannot_be_reached() -> None:
+    failed = Cli("no..host:9092")("topic", "list", "-X", "default.api.timeout.ms=300", status=1)
+    assert failed.errors[0].startswith("error: NETWORK_EXCEPTION (13)")

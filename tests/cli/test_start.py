@@ -100,6 +100,24 @@ def test_a_wrong_setting_is_told(tmp_path: Path, options: tuple[str, ...], messa
     assert "hint: " in ended.stderr
 
 
+def test_a_host_that_has_no_address_is_told_as_that(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "einmal",
+        "start",
+        "--data-dir",
+        str(tmp_path),
+        "--host",
+        "no..host",
+        "--port",
+        "0",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: cannot listen on no..host:0")
+
+
 def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text(

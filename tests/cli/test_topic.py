@@ -89,3 +89,29 @@ def test_a_wrong_offset_is_wrong_usage(cli: Cli, offset: str) -> None:
     assert "is not start, end, an offset or @ms" in " ".join(
         cli("topic", "consume", "t", f"--offset={offset}", status=2).errors
     )
+
+
+def test_what_was_done_is_json_too(cli: Cli) -> None:
+    assert cli("topic", "create", "told", "--format", "json").document == [{"topic": "told", "status": "created"}]
+    again = cli("topic", "create", "told", "told-too", "--if-not-exists", "--format", "json").document
+    assert [each["status"] for each in again] == ["exists", "created"]
+    deleted = cli("topic", "delete", "told", "told-too", "--format", "json").document
+    assert [each["status"] for each in deleted] == ["deleted", "deleted"]
+
+
+def test_a_partition_that_is_not_there_is_told(cli: Cli) -> None:
+    cli("topic", "create", "narrow", "-p", "2")
+    failed = cli("topic", "consume", "narrow", "-p", "7", "-o", "start:end", status=1)
+    assert "topic 'narrow' has 2 partition(s), counted from 0" in failed.errors[0]
+    failed = cli("topic", "produce", "narrow", "-p", "7", "-X", "max.block.ms=300", stdin="x\n", status=1)
+    assert failed.errors[0].startswith("error: UNKNOWN_TOPIC_OR_PARTITION (3)")
+
+
+@pytest.mark.parametrize("options", [("-o", "5"), ("-o", "start:end"), ("-p", "0")])
+def test_a_group_takes_no_position_but_its_own(cli: Cli, options: tuple[str, str]) -> None:
+    assert cli("topic", "consume", "any", "-g", "group", *options, status=2).lines == []
+
+
+def test_what_should_be_key_and_value_is_wrong_usage_without_the_sign(cli: Cli) -> None:
+    cli("topic", "create", "unsigned", "-c", "cleanup.policy", status=2)
+    cli("topic", "produce", "unsigned", "-H", "header", stdin="x\n", status=2)

@@ -88,3 +88,7 @@ def test_an_abort_needs_an_id_or_a_place(cli: Cli) -> None:
     cli("txn", "abort", status=2)
     cli("txn", "abort", "id", "--topic", "t", status=2)
     cli("txn", "abort", "--topic", "t", status=2)
+
+
+def test_a_state_that_is_not_kafka_s_is_told(cli: Cli) -> None:
+    assert cli("txn", "list", "--state", "Open", status=1).errors[0].endswith("[Open]")

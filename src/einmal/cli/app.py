@@ -47,7 +47,9 @@ def _options(
 
 @app.command()
 def start(
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. Default: 9092.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one. Default: 9092.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of all data. Default: the user's data folder.")] = None,
     settings: Annotated[

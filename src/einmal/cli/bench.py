@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from einmal.cli.formats import Format
+from einmal.cli.formats import Format, Output
 
 if TYPE_CHECKING:
     from einmal.bench.cases import Figure
@@ -21,9 +21,9 @@ def bench(
     ] = None,
     scale: Annotated[float, typer.Option(min=0.01, max=100, help="Longer or shorter runs.")] = 1.0,
     properties: Annotated[
-        list[str] | None, typer.Option("-X", help="A property of the fresh broker, key=value.")
+        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A setting of the fresh broker.")
     ] = None,
-    output_format: Annotated[Format, typer.Option("--format", help="How the figures are printed.")] = Format.TEXT,
+    output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed, never judged: machines differ, compare in one run."""
     from einmal.bench.cases import CASES
@@ -45,7 +45,7 @@ def bench(
             say=lambda text: typer.echo(text, err=True),
         ):
             figures.append(figure)
-            if output_format is Format.TEXT:
+            if output is Format.TEXT:
                 typer.echo(_line(figure))
     except ImportError as error:
         typer.echo(f"error: {error}\nhint: pip install 'einmal[bench]'", err=True)
@@ -53,7 +53,7 @@ def bench(
     except (BenchRefused, BrokerDidNotStart, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
-    if output_format is Format.JSON:
+    if output is Format.JSON:
         typer.echo(json.dumps({"figures": [asdict(figure) for figure in figures]}))
 
 

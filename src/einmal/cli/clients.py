@@ -34,11 +34,17 @@ def config_of(brokers: str | None, settings: Sequence[str] | None = None) -> dic
     found = brokers or next((os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)), _NEAREST)
     config: dict[str, Any] = {"bootstrap.servers": found, "default.api.timeout.ms": 10_000}
     for setting in settings or ():
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE")
+        name, value = key_and_value(setting)
         config[name.strip()] = value.strip()
     return config
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    """``KEY=VALUE``; the value may be empty. Raises typer.BadParameter."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE")
+    return key, value
 
 
 @contextmanager

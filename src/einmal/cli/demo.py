@@ -41,9 +41,14 @@ def demo(
     talk = Console(stderr=True)
     try:
         source, lines = read_lines(inputs or [])
+    except (NoInput, OSError) as error:
+        talk.print(f"[red]error:[/red] {error}", highlight=False)
+        talk.print("hint: give files or folders of text with --input, or nothing", highlight=False)
+        raise typer.Exit(2) from error
+    try:
         with _Progress(talk) as stage:
             report, timeline = Demo(output, source, lines, stage).run()
-    except (NoInput, OSError, ProcessFailed, KafkaError) as error:
+    except (OSError, ProcessFailed, KafkaError) as error:
         talk.print(f"[red]error:[/red] {error}", highlight=False)
         talk.print(f"hint: what the processes said is in {output}", highlight=False)
         raise typer.Exit(2) from error

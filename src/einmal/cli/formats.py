@@ -1,10 +1,16 @@
-"""How results are printed, the same word in every command."""
+"""How results are printed, the same option in every command."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+import typer
 
 
 class Format(StrEnum):
     TEXT = "text"
     JSON = "json"
+
+
+Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]

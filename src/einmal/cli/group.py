@@ -7,12 +7,10 @@ from typing import Annotated
 import typer
 
 from einmal.cli.clients import Brokers, Settings, config_of, failures_told
-from einmal.cli.formats import Format
+from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
 group = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_help=True)
-
-Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
 
 
 @group.command("list")
@@ -35,9 +33,13 @@ def describe(
 ) -> None:
     """Show a group's members and lag: unread offsets up to the last stable offset, and those held back behind it."""
     from einmal.client import LATEST, Admin, IsolationLevel
+    from einmal.client.errors import error_for
+    from einmal.types import ErrorCode
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
         described = admin.describe_groups([name])[name]
+        if described.state == "Dead":
+            raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
         committed = admin.list_group_offsets(name)
         owners = {each: member for member in described.members for each in member.partitions}
         wanted = sorted({*committed, *owners})
@@ -83,9 +85,11 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
     brokers: Brokers = None,
     settings: Settings = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Delete groups that have no members, with their offsets."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
         admin.delete_groups(names)
+    print_rows([{"group": name, "status": "deleted"} for name in names], ("group", "status"), output)

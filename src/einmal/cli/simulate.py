@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from einmal.cli.formats import Format
+from einmal.cli.formats import Format, Output
 
 if TYPE_CHECKING:
     from einmal.simulation.result import Result
@@ -35,7 +36,7 @@ def simulate(
         Workload, typer.Option(help="A broker with its clients, or the pipeline's commit protocol.")
     ] = Workload.BROKER,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = min(2, os.cpu_count() or 1),
-    output_format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.TEXT,
+    output: Output = Format.TEXT,
 ) -> None:
     """Run real broker and client code on virtual time, network and disk, with faults that the seed decides."""
     results = []
@@ -52,7 +53,7 @@ def simulate(
         "virtual_seconds": round(sum(result.virtual_seconds for result in results), 3),
         "trace_digest": hashlib.sha256("".join(result.trace_digest for result in results).encode()).hexdigest(),
     }
-    if output_format is Format.JSON:
+    if output is Format.JSON:
         typer.echo(json.dumps({**summary, "failures": [asdict(result) for result in failed]}))
     else:
         for name, value in summary.items():
@@ -84,7 +85,11 @@ def _progress(done: int, wanted: int, seconds: float) -> None:
 def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
     """The results, in the order of the seeds."""
     if jobs == 1 or len(seeds) == 1:
-        yield from (_one(workload, seed) for seed in seeds)
+        try:
+            yield from (_one(workload, seed) for seed in seeds)
+        except KeyboardInterrupt:
+            # At a usual end, the interpreter would complain of each coroutine of the schedule that was broken off.
+            os._exit(130)
         return
     # Only here: every command would wait for these modules.
     import multiprocessing
@@ -92,7 +97,9 @@ def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
 
     # A fresh interpreter per process, on every platform: nothing of this one leaks into a schedule.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context)
+    # A terminal's Ctrl-C reaches every process: these have nothing to say of it.
+    at_once = (signal.SIGINT, signal.SIG_DFL)
+    pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=signal.signal, initargs=at_once)
     try:
         yield from pool.map(_one, [workload] * len(seeds), seeds, chunksize=max(1, min(8, len(seeds) // jobs)))
     finally:

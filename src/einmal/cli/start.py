@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -68,7 +69,7 @@ def run(
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(config, as_json))
     except ConfigError as error:
-        return _fail(str(error), "see `einmal start --help`")
+        return _fail(str(error), "correct it in -X or in the --config file; names and values are Kafka's")
     except _StartError as error:
         return _fail(str(error), error.hint)
     except KeyboardInterrupt:
@@ -199,7 +200,8 @@ def _explain(error: OSError, config: BrokerConfig) -> _StartError:
     address = config.listener
     if error.errno == errno.EADDRINUSE:
         return _StartError(f"{address} is in use", "take another port with --port, or any free one with --port 0")
-    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) or isinstance(error, OSError) and error.errno is None:
+    unreachable = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
+    if unreachable or isinstance(error, socket.gaierror):
         return _StartError(f"cannot listen on {address}: {error}", "choose an address of this machine with --host")
     if error.errno == errno.EACCES and error.filename is None:
         return _StartError(f"no permission to listen on {address}", "take a port above 1023 with --port")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told
-from einmal.cli.formats import Format
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told, key_and_value
+from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from einmal.client import Consumer, ConsumerRecord, RecordMetadata, TopicPartition
 
 topic = typer.Typer(help="Topics: create, list, describe, delete, produce, consume.", no_args_is_help=True)
-
-Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
 
 
 @topic.command()
@@ -36,15 +34,18 @@ def create(
     if_not_exists: Annotated[bool, typer.Option(help="Be content with a topic that exists.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Make topics."""
     from einmal.client import Admin, NewTopic
 
-    configs = dict(each.partition("=")[::2] for each in topic_config or ())
+    configs = dict(map(key_and_value, topic_config or ()))
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
-        admin.create_topics(
+        created = admin.create_topics(
             [NewTopic(name, partitions, replicas, configs) for name in names], if_not_exists=if_not_exists
         )
+    rows = [{"topic": name, "status": "created" if name in created else "exists"} for name in names]
+    print_rows(rows, ("topic", "status"), output)
 
 
 @topic.command("list")
@@ -118,12 +119,14 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
     brokers: Brokers = None,
     settings: Settings = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Delete topics and all their records."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
         admin.delete_topics(names)
+    print_rows([{"topic": name, "status": "deleted"} for name in names], ("topic", "status"), output)
 
 
 # --- produce ------------------------------------------------------------------------------------------------------
@@ -136,8 +139,10 @@ def produce(
     key_delimiter: Annotated[
         str | None, typer.Option("-K", "--key-delimiter", help="What stands between key and value of a line.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("-p", "--partition", help="Write to this partition.")] = None,
-    headers: Annotated[list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE")] = None,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", min=0, help="Write to this partition.")] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE", help="A header for all records.")
+    ] = None,
     compression: Annotated[str, typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd.")] = "none",
     one_transaction: Annotated[
         str | None, typer.Option("--transactional-id", help="Write all lines in one transaction of this id.")
@@ -150,7 +155,8 @@ def produce(
     from einmal.client import Producer
 
     fixed = {"key": key, "partition": partition, "headers": [_header(each) for each in headers or ()]}
-    config = {**config_of(brokers, settings), "compression.type": compression}
+    # A partition that is not there is waited for; a person does not want to wait for a minute.
+    config = {"max.block.ms": 10_000, **config_of(brokers, settings), "compression.type": compression}
     if one_transaction is not None:
         config["transactional.id"] = one_transaction
     sent: deque[Future[RecordMetadata]] = deque()
@@ -186,7 +192,7 @@ def _lines(delimiter: str | None, fixed: dict[str, Any]) -> Iterator[dict[str, A
 
 
 def _header(text: str) -> tuple[str, bytes]:
-    name, _, value = text.partition("=")
+    name, value = key_and_value(text)
     return name, value.encode()
 
 
@@ -201,10 +207,17 @@ _LETTERS: Final = re.compile(r"%[tpokvdh%]|\\[nt]")
 def consume(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
     offset: Annotated[
-        str, typer.Option("-o", "--offset", help="Where to begin: start, end, an offset, or @ms. ':end' stops there.")
+        str,
+        typer.Option(
+            "-o",
+            "--offset",
+            help="From where: start, end, an offset, or @ms; 'start:end' stops at the end, '5:9' at 9.",
+        ),
     ] = "start",
     number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Stop after so many records.")] = None,
-    partitions: Annotated[list[int] | None, typer.Option("-p", "--partition", help="Only these partitions.")] = None,
+    partitions: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", min=0, help="Only these partitions.")
+    ] = None,
     group: Annotated[str | None, typer.Option("-g", "--group", help="Read as a member of this group.")] = None,
     read_uncommitted: Annotated[
         bool, typer.Option("--read-uncommitted", help="Show records of open and aborted transactions too.")
@@ -224,7 +237,9 @@ def consume(
 
     range_ = _OFFSET.match(offset)
     if range_ is None:
-        raise typer.BadParameter(f"{offset!r} is not start, end, an offset or @ms")
+        raise typer.BadParameter(f"{offset!r} is not start, end, an offset or @ms, alone or with :end or :OFFSET")
+    if group is not None and (partitions or range_["until"] or range_["at"] not in ("start", "end")):
+        raise typer.BadParameter("a group has its own partitions and position: with --group, only -o start or -o end")
     config = config_of(brokers, settings)
     config["isolation.level"] = "read_uncommitted" if read_uncommitted else "read_committed"
     config["auto.offset.reset"] = "latest" if range_["at"] == "end" else "earliest"
@@ -236,16 +251,30 @@ def consume(
         if group is not None:
             consumer.subscribe(names)
         else:
-            assigned = [
-                each
-                for name in names
-                for each in consumer.partitions_for_topic(name)
-                if not partitions or each.partition in partitions
-            ]
+            assigned = [each for name in names for each in _chosen(consumer, name, partitions)]
             consumer.assign(assigned)
             _seek(consumer, assigned, range_["at"])
             ends = _ends(consumer, assigned, range_["until"])
         _print_records(consumer, number, ends, show)
+
+
+def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list[TopicPartition]:
+    """The topic's partitions, or those of them that were asked for. Raises UnknownTopic."""
+    from einmal.client import TopicPartition
+    from einmal.client.errors import UnknownTopic
+    from einmal.types import ErrorCode
+
+    known = consumer.partitions_for_topic(name)
+    wanted = [TopicPartition(name, each) for each in partitions or ()] or known
+    for each in wanted:
+        if each not in known:
+            raise UnknownTopic(
+                ErrorCode.unknown_topic_or_partition,
+                str(each),
+                meaning=f"topic {name!r} has {len(known)} partition(s), counted from 0",
+                what_to_do="choose another --partition",
+            )
+    return wanted
 
 
 def _seek(consumer: Consumer, assigned: list[TopicPartition], at: str) -> None:

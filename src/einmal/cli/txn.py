@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from einmal.cli.clients import Brokers, Settings, config_of, failures_told
-from einmal.cli.formats import Format
+from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
 txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
 
-Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
 Topic = Annotated[str, typer.Option("--topic", help="The partition's topic.")]
 Partition = Annotated[int, typer.Option("--partition", help="The partition.")]
 
@@ -151,6 +150,7 @@ def abort(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Abort an open transaction through its coordinator, or a hanging one in a single partition."""
     if (transactional_id is None) == (topic is None) or (topic is None) != (start_offset is None):
@@ -159,9 +159,14 @@ def abort(
     if transactional_id is not None:
         _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
         _abort_through_coordinator(config, transactional_id)
+        print_rows(
+            [{"transactional_id": transactional_id, "status": "aborted"}], ("transactional_id", "status"), output
+        )
     elif topic is not None and start_offset is not None:
         _confirm(f"Write an abort marker into {topic}-{partition}, past the coordinator?", yes)
         _abort_in_partition(config, topic, partition, start_offset)
+        row = {"topic": topic, "partition": partition, "start_offset": start_offset, "status": "aborted"}
+        print_rows([row], tuple(row), output)
 
 
 def _confirm(question: str, yes: bool) -> None:

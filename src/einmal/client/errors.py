@@ -181,8 +181,11 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ),
     ErrorCode.invalid_topic_exception: _Entry(
         RequestRefused,
-        "the topic's name is not allowed",
+        "the topic's name is not allowed, or the topic is internal and only the broker writes to it",
         "use 1 to 249 letters, digits, '.', '_' or '-', not '.' or '..'",
+    ),
+    ErrorCode.invalid_config: _Entry(
+        RequestRefused, "a setting's name or value is not possible", "correct it, and send the request again"
     ),
     ErrorCode.topic_already_exists: _Entry(
         TopicAlreadyExists, "a topic of this name exists", "use it, or choose another name"

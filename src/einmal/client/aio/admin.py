@@ -31,7 +31,7 @@ from einmal.client.descriptions import (
     TransactionListing,
     decode_describe_transactions,
 )
-from einmal.client.errors import error_for
+from einmal.client.errors import RequestRefused, error_for
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
@@ -113,8 +113,8 @@ class Admin:
 
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
-    ) -> None:
-        """Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
+    ) -> list[str]:
+        """The topics that were made. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
         wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
         fields = {
             "topics": [
@@ -130,9 +130,12 @@ class Admin:
             "validate_only": validate_only,
         }
         response = await self._call(ApiKey.CREATE_TOPICS, fields, lambda told: told.topics)
+        created = []
         for told in response.topics:
             if not (if_not_exists and told.error_code is ErrorCode.topic_already_exists):
                 _check(told, f"creating topic {told.name!r}")
+                created.append(told.name)
+        return created
 
     async def delete_topics(self, topics: Iterable[str]) -> None:
         """Raises UnknownTopic."""
@@ -286,7 +289,10 @@ class Admin:
     async def list_transactions(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
     ) -> list[TransactionListing]:
-        """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...)."""
+        """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...).
+
+        Raises RequestRefused for a state that a broker does not know.
+        """
         fields = {
             "state_filters": list(states),
             "producer_id_filters": list(producer_ids),
@@ -294,6 +300,12 @@ class Admin:
         }
         found = []
         for node_id, response in await self._call_all(ApiKey.LIST_TRANSACTIONS, fields):
+            if response.unknown_state_filters:
+                raise RequestRefused(
+                    detail=", ".join(response.unknown_state_filters),
+                    meaning="the broker knows no such state of a transaction",
+                    what_to_do="use Kafka's words, as Empty, Ongoing, PrepareCommit or CompleteAbort",
+                )
             for each in response.transaction_states:
                 found.append(
                     TransactionListing(each.transactional_id, each.producer_id, each.transaction_state, node_id)

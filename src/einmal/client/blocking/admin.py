@@ -51,9 +51,9 @@ class Admin:
 
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
-    ) -> None:
-        """Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
-        self._thread.run(
+    ) -> list[str]:
+        """The topics that were made. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
+        return self._thread.run(
             lambda admin: admin.create_topics(topics, if_not_exists=if_not_exists, validate_only=validate_only)
         )
 
@@ -90,7 +90,10 @@ class Admin:
     def list_transactions(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
     ) -> list[TransactionListing]:
-        """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...)."""
+        """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...).
+
+        Raises RequestRefused for a state that a broker does not know.
+        """
         return self._thread.run(lambda admin: admin.list_transactions(states=states, producer_ids=producer_ids))
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:

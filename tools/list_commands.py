@@ -1,0 +1,74 @@
+"""List the commands and their options in docs/cli.md, from the program that reads them.
+
+Usage: python tools/list_commands.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from einmal.cli.app import app
+
+PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
+HEAD = """# The command line
+
+Data goes to stdout, talk to stderr. `--format json` prints one document; `topic produce` and `topic consume` print JSON
+Lines, a line per record. A failure is an `error:` in Kafka's word, with its number and what it means, and a `hint:`.
+Listed from `src/einmal/cli` by `tools/list_commands.py`; a test holds them together.
+
+| exit status | means |
+|---|---|
+| 0 | done; of `simulate`: no anomaly; of `demo`: the verdict is exactly-once |
+| 1 | failed, or an anomaly was found; stderr says what, and what to do |
+| 2 | wrong usage: an option or argument that cannot be meant; the `demo` could not run |
+| 130 | interrupted (a broker that is told to stop ends with 0) |
+
+The commands `topic`, `group` and `txn` work on any Kafka cluster.
+"""
+
+
+def page() -> str:
+    lines = [HEAD]
+    for path, command in _commands("einmal", typer.main.get_command(app)):
+        context = command.make_context(path, [], resilient_parsing=True)
+        arguments = [each.make_metavar(context) for each in command.params if each.param_type_name == "argument"]
+        lines += [f"## `{' '.join((path, *arguments))}`\n", " ".join(command.help.split()) + "\n"]
+        lines += ["| option | default | |", "|---|---|---|"]
+        lines += [_row(each) for each in command.params if each.param_type_name == "option"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands that do something, in the order of --help."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+    else:
+        for name, each in inner.items():
+            yield from _commands(f"{path} {name}", each)
+
+
+def _row(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in option.opts)
+    # How many jobs there are by default depends on the machine.
+    has_default = option.default not in (None, ()) and option.default is not False and option.name != "jobs"
+    default = "required" if option.required else f"`{option.default}`" if has_default else ""
+    return f"| {names} | {default} | {option.help or ''} |"
+
+
+def main() -> None:
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != page():
+            sys.exit(f"{PAGE.name} is out of date: run python tools/list_commands.py")
+    else:
+        PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
