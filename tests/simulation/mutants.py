@@ -16,6 +16,7 @@ from einmal.client.aio import Consumer
 from einmal.client.records import GroupMetadata
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import ProducerEntry, ProducerStates
+from einmal.metadata.image import CLUSTER_METADATA
 from einmal.transactions import coordinator, fencing
 from einmal.types import ErrorCode
 
@@ -55,8 +56,14 @@ def without_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_flushing(patch: pytest.MonkeyPatch) -> None:
-    """What is asked to be on the disk is not."""
-    patch.setattr(PartitionLog, "flush", lambda self: None)
+    """What is asked to be on the disk is not. (The metadata log is spared: without it a broker refuses to start.)"""
+    flush = PartitionLog.flush
+
+    def flush_metadata_only(self: PartitionLog) -> None:
+        if self.topic_partition.topic == CLUSTER_METADATA:
+            flush(self)
+
+    patch.setattr(PartitionLog, "flush", flush_metadata_only)
 
 
 def without_waiting_for_the_commit(patch: pytest.MonkeyPatch) -> None:

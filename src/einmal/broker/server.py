@@ -190,6 +190,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(unsent))
         else:
             self._transport.writelines(unsent)
+            # asyncio's writelines of Python 3.12 and 3.13 forgets to look whether the buffer is too full now.
+            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
 
     def _may_start(self) -> bool:
         return (
