@@ -21,6 +21,11 @@ KINDS = ("einmal", "apache")
 on_both_brokers = pytest.mark.parametrize("bootstrap", KINDS, indirect=True)
 """For what depends on the broker's answers. Every test runs on ours."""
 
+TV1_KINDS = ("einmal-TV1", "apache-TV1")
+
+on_both_tv1_brokers = pytest.mark.parametrize("bootstrap", TV1_KINDS, indirect=True)
+"""For what the driver must do itself where EndTxn gives no epoch and nothing is added to a transaction by its write."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -31,17 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeOf]:
-    """The broker of a kind: "einmal", "apache", or "apache-TV1" (without KIP-890 part 2)."""
+    """The broker of a kind: "einmal" or "apache", or with "-TV1" one without KIP-890 part 2."""
     nodes: dict[str, Node] = {}
 
     def get(kind: str) -> Node:
         if kind not in nodes:
             directory = tmp_path_factory.mktemp(kind)
+            version = 1 if kind in TV1_KINDS else 2
             try:
                 node: Node = (
-                    EinmalBroker(directory)
-                    if kind == "einmal"
-                    else ApacheKafka(directory, transaction_version=1 if kind == "apache-TV1" else 2)
+                    EinmalBroker(directory, {"transaction.version": str(version)})
+                    if kind.startswith("einmal")
+                    else ApacheKafka(directory, transaction_version=version)
                 )
             except KafkaUnavailable as error:
                 pytest.skip(str(error))
@@ -56,7 +62,7 @@ def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeOf]:
 
 @pytest.fixture
 def bootstrap(request: pytest.FixtureRequest, node_of: NodeOf) -> str:
-    """The address of our broker, or under ``on_both_brokers`` of each of the two in turn."""
+    """The address of our broker, or of each of those that the test is marked for in turn."""
     return node_of(getattr(request, "param", "einmal")).bootstrap
 
 

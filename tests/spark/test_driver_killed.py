@@ -1,4 +1,4 @@
-"""Drivers killed with -9, at every point of the protocol where it matters, and started again: both brokers.
+"""Drivers killed with -9, at every point of the protocol where it matters, and started again: both brokers, and TV1.
 
 One program runs a pipeline for each point, holds them all there, and is killed; each test restarts one of them.
 """
@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark import events
-from tests.spark.conftest import KINDS, NodeOf
+from tests.spark.conftest import NodeOf
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records
 
@@ -52,7 +52,12 @@ POINTS = {
     "at-least-once": Point("BatchWritten", 1, guarantee="at_least_once"),
 }
 
-ON_APACHE = ("before-EndTxn", "after-EndTxn", "first-batch-from-latest", "state-after-EndTxn")
+DIES_ON = {
+    "einmal": tuple(POINTS),
+    "apache": ("before-EndTxn", "after-EndTxn", "first-batch-from-latest", "state-after-EndTxn"),
+    "einmal-TV1": ("between-tasks", "after-EndTxn"),
+    "apache-TV1": ("between-tasks", "after-EndTxn"),
+}
 """Each pipeline more takes seconds; ours dies at every point."""
 
 Dead = Callable[[str, str], Pipeline]
@@ -64,13 +69,13 @@ def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Iterator[
     directory = tmp_path_factory.mktemp("killed")
     pipelines: dict[tuple[str, str], Pipeline] = {}
     skipped: dict[str, str] = {}
-    for kind in KINDS:
+    for kind in DIES_ON:
         try:
             bootstrap = node_of(kind).bootstrap
         except pytest.skip.Exception as reason:
             skipped[kind] = str(reason)
             continue
-        for name in POINTS if kind == "einmal" else ON_APACHE:
+        for name in DIES_ON[kind]:
             point = POINTS[name]
             pipeline = Pipeline(
                 bootstrap,
@@ -120,7 +125,7 @@ def _run_until_killed(plan: Path) -> None:
 
 def each_broker(*points: str) -> pytest.MarkDecorator:
     """The brokers on which a pipeline has died at these points, with the points."""
-    pairs = [(kind, point) for kind in KINDS for point in points if kind == "einmal" or point in ON_APACHE]
+    pairs = [(kind, point) for kind in DIES_ON for point in points if point in DIES_ON[kind]]
     return pytest.mark.parametrize(("kind", "point"), pairs)
 
 
