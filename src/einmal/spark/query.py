@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.spark import events
 from einmal.spark.at_least_once import AtLeastOnce
-from einmal.spark.errors import PipelineError, PipelineFailed, reason_of
+from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, reason_of
 from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import Execution
 
@@ -27,6 +27,8 @@ RESTARTS_MAX: Final = 3
 _STARTED_S: Final = 60.0
 _COMMIT_FILE_S: Final = 10.0
 _POLL_S: Final = 0.02
+_OVERTAKEN: Final = "CONCURRENT_STREAM_LOG_UPDATE"
+"""Spark's error class for a file of the checkpoint that somebody else has written."""
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
@@ -234,6 +236,12 @@ class PipelineQuery:
 def _as_pipeline_error(error: BaseException) -> PipelineError:
     if isinstance(error, PipelineError):
         return error
-    result = PipelineFailed(reason_of(error))
+    result: PipelineError = PipelineFailed(reason_of(error))
+    if _OVERTAKEN in str(error):
+        # After EndTxn no epoch stands in the way: it is Spark that finds its file already written by the successor.
+        result = PipelineFenced(
+            "another driver has gone on from the same checkpoint",
+            "let only one of them run",
+        )
     result.__cause__ = error
     return result
