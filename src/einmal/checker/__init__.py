@@ -1,0 +1,1 @@
+"""Histories in, anomalies out. Pure; knows no system under test."""

@@ -1,0 +1,1 @@
+"""The command ``einmal``. Each command imports what it needs when it runs."""

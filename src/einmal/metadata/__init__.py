@@ -1,0 +1,1 @@
+"""What the cluster is: topics, partitions, settings, producer-id blocks, in KRaft's records. No I/O, no clock."""
