@@ -122,15 +122,16 @@ def client_throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
 
 
 def price(bootstrap: str, scale: float) -> Iterator[Figure]:
-    """The price of exactly-once (F20): 1 KB records, a commit every 100 ms, rounds of the three guarantees in turn.
+    """The price of exactly-once (F20): 1 KB records, a commit every 100 ms, rounds of the guarantees in turn.
 
-    All three keep at most 4 MB under way, as Kafka's own measurement did with its buffer: otherwise what is compared is
+    All keep at most 4 MB under way, as Kafka's own measurement did with its buffer: otherwise what is compared is
     how long a commit waits for a client's backlog.
     """
     round_seconds = max(0.5, 2 * scale)
     settings: dict[str, dict[str, Any]] = {
         "at-most-once": {"acks": 0, "enable.idempotence": False},
         "at-least-once, ordered": {"acks": "all", "enable.idempotence": False, "max.in.flight": 1},
+        "at-least-once, idempotent": {"acks": "all", "enable.idempotence": True},
         "exactly-once": {"transactional.id": "bench-price"},
     }
     rates: dict[str, list[float]] = {name: [] for name in settings}
@@ -146,6 +147,7 @@ def price(bootstrap: str, scale: float) -> Iterator[Figure]:
         yield Figure(f"{name}, 1 KB records", rate, "records/s")
     exact = medians["exactly-once"]
     yield Figure("exactly-once against at-least-once", _cost(exact, medians["at-least-once, ordered"]), "%", 3, True)
+    yield Figure("exactly-once against idempotent", _cost(exact, medians["at-least-once, idempotent"]), "%")
     yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
 
 
