@@ -68,7 +68,8 @@ class Sender:
         self._versions = versions
         self._loop = asyncio.get_running_loop()
         self._turn_handle: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0
         self._background: dict[int | str, asyncio.Task[None]] = {}
         self._is_closed = False
 
@@ -81,11 +82,13 @@ class Sender:
         """Take a turn after this time at the latest."""
         due = self._loop.time() + milliseconds / 1000
         if self._timer is not None and not self._timer.cancelled():
-            if self._timer.when() <= due:
+            if self._timer_due <= due:
                 return
             self._timer.cancel()
         if not self._is_closed:
+            # the due time is kept here: uvloop's call_at returns a handle without when() for what is due at once
             self._timer = self._loop.call_at(due, self._timer_fired)
+            self._timer_due = due
 
     def _timer_fired(self) -> None:
         self._timer = None
