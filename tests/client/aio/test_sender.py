@@ -18,12 +18,13 @@ from einmal.seams import SystemClock, TcpNetwork
 LIMITS = ProduceLimits(linger_ms=0, batch_size=1, delivery_timeout_ms=1_000, retry_backoff_ms=10)
 
 
-class CountedSender(Sender):
-    turns = 0
+class WatchedSender(Sender):
+    def __init__(self, core: ProducerCore, cluster: Cluster) -> None:
+        super().__init__(core, cluster, acks=-1, settle=lambda outcomes: None)
+        self.has_turned = asyncio.Event()
 
     def _turn(self) -> None:
-        self._turn_handle = None
-        self.turns += 1
+        self.has_turned.set()
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -36,12 +37,11 @@ def test_of_two_due_times_the_earlier_one_counts_on_either_event_loop(
     async def run() -> None:
         settings = parse(AdminSettings, {"bootstrap.servers": "127.0.0.1:1"}, {})
         cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
-        sender = CountedSender(ProducerCore(LIMITS), cluster, acks=-1, settle=lambda outcomes: None)
+        sender = WatchedSender(ProducerCore(LIMITS), cluster)
         for each in milliseconds:
             sender.wake_within(each)
         async with asyncio.timeout(10):
-            while not sender.turns:
-                await asyncio.sleep(0)
+            await sender.has_turned.wait()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())
