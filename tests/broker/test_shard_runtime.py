@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
-from einmal.broker.partitions import Partition
+from einmal.broker.partition import Partition
 from einmal.broker.shard_runtime import ShardRuntime
 from einmal.log.config import LogConfig
 from einmal.log.partition_log import PartitionLog
@@ -20,9 +20,11 @@ from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
 from einmal.types import (
     NO_SEQUENCE,
+    BrokerId,
     ErrorCode,
     Instant,
     LeaderEpoch,
+    Offset,
     ProducerEpoch,
     ProducerId,
     ProducerIdAndEpoch,
@@ -92,6 +94,13 @@ class LedgerRecords:
         return int(value)
 
 
+class Alone:
+    """What the only replica has is committed."""
+
+    def local_end_moved(self, end: Offset) -> Offset:
+        return end
+
+
 class World:
     """One process on one machine; ``restart`` is a new process on the same disk."""
 
@@ -109,7 +118,10 @@ class World:
         view = self.disk.view(self.host)
         config = LogConfig(flush_each=self.flush_each)
         log = PartitionLog.open(view, PurePosixPath("/data/__ledger-0"), TP, config, self.clock.now())
-        self.partition = Partition(log, UUID(int=1), LeaderEpoch(0), view, flush_each=self.flush_each)
+        self.partition = Partition(
+            log, UUID(int=1), view, self.clock, broker_id=BrokerId(1), flush_each=self.flush_each
+        )
+        self.partition.lead(Alone(), LeaderEpoch(0))
         self.runtime = ShardRuntime(
             self.partition,
             Ledger,

@@ -1,253 +1,35 @@
-"""The replicas of this broker: a partition's log, what makes it a leader's, and who waits on it.
+"""All replicas of this broker: which there are, their folders, their settings, and who leads them.
 
-High watermark: with an ISR of one, everything appended; with ``log.flush.interval.messages=1`` everything *flushed*, so
-that nobody can see, and no coordinator can act on, what a power cut would take back. Flushing is group commit: one
-``fdatasync`` in the background covers every append that waits. The metadata log is always kept so.
-Offsets that are visible only grow while the process lives.
+Follows the cluster's image. A replica leads or follows from the moment at which the image says so; its leader epoch
+never goes back. The metadata log is kept here too, but led by the quorum.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
 from einmal.broker.config import BrokerConfig
+from einmal.broker.partition import Partition
 from einmal.log import partition_metadata
-from einmal.log.admission import NONE
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
-from einmal.log.partition_log import AppendResult, PartitionLog
-from einmal.log.producer_state import Origin, VerificationGuard
-from einmal.metadata.image import CLUSTER_METADATA, TopicImage
+from einmal.log.partition_log import PartitionLog
+from einmal.metadata.image import CLUSTER_METADATA, PartitionImage, TopicImage
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.replication.leader import Leader, Membership
 from einmal.seams import Clock
-from einmal.types import (
-    NO_OFFSET,
-    ErrorCode,
-    Instant,
-    IsolationLevel,
-    LeaderEpoch,
-    Offset,
-    ProducerIdAndEpoch,
-    TopicPartition,
-    TransactionVersion,
-)
+from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
 
 log = logging.getLogger(__name__)
 
 _DELETED_SUFFIX: Final = "-delete"
-_NOT_LEADER: Final = AppendResult(ErrorCode.not_leader_or_follower, NO_OFFSET, NO_OFFSET, -1, NO_OFFSET)
-
-
-class Partition:
-    """A partition that this broker leads."""
-
-    def __init__(
-        self, partition_log: PartitionLog, topic_id: UUID, leader_epoch: LeaderEpoch, disk: Disk, *, flush_each: bool
-    ) -> None:
-        self.log = partition_log
-        self.topic_partition = partition_log.topic_partition
-        self.topic_id = topic_id
-        self.leader_epoch = leader_epoch
-        self.min_insync_replicas = 1
-        self.is_closed = False
-        self.bytes_appended = 0
-        """Since this process began; a Fetch that waits for bytes takes the difference."""
-        self._disk = disk
-        self._flush_each = flush_each
-        self._flushing: asyncio.Task[None] | None = None
-        self._background = asyncio.Lock()
-        """Held by whoever works on the log's files in the background: one at a time, and not while it is closed."""
-        self._waiting: deque[tuple[Offset, asyncio.Future[ErrorCode]]] = deque()
-        self._watchers: dict[object, Callable[[], None]] = {}
-        # What recovery found may be in the page cache only; the log has flushed it by now where only that counts.
-        partition_log.advance_high_watermark(
-            partition_log.flushed_offset if flush_each else partition_log.log_end_offset
-        )
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self.log.high_watermark
-
-    def visible_end(self, isolation: IsolationLevel) -> Offset:
-        """Before which offset a consumer of this isolation may read."""
-        if isolation is IsolationLevel.READ_COMMITTED:
-            return self.log.last_stable_offset
-        return self.log.high_watermark
-
-    def check_leader_epoch(self, current: int) -> ErrorCode:
-        """What to answer a client that names the leader epoch it knows; -1: it names none (KIP-320)."""
-        if self.is_closed:
-            return ErrorCode.not_leader_or_follower
-        if current < 0 or current == self.leader_epoch:
-            return ErrorCode.none
-        return ErrorCode.fenced_leader_epoch if current < self.leader_epoch else ErrorCode.unknown_leader_epoch
-
-    # --- writing -------------------------------------------------------------------------------------------------
-
-    def append(
-        self,
-        batches: bytearray | memoryview,
-        now: Instant,
-        origin: Origin = Origin.CLIENT,
-        verification: VerificationGuard | None = None,
-    ) -> AppendResult:
-        """Append as leader; the batches are patched in place. Refusals are in the result."""
-        if self.is_closed:
-            return _NOT_LEADER
-        result = self.log.append(
-            batches, leader_epoch=self.leader_epoch, now=now, origin=origin, verification=verification
-        )
-        if result.error is NONE and not result.is_duplicate:
-            self._appended(len(batches))
-        return result
-
-    def append_marker(
-        self,
-        producer: ProducerIdAndEpoch,
-        now: Instant,
-        *,
-        committed: bool,
-        coordinator_epoch: int,
-        transaction_version: TransactionVersion,
-    ) -> AppendResult:
-        """Append the marker that ends a transaction here. Refusals are in the result."""
-        if self.is_closed:
-            return _NOT_LEADER
-        result = self.log.append_marker(
-            producer,
-            committed=committed,
-            coordinator_epoch=coordinator_epoch,
-            leader_epoch=self.leader_epoch,
-            now=now,
-            transaction_version=transaction_version,
-        )
-        if result.error is ErrorCode.none and not result.is_duplicate:
-            self._appended(0)
-        return result
-
-    def _appended(self, size: int) -> None:
-        self.bytes_appended += size
-        if self._flush_each:
-            self.flush_soon()
-        else:
-            self._advance()
-
-    def flush_soon(self) -> None:
-        """Begin a group commit, unless one is under way: that one goes on until nothing is left."""
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
-
-    async def _flush(self) -> None:
-        try:
-            while self.log.flushed_offset < self.log.log_end_offset:
-                async with self._background:
-                    if self.is_closed:
-                        return
-                    end = self.log.log_end_offset
-                    await self._disk.in_background(self.log.flush)
-                self.log.mark_flushed(end)
-                self._advance()
-        except OSError as error:
-            self._go_offline(error)
-        finally:
-            self._flushing = None
-
-    async def flushed(self) -> None:
-        """Wait until everything that is appended now is flushed, or the log is offline."""
-        if self._flush_each and self.log.flushed_offset < self.log.log_end_offset:
-            self.flush_soon()
-            await self.when_committed(Offset(self.log.log_end_offset - 1))
-
-    async def checkpoint(self) -> None:
-        """Write down how far recovery need not look, if that is due."""
-        async with self._background:
-            if self.is_closed or not self.log.checkpoint_due:
-                return
-            checkpoint = self.log.begin_checkpoint()
-            try:
-                await self._disk.in_background(checkpoint.store)
-            except OSError as error:
-                self._go_offline(error)
-            else:
-                self.log.finish_checkpoint(checkpoint)
-
-    def _go_offline(self, error: OSError) -> None:
-        log.error("partition %s is offline: %s", self.topic_partition, error)
-        self._fail(ErrorCode.kafka_storage_error)
-
-    def _advance(self) -> None:
-        """Move the high watermark as far as it may go, and let go whoever waited for it."""
-        end = self.log.flushed_offset if self._flush_each else self.log.log_end_offset
-        self.log.advance_high_watermark(end)
-        waiting = self._waiting
-        while waiting and waiting[0][0] < end:
-            _offset, future = waiting.popleft()
-            if not future.done():
-                future.set_result(ErrorCode.none)
-        if self._watchers:
-            for watcher in list(self._watchers.values()):
-                watcher()
-
-    def _fail(self, error: ErrorCode) -> None:
-        while self._waiting:
-            _offset, future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(error)
-
-    # --- waiting -------------------------------------------------------------------------------------------------
-
-    def is_committed(self, offset: Offset) -> bool:
-        """Whether the record at ``offset`` is below the high watermark."""
-        return offset < self.log.high_watermark
-
-    def when_committed(self, offset: Offset) -> asyncio.Future[ErrorCode]:
-        """Done when the record at ``offset`` is committed, or can no longer be (kafka_storage_error)."""
-        future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        if self.is_committed(offset):
-            future.set_result(ErrorCode.none)
-        elif self.log.is_offline and self._flushing is None:
-            # No flush will come any more.
-            future.set_result(ErrorCode.kafka_storage_error)
-        else:
-            # A duplicate waits for an older offset than those before it; ending a little later does no harm.
-            last = self._waiting[-1][0] if self._waiting else offset
-            self._waiting.append((max(offset, last), future))
-        return future
-
-    async def committed(self, offset: Offset) -> ErrorCode:
-        """Wait until the record at ``offset`` is committed."""
-        if self.is_committed(offset):
-            return ErrorCode.none
-        return await self.when_committed(offset)
-
-    def watch(self, key: object, changed: Callable[[], None]) -> None:
-        """Call ``changed`` whenever more may be visible."""
-        self._watchers[key] = changed
-
-    def unwatch(self, key: object) -> None:
-        self._watchers.pop(key, None)
-
-    # --- the end -------------------------------------------------------------------------------------------------
-
-    def retire(self) -> None:
-        """Lead no longer: whoever waits is answered not_leader_or_follower."""
-        self.is_closed = True
-        self._fail(ErrorCode.not_leader_or_follower)
-        watchers, self._watchers = self._watchers, {}
-        for watcher in watchers.values():
-            watcher()
-
-    async def close(self, *, clean: bool = True) -> None:
-        self.retire()
-        async with self._background:
-            self.log.close(clean=clean)
+_LAG_MAX_MS: Final = 30_000
 
 
 class Partitions:
@@ -259,6 +41,8 @@ class Partitions:
         self._disk = disk
         self._clock = clock
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._eligible: Mapping[BrokerId, int] = {}
+        """Brokers that may be in an ISR, with their epochs."""
         self._metadata: Partition | None = None
         """Not among the others: no client's request may reach it."""
         self._offline: dict[TopicPartition, bool] = {}
@@ -289,39 +73,88 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._partitions)
 
+    # --- what the image says -----------------------------------------------------------------------------------------
+
     def open(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Open, or make, the replicas of a topic that are not open yet. Those that cannot be opened are left out."""
+        """Bring the replicas of a topic in line with the image. Those that cannot be opened are left out."""
         for partition_id, image in enumerate(topic.partitions):
-            topic_partition = TopicPartition(topic.name, partition_id)
-            if topic_partition in self._partitions or self._config.node_id not in image.replicas:
+            if self._config.node_id not in image.replicas:
                 continue
-            try:
-                self._discard_predecessor(self._directory / str(topic_partition), topic.topic_id)
-                partition = self._open(
-                    topic_partition, topic.topic_id, image.leader_epoch, log_config(self._config, configs)
-                )
-            except (OSError, LogCorruption) as error:
-                log.error("partition %s is offline: %s", topic_partition, error)
-                self._offline[topic_partition] = isinstance(error, OSError)
-                continue
-            self._offline.pop(topic_partition, None)
-            partition.min_insync_replicas = int(setting(self._config, configs, "min.insync.replicas"))
-            self._partitions[topic_partition] = partition
+            partition = self._opened(TopicPartition(topic.name, partition_id), topic.topic_id, configs)
+            if partition is not None:
+                self._assign(partition, image)
+
+    def _opened(self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str]) -> Partition | None:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            return partition
+        try:
+            self._discard_predecessor(self._directory / str(topic_partition), topic_id)
+            partition = self._open(topic_partition, topic_id, log_config(self._config, configs))
+        except (OSError, LogCorruption) as error:
+            log.error("partition %s is offline: %s", topic_partition, error)
+            self._offline[topic_partition] = isinstance(error, OSError)
+            return None
+        self._offline.pop(topic_partition, None)
+        partition.min_insync_replicas = int(setting(self._config, configs, "min.insync.replicas"))
+        self._partitions[topic_partition] = partition
+        return partition
+
+    def _assign(self, partition: Partition, image: PartitionImage) -> None:
+        """Lead or follow, as the image says."""
+        is_new_epoch = image.leader_epoch > partition.leader_epoch
+        if image.leader != self._config.node_id:
+            if is_new_epoch:
+                partition.follow(image.leader, image.leader_epoch)
+            return
+        membership = Membership(image.replicas, image.isr, image.partition_epoch)
+        now_ms = self._clock.now().monotonic_ms
+        if is_new_epoch:
+            partition.lead(self._leader(partition, image.leader_epoch, membership, now_ms), image.leader_epoch)
+        elif partition.replication is not None:
+            partition.advance(partition.replication.membership_changed(membership, now_ms))
+
+    def _leader(
+        self,
+        partition: Partition,
+        leader_epoch: LeaderEpoch,
+        membership: Membership,
+        now_ms: int,
+    ) -> Leader:
+        return Leader(
+            BrokerId(self._config.node_id),
+            leader_epoch,
+            membership,
+            epoch_start=partition.log.log_end_offset,
+            high_watermark=partition.high_watermark,
+            min_insync_replicas=partition.min_insync_replicas,
+            lag_max_ms=_LAG_MAX_MS,
+            now_ms=now_ms,
+            eligible=self._eligible,
+        )
 
     def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
         """The metadata log: it is not in its own image. Raises OSError."""
-        config = log_config(self._config, _METADATA_CONFIGS)
-        self._metadata = self._open(topic_partition, topic_id, LeaderEpoch(0), config)
-        return self._metadata
+        self._metadata = partition = self._open(topic_partition, topic_id, log_config(self._config, _METADATA_CONFIGS))
+        alone = (BrokerId(self._config.node_id),)
+        now_ms = self._clock.now().monotonic_ms
+        leader = self._leader(partition, LeaderEpoch(0), Membership(alone, alone, 0), now_ms)
+        partition.lead(leader, LeaderEpoch(0))
+        return partition
 
-    def _open(
-        self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: LeaderEpoch, config: LogConfig
-    ) -> Partition:
-        directory = self._directory / str(topic_partition)
+    def _open(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Partition:
         partition_log = PartitionLog.open(
-            self._disk, directory, topic_partition, config, self._clock.now(), topic_id=topic_id
+            self._disk,
+            self._directory / str(topic_partition),
+            topic_partition,
+            config,
+            self._clock.now(),
+            topic_id=topic_id,
         )
-        return Partition(partition_log, topic_id, leader_epoch, self._disk, flush_each=config.flush_each)
+        broker_id = BrokerId(self._config.node_id)
+        return Partition(
+            partition_log, topic_id, self._disk, self._clock, broker_id=broker_id, flush_each=config.flush_each
+        )
 
     def reconfigure(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
         for partition_id in range(len(topic.partitions)):
@@ -329,6 +162,8 @@ class Partitions:
             if partition is not None:
                 partition.log.config = log_config(self._config, configs)
                 partition.min_insync_replicas = int(setting(self._config, configs, "min.insync.replicas"))
+                if partition.replication is not None:
+                    partition.advance(partition.replication.settings_changed(partition.min_insync_replicas))
 
     # --- folders -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from einmal.broker.partitions import Partition
+from einmal.broker.partition import Partition
 from einmal.log.errors import LogCorruption
 from einmal.log.producer_state import Origin, VerificationGuard
 from einmal.seams import Clock

@@ -24,11 +24,12 @@ from einmal.log.checkpoint import Checkpoint
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
+from einmal.log.leader_epochs import LeaderEpochs
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import CLIENT, REPLICATION, BatchMetadata, Origin, ProducerStates, VerificationGuard
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
-from einmal.log.segment import LOG, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
+from einmal.log.segment import LOG, NOTHING_STORED, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
 from einmal.types import (
     NO_OFFSET,
     ErrorCode,
@@ -189,6 +190,14 @@ class PartitionLog:
         assert self._high_watermark <= offset <= self._active.end_offset, "the high watermark only moves up"
         self._high_watermark = offset
         self.producers.advance_high_watermark(offset)
+
+    def begin_epoch(self, epoch: LeaderEpoch) -> None:
+        """This replica leads: what is appended from now on is of ``epoch``, also if nothing ever is."""
+        self._epochs.assign(epoch, self.log_end_offset)
+
+    def forget_empty_epochs(self) -> None:
+        """This replica follows: only the epochs of its batches count when its log is compared with the leader's."""
+        self._epochs.truncate_to(self.log_end_offset)
 
     # --- appending -------------------------------------------------------------------------------------------
 
@@ -495,6 +504,34 @@ class PartitionLog:
         self._flushed_offset = min(self._flushed_offset, end)
         self._epochs.truncate_to(end)
         self._reload_producers()
+        self._store_checkpoint()
+
+    def restart_at(self, offset: Offset) -> None:
+        """Forget everything: the log is empty and begins at ``offset``. Raises OSError.
+
+        Not while a flush or a checkpoint is under way.
+        """
+        assert not self._is_busy, "the log is not replaced during a flush"
+        self._guarded(lambda: self._restart(offset))
+
+    def _restart(self, offset: Offset) -> None:
+        # What is left after a crash in between is the beginning of the old log, which contradicts nothing.
+        summary = checkpoint.Summary(self._log_start_offset, (), NOTHING_STORED, self.topic_id)
+        self._disk.write_file(self._directory / checkpoint.FILE_NAME, summary.encode())
+        for snapshot in self._snapshots:
+            path = self._directory / file_name(snapshot, SNAPSHOT)
+            if self._disk.exists(path):
+                self._disk.remove(path)
+        for segment in reversed(self._segments):
+            segment.remove()
+        self._active = Segment.create(self._disk, self._directory, offset, self.config.index_interval_bytes)
+        self._segments, self._bases = [self._active], [offset]
+        self._log_start_offset = self._high_watermark = self._flushed_offset = offset
+        self._epochs = LeaderEpochs()
+        self.producers, self._snapshots = ProducerStates(), []
+        self._roll_snapshots.clear()
+        self._warm.clear()
+        self._names += 1
         self._store_checkpoint()
 
     def _reload_producers(self) -> None:

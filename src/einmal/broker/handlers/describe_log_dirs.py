@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.broker.partitions import Partition
+from einmal.broker.partition import Partition
 from einmal.types import ErrorCode
 
 API_KEY: Final = 35

@@ -15,7 +15,7 @@ from typing import Final
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.fetch_sessions import NO_SESSION, Wanted
-from einmal.broker.partitions import Partition
+from einmal.broker.partition import Partition
 from einmal.log.errors import LogCorruption
 from einmal.types import ErrorCode, IsolationLevel, LeaderEpoch, Offset, TopicPartition
 from einmal.wire.fetch import (
@@ -191,7 +191,7 @@ class _Fetch:
         Bytes that come now may become visible later: then the count has been reached before.
         """
         return sum(partition.bytes_appended for partition in partitions) >= enough or any(
-            partition.is_closed for partition in partitions
+            not partition.is_leader for partition in partitions
         )
 
     # --- answering -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.broker.partitions import Partition
+from einmal.broker.partition import Partition
 from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, IsolationLevel, TopicPartition
 
 API_KEY: Final = 2

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
-from einmal.broker.partitions import Partition
+from einmal.broker.partition import Partition
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
@@ -151,7 +151,7 @@ class _Answer:
                     results.append(ProducedPartition(index, verdict))
                 elif records is None:
                     results.append(ProducedPartition(index, ErrorCode.invalid_record))
-                elif self._request.acks == _ALL_REPLICAS and partition.min_insync_replicas > 1:
+                elif self._request.acks == _ALL_REPLICAS and not partition.has_enough_replicas:
                     results.append(ProducedPartition(index, ErrorCode.not_enough_replicas))
                 else:
                     guard = CONTINUES if verdict is None else verdict

@@ -1,0 +1,270 @@
+"""What the leader of a partition knows of its followers: high watermark, in-sync replicas, and who should be one.
+
+Pure; knows no log, no controller and no clock. The high watermark is the smallest end among the *maximal* ISR: those
+who are in it, those who may be by now because the controller was asked for them, and those who are about to ask.
+It does not move while fewer than min.insync.replicas are in sync (KIP-966), and it never falls.
+
+The ISR is the controller's. A proposal goes out with the partition epoch that it is based on, so at most one of all
+that were ever sent under an epoch is carried out; what has an unknown outcome counts until a newer epoch is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from einmal.types import NO_OFFSET, BrokerId, ErrorCode, LeaderEpoch, Offset
+
+_RETRY_MS: Final = 500
+"""A refused proposal is not made again before."""
+NOT_CARRIED_OUT: Final = (ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted)
+"""Answers to a proposal that say for certain that this copy of it changed nothing and never will."""
+
+
+class Membership(NamedTuple):
+    """A partition's replicas as the controller has recorded them."""
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """The ISR as it should be: broker ids with their broker epochs (KIP-903); the leader's own is -1."""
+
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    isr: tuple[tuple[BrokerId, int], ...]
+
+
+@dataclass(slots=True)
+class _Follower:
+    broker_id: BrokerId
+    caught_up_ms: int
+    """When it last had all that the leader had."""
+    fetch_offset: Offset = NO_OFFSET
+    """Up to here it has everything, as it says itself; -1: it has not fetched in this leader epoch."""
+    broker_epoch: int = -1
+    fetched_ms: int = -1
+    end_when_fetched: Offset = NO_OFFSET
+    """Where the leader's log ended when it last fetched."""
+    is_joining: bool = False
+    """Not in the ISR, but so near that the high watermark waits for it."""
+
+
+class Leader:
+    """``epoch_start``: where the leader's log ended when the epoch began."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        leader_epoch: LeaderEpoch,
+        membership: Membership,
+        *,
+        epoch_start: Offset,
+        high_watermark: Offset,
+        min_insync_replicas: int,
+        lag_max_ms: int,
+        now_ms: int,
+        eligible: Mapping[BrokerId, int],
+    ) -> None:
+        self.leader_epoch = leader_epoch
+        self.epoch_start = epoch_start
+        self.high_watermark = high_watermark
+        self.isr = membership.isr
+        self.replicas = membership.replicas
+        self.partition_epoch = membership.partition_epoch
+        self.has_enough_replicas = True
+        """Whether a write with acks=all may begin."""
+        self._broker_id = broker_id
+        self._end = high_watermark
+        self._lag_max_ms = lag_max_ms
+        self._min_insync_replicas = min_insync_replicas
+        self._eligible = eligible
+        self._followers: dict[BrokerId, _Follower] = {}
+        self._counted: list[_Follower] = []
+        """Those whose ends count for the high watermark."""
+        self._may_commit = True
+        self._proposed: IsrProposal | None = None
+        self._possible: dict[BrokerId, None] = {}
+        """Who may be in the ISR by a proposal of unknown outcome."""
+        self._is_outcome_unknown = False
+        self._not_before_ms = 0
+        self._update_followers(now_ms)
+
+    # --- what moves the high watermark -------------------------------------------------------------------------------
+
+    def local_end_moved(self, end: Offset) -> Offset:
+        """The leader's own end, as far as it counts (the flushed end where each write is flushed): high watermark."""
+        self._end = end
+        if self._counted or not self._may_commit:
+            return self._advance()
+        if end > self.high_watermark:
+            self.high_watermark = end
+        return self.high_watermark
+
+    def fetched(
+        self, broker_id: BrokerId, broker_epoch: int, fetch_offset: Offset, log_end: Offset, now_ms: int
+    ) -> ErrorCode:
+        """A follower asks for what comes after ``fetch_offset``, so it has all before. Look at ``high_watermark`` then.
+
+        ``log_end`` is the leader's, flushed or not.
+        """
+        follower = self._followers.get(broker_id)
+        if follower is None:
+            return ErrorCode.not_leader_or_follower
+        if broker_epoch < follower.broker_epoch:
+            return ErrorCode.stale_broker_epoch
+        follower.broker_epoch = broker_epoch
+        if fetch_offset >= log_end:
+            follower.caught_up_ms = now_ms
+        elif fetch_offset >= follower.end_when_fetched >= 0:
+            follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
+        is_near = fetch_offset >= follower.end_when_fetched >= 0 or fetch_offset >= log_end
+        follower.fetched_ms = now_ms
+        follower.end_when_fetched = log_end
+        follower.fetch_offset = fetch_offset
+        if broker_id not in self.isr and is_near and not follower.is_joining and self._is_eligible(follower):
+            follower.is_joining = True
+            self._count()
+        self._advance()
+        return ErrorCode.none
+
+    def _advance(self) -> Offset:
+        if self._may_commit:
+            low = self._end
+            for follower in self._counted:
+                if follower.fetch_offset < low:
+                    low = follower.fetch_offset
+            if low > self.high_watermark:
+                self.high_watermark = low
+        return self.high_watermark
+
+    # --- what others decide ------------------------------------------------------------------------------------------
+
+    def membership_changed(self, membership: Membership, now_ms: int) -> Offset:
+        """The controller has recorded other replicas; what is not newer than what is known changes nothing."""
+        if membership.partition_epoch <= self.partition_epoch:
+            return self.high_watermark
+        self.replicas, self.isr, self.partition_epoch = membership
+        self._proposed = None
+        self._possible = {}
+        self._is_outcome_unknown = False
+        self._not_before_ms = 0
+        self._update_followers(now_ms)
+        return self._advance()
+
+    def settings_changed(self, min_insync_replicas: int) -> Offset:
+        self._min_insync_replicas = min_insync_replicas
+        self._count()
+        return self._advance()
+
+    def brokers_changed(self, eligible: Mapping[BrokerId, int]) -> Offset:
+        """``eligible``: the brokers that may be in an ISR, neither fenced nor shutting down, with their epochs."""
+        self._eligible = eligible
+        for follower in self._followers.values():
+            if follower.is_joining and not self._is_eligible(follower):
+                follower.is_joining = False
+        self._count()
+        return self._advance()
+
+    def _update_followers(self, now_ms: int) -> None:
+        before = self._followers
+        self._followers = {
+            broker_id: before.get(broker_id) or _Follower(broker_id, caught_up_ms=now_ms)
+            for broker_id in self.replicas
+            if broker_id != self._broker_id
+        }
+        for follower in self._followers.values():
+            follower.is_joining = follower.is_joining and follower.broker_id not in self.isr
+        self._count()
+
+    def _count(self) -> None:
+        """Whose ends count, and whether there are enough of them."""
+        self._counted = [
+            follower
+            for follower in self._followers.values()
+            if follower.broker_id in self.isr or follower.broker_id in self._possible or follower.is_joining
+        ]
+        self.has_enough_replicas = len(self.isr) >= self._min_insync_replicas
+        self._may_commit = len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
+
+    def _is_eligible(self, follower: _Follower) -> bool:
+        return self._eligible.get(follower.broker_id, -1) == follower.broker_epoch
+
+    # --- the ISR -----------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_change(self) -> bool:
+        """Whether a follower waits to be taken into the ISR and nothing has been proposed yet."""
+        return self._proposed is None and any(
+            follower.is_joining and self._may_join(follower) for follower in self._counted
+        )
+
+    def _may_join(self, follower: _Follower) -> bool:
+        return follower.fetch_offset >= max(self.high_watermark, self.epoch_start) and self._is_eligible(follower)
+
+    def _is_lagging(self, follower: _Follower, now_ms: int) -> bool:
+        return now_ms - follower.caught_up_ms > self._lag_max_ms
+
+    def look(self, log_end: Offset, now_ms: int) -> Offset:
+        """From time to time: who lags behind. Returns the high watermark."""
+        for follower in self._followers.values():
+            if follower.fetch_offset >= log_end:
+                # It may have nothing to fetch for hours.
+                follower.caught_up_ms = now_ms
+            elif follower.is_joining and self._is_lagging(follower, now_ms):
+                follower.is_joining = False
+                self._count()
+        return self._advance()
+
+    def propose(self, now_ms: int) -> IsrProposal | None:
+        """The ISR that the controller is to be asked for; None: it is as it should be.
+
+        Until ``membership_changed`` brings a newer partition epoch, or ``refused`` is called, it stays the same one,
+        to be sent again and again.
+        """
+        if self._proposed is not None or now_ms < self._not_before_ms:
+            return self._proposed
+        stay = [broker_id for broker_id in self.isr if self._stays(broker_id, now_ms)]
+        join = [follower.broker_id for follower in self._counted if follower.is_joining and self._may_join(follower)]
+        if self._is_outcome_unknown or join or len(stay) < len(self.isr):
+            self._proposed = IsrProposal(
+                self.leader_epoch,
+                self.partition_epoch,
+                tuple((broker_id, self._broker_epoch(broker_id)) for broker_id in (*stay, *join)),
+            )
+            self._possible.update(dict.fromkeys(join))
+            self._count()
+        return self._proposed
+
+    def _stays(self, broker_id: BrokerId, now_ms: int) -> bool:
+        follower = self._followers.get(broker_id)
+        return follower is None or not self._is_lagging(follower, now_ms)
+
+    def _broker_epoch(self, broker_id: BrokerId) -> int:
+        follower = self._followers.get(broker_id)
+        return -1 if follower is None else follower.broker_epoch
+
+    def unanswered(self, proposal: IsrProposal) -> None:
+        """Nobody knows what became of a copy of the proposal: it may still be carried out."""
+        if proposal is self._proposed:
+            self._is_outcome_unknown = True
+
+    def refused(self, proposal: IsrProposal, now_ms: int) -> Offset:
+        """The controller has answered with one of ``NOT_CARRIED_OUT``.
+
+        Where an earlier copy is still on its way, the next proposal asks for the ISR anew, whatever it is, since a
+        newer partition epoch fences that copy.
+        """
+        if proposal is self._proposed:
+            self._proposed = None
+            self._not_before_ms = now_ms + _RETRY_MS
+            if not self._is_outcome_unknown:
+                self._possible = {}
+            for follower in self._followers.values():
+                follower.is_joining = False
+            self._count()
+        return self._advance()
