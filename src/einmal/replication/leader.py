@@ -117,7 +117,12 @@ class Leader:
             return ErrorCode.not_leader_or_follower
         if broker_epoch < follower.broker_epoch:
             return ErrorCode.stale_broker_epoch
-        follower.broker_epoch = broker_epoch
+        if broker_epoch > follower.broker_epoch:
+            # Started anew, perhaps with less than it had.
+            follower.broker_epoch = broker_epoch
+            follower.end_when_fetched = NO_OFFSET
+            follower.is_joining = False
+            self._count()
         if fetch_offset >= log_end:
             follower.caught_up_ms = now_ms
         elif fetch_offset >= follower.end_when_fetched >= 0:
