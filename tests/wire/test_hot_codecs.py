@@ -140,6 +140,7 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
         _INT32 if version >= 9 else absent,
         _INT32 if version >= 12 else absent,
         _INT64 if version >= 5 else absent,
+        _INT64 if version >= 18 else st.just(fetch.NO_MATTER),
     )
     has_session = version >= 7
     request = FetchRequest(
@@ -189,6 +190,7 @@ def test_fetch_responses_are_kios(data: st.DataObject) -> None:
         _INT32 if version >= 11 else st.just(-1),
         st.none() | st.builds(EpochEndOffset, _COUNT, _COUNT) if flexible else st.none(),
         _LEADERS if flexible else st.none(),
+        st.none() | st.builds(fetch.SnapshotId, _COUNT, _COUNT) if flexible else st.none(),
     )
     response = FetchResponse(
         data.draw(_topics(version, 13, partitions)),
@@ -213,6 +215,7 @@ def test_fetch_responses_are_kios(data: st.DataObject) -> None:
                         else [{"producer_id": pid, "first_offset": first} for pid, first in item.aborted_transactions],
                         "diverging_epoch": _present(item.diverging_epoch, epoch=-1, end_offset=-1),
                         "current_leader": _present(item.current_leader, leader_id=-1, leader_epoch=-1),
+                        "snapshot_id": _present(item.snapshot_id, end_offset=-1, epoch=-1),
                     }
                     for item in items
                 ],

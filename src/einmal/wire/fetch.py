@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from einmal.wire.errors import UnknownVersion
 from einmal.wire.primitives import (
     INT32,
+    INT64,
     NO_TAGS,
     Frame,
     Topic,
@@ -52,15 +53,21 @@ _FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
 _REPLICA_STATE: Final = 15
 _NODE_ENDPOINTS: Final = 16
+_HIGH_WATERMARK: Final = 18
 
 _REQUEST_SETTINGS: Final = struct.Struct(">iiib")
 _SESSION: Final = struct.Struct(">ii")
 _REPLICA: Final = struct.Struct(">iq")
 _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
+_SNAPSHOT_ID: Final = struct.Struct(">qi")
 _RESPONSE_HEAD: Final = struct.Struct(">ihi")
 _V4: Final = struct.Struct(">ihqq")
 _V5: Final = struct.Struct(">ihqqq")
+
+
+NO_MATTER: Final = 2**63 - 1
+"""A high watermark that none is above."""
 
 
 class FetchPartition(NamedTuple):
@@ -72,6 +79,8 @@ class FetchPartition(NamedTuple):
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    high_watermark: int = NO_MATTER
+    """Of a replica that wants to hear at once of a later one (v18, KIP-1166)."""
 
 
 class FetchRequest(NamedTuple):
@@ -100,6 +109,11 @@ class EpochEndOffset(NamedTuple):
     end_offset: int
 
 
+class SnapshotId(NamedTuple):
+    end_offset: int
+    epoch: int
+
+
 class FetchedPartition(NamedTuple):
     """One partition's answer; ``aborted_transactions`` is None for ``read_uncommitted``."""
 
@@ -113,6 +127,8 @@ class FetchedPartition(NamedTuple):
     preferred_read_replica: int = -1
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
+    snapshot_id: SnapshotId | None = None
+    """Of the metadata log (KIP-630): get this snapshot, what was asked for is gone."""
 
 
 class FetchResponse(NamedTuple):
@@ -212,7 +228,10 @@ def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[
         for _ in range(partition_count):
             values = unpack_from(frame, position)
             position += size
+            high_watermark = NO_MATTER
             if flexible:
+                if frame[position] and version >= _HIGH_WATERMARK:
+                    high_watermark = _read_high_watermark(frame, position)
                 position = skip_tags(frame, position)
             partitions.append(
                 FetchPartition(
@@ -222,12 +241,19 @@ def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[
                     values[leader_epoch_at] if leader_epoch_at > 0 else -1,
                     values[fetched_epoch_at] if fetched_epoch_at > 0 else -1,
                     values[log_start_at] if log_start_at > 0 else -1,
+                    high_watermark,
                 )
             )
         topics.append((topic, partitions))
         if flexible:
             position = skip_tags(frame, position)
     return topics, position
+
+
+def _read_high_watermark(frame: Frame, position: int) -> int:
+    tags, _end = read_tags(frame, position)
+    starts = [start for tag, start in tags if tag == 1]
+    return int(INT64.unpack_from(frame, starts[0])[0]) if starts else NO_MATTER
 
 
 def _read_forgotten(version: int, frame: Frame, position: int) -> tuple[list[tuple[Topic, list[int]]], int]:
@@ -263,7 +289,9 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     for topic, partitions in request.topics:
         parts += (encode_topic(topic, flexible), encode_length(len(partitions), flexible))
         for partition in partitions:
-            parts += (_encode_requested(version, partition), tags)
+            is_waiting = version >= _HIGH_WATERMARK and partition.high_watermark != NO_MATTER
+            own = encode_tags([(1, INT64.pack(partition.high_watermark))]) if is_waiting else tags
+            parts += (_encode_requested(version, partition), own)
         parts.append(tags)
     if version >= _SESSIONS:
         parts.append(encode_length(len(request.forgotten), flexible))
@@ -280,7 +308,7 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
 
 
 def _encode_requested(version: int, partition: FetchPartition) -> bytes:
-    index, offset, max_bytes, leader_epoch, fetched_epoch, log_start = partition
+    index, offset, max_bytes, leader_epoch, fetched_epoch, log_start, _high_watermark = partition
     fields = _LAYOUT_OF[version].fields
     if version >= _FLEXIBLE:
         return fields.pack(index, leader_epoch, offset, fetched_epoch, log_start, max_bytes)
@@ -337,13 +365,15 @@ def _encode_fetched(version: int, partition: FetchedPartition) -> bytes:
 
 
 def _encode_divergence(partition: FetchedPartition) -> bytes:
-    if partition.diverging_epoch is None and partition.current_leader is None:
+    if partition.diverging_epoch is None and partition.current_leader is None and partition.snapshot_id is None:
         return NO_TAGS
     tags = []
     if partition.diverging_epoch is not None:
         tags.append((0, _EPOCH_END.pack(*partition.diverging_epoch) + NO_TAGS))
     if partition.current_leader is not None:
         tags.append((1, encode_leader(partition.current_leader)))
+    if partition.snapshot_id is not None:
+        tags.append((2, _SNAPSHOT_ID.pack(*partition.snapshot_id) + NO_TAGS))
     return encode_tags(tags)
 
 
@@ -397,6 +427,7 @@ def _read_fetched(version: int, view: memoryview, frame: Frame, position: int) -
     records, position = read_records(view, frame, position, flexible)
     diverging: EpochEndOffset | None = None
     leader: LeaderIdAndEpoch | None = None
+    snapshot_id: SnapshotId | None = None
     if flexible:
         tags, position = read_tags(frame, position)
         for tag, start in tags:
@@ -404,6 +435,8 @@ def _read_fetched(version: int, view: memoryview, frame: Frame, position: int) -
                 diverging = EpochEndOffset._make(_EPOCH_END.unpack_from(frame, start))
             elif tag == 1:
                 leader = read_leader(frame, start)
+            elif tag == 2:
+                snapshot_id = SnapshotId._make(_SNAPSHOT_ID.unpack_from(frame, start))
     return (
         FetchedPartition(
             index,
@@ -416,6 +449,7 @@ def _read_fetched(version: int, view: memoryview, frame: Frame, position: int) -
             preferred,
             diverging,
             leader,
+            snapshot_id,
         ),
         position,
     )

@@ -24,6 +24,7 @@ Topic = str | UUID
 
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
 NO_TAGS: Final = b"\x00"
 _VARINT_SHIFT_MAX: Final = 28
 _UUID_SIZE: Final = 16
