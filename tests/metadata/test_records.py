@@ -3,16 +3,24 @@ from uuid import UUID
 import pytest
 
 from einmal.metadata.records import (
+    FENCE,
+    NO_LEADER,
+    RECOVERING,
+    UNFENCE,
     BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    SupportedFeature,
     TopicRecord,
+    UnregisterBrokerRecord,
     decode,
     encode,
 )
@@ -20,12 +28,32 @@ from einmal.types import BrokerId, LeaderEpoch, ProducerId
 from einmal.wire.errors import WireError
 
 TOPIC_ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
-ONE, TWO = BrokerId(1), BrokerId(2)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 
 RECORDS: list[MetadataRecord] = [
     RegisterBrokerRecord(ONE, TOPIC_ID, 7, (BrokerEndpoint("PLAINTEXT", "localhost", 65_535),), None),
     RegisterBrokerRecord(TWO, TOPIC_ID, 7, (), "rack"),
+    RegisterBrokerRecord(
+        TWO,
+        TOPIC_ID,
+        7,
+        (BrokerEndpoint("PLAINTEXT", "::1", 1, 2),),
+        "rack",
+        (SupportedFeature("metadata.version", 25, 27),),
+        is_fenced=False,
+        in_controlled_shutdown=True,
+        log_dirs=(TOPIC_ID, UUID(int=2)),
+    ),
+    BrokerRegistrationChangeRecord(ONE, 7, fenced=FENCE),
+    BrokerRegistrationChangeRecord(ONE, 7, fenced=UNFENCE),
+    BrokerRegistrationChangeRecord(ONE, 7, in_controlled_shutdown=1),
+    UnregisterBrokerRecord(ONE, 7),
+    NoOpRecord(),
     TopicRecord("t", TOPIC_ID),
+    PartitionRecord(
+        0, TOPIC_ID, (ONE, TWO, THREE), (), NO_LEADER, LeaderEpoch(5), 9, (ONE,), (TWO,), RECOVERING, (THREE,), (ONE,)
+    ),
+    PartitionChangeRecord(3, TOPIC_ID, (), NO_LEADER, (ONE, TWO), (), (TWO,), RECOVERING, (), (ONE,)),
     PartitionRecord(0, TOPIC_ID, (ONE, TWO), (TWO,), TWO, LeaderEpoch(5), 9),
     PartitionChangeRecord(3, TOPIC_ID, isr=(ONE,), leader=TWO),
     PartitionChangeRecord(3, TOPIC_ID),
@@ -47,6 +75,26 @@ def test_a_record_is_read_as_it_was_written(record: MetadataRecord) -> None:
 def test_a_topic_record_has_krafts_bytes() -> None:
     # Frame version 1, API key 2, version 0, compact string, id, no tags.
     assert encode(TopicRecord("ab", TOPIC_ID))[1] == b"\x01\x02\x00\x03ab" + TOPIC_ID.bytes + b"\x00"
+
+
+def test_a_change_of_a_partition_has_krafts_bytes() -> None:
+    # Frame version 1, API key 5, version 2, partition, topic, three tags: ISR, leader, eligible leader replicas.
+    assert encode(PartitionChangeRecord(7, TOPIC_ID, isr=(ONE,), leader=NO_LEADER, elr=()))[1] == (
+        b"\x01\x05\x02\x00\x00\x00\x07" + TOPIC_ID.bytes + b"\x03"
+        b"\x00\x05\x02\x00\x00\x00\x01"
+        b"\x01\x04\xff\xff\xff\xff"
+        b"\x06\x01\x01"
+    )
+
+
+def test_records_of_older_versions_are_read() -> None:
+    registration = b"\x01\x00\x00" + b"\x00\x00\x00\x01" + TOPIC_ID.bytes + bytes(7) + b"\x09\x01\x01\x00\x00\x00"
+    assert decode(None, registration) == RegisterBrokerRecord(ONE, TOPIC_ID, 9, (), None, is_fenced=False)
+    partition = (
+        b"\x01\x03\x00\x00\x00\x00\x00" + TOPIC_ID.bytes + b"\x02\x00\x00\x00\x01\x02\x00\x00\x00\x01\x01\x01"
+        b"\x00\x00\x00\x01\x00\x00\x00\x04\x00\x00\x00\x05\x00"
+    )
+    assert decode(None, partition) == PartitionRecord(0, TOPIC_ID, (ONE,), (ONE,), ONE, LeaderEpoch(4), 5)
 
 
 def test_a_kind_of_record_that_is_not_ours_is_skipped() -> None:

@@ -153,7 +153,7 @@ class Controller:
         it where a log that lost its end went another way (KIP-101, KIP-320).
         """
         records: list[MetadataRecord] = [
-            RegisterBrokerRecord(broker_id, incarnation_id, broker_epoch, end_points, rack),
+            RegisterBrokerRecord(broker_id, incarnation_id, broker_epoch, end_points, rack, is_fenced=False),
             *(
                 FeatureLevelRecord(name, level)
                 for name, level in features.items()

@@ -1,32 +1,41 @@
 """What the cluster knows of itself: brokers, topics, partitions, settings, features, producer ids.
 
-Built by ``replay`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are immutable:
-whoever holds a ``TopicImage`` holds one moment of it.
+Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
+immutable: whoever holds a ``TopicImage`` holds one moment of it. A partition's epoch grows with each change of it, its
+leader epoch when a leader is named. ``snapshot_records`` of an image make an equal one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from einmal.metadata.records import (
+    RECOVERED,
+    UNFENCE,
     BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    SupportedFeature,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+CLUSTER_DEFAULT: Final = ""
+"""Name of the broker resource whose settings hold for all brokers."""
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
@@ -36,11 +45,44 @@ INTERNAL_TOPICS: Final = (CONSUMER_OFFSETS, TRANSACTION_STATE)
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
+    """``leader`` -1: nobody leads. ``elr``: replicas outside the ISR that have all that is committed (KIP-966).
+
+    ``last_known_elr``: the last leader, where nobody leads and nobody is known to have everything.
+    """
+
     leader: BrokerId
     leader_epoch: LeaderEpoch
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     partition_epoch: int
+    removing: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    leader_recovery_state: int = RECOVERED
+    elr: tuple[BrokerId, ...] = ()
+    last_known_elr: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.removing or self.adding)
+
+    def changed(self, record: PartitionChangeRecord) -> PartitionImage:
+        """The partition after the record."""
+        changes: dict[str, Any] = {name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None}
+        if record.leader is not None:
+            changes["leader_epoch"] = LeaderEpoch(self.leader_epoch + 1)
+        return replace(self, partition_epoch=self.partition_epoch + 1, **changes)
+
+
+_CHANGEABLE: Final = (
+    "isr",
+    "leader",
+    "replicas",
+    "removing",
+    "adding",
+    "leader_recovery_state",
+    "elr",
+    "last_known_elr",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +104,31 @@ class BrokerImage:
     broker_epoch: int
     end_points: tuple[BrokerEndpoint, ...]
     rack: str | None
+    features: tuple[SupportedFeature, ...] = ()
+    is_fenced: bool = False
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[UUID, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync: neither fenced nor shutting down."""
+        return not self.is_fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDelta:
+    """What some records have changed. Look up in the image what it is now.
+
+    ``topics``: new ones and those with a changed partition. ``deleted``: name and id; a new topic may have the name by
+    now. ``configs``: topics whose settings have changed, and ``cluster_configs``: whether those of all brokers have.
+    """
+
+    topics: Mapping[str, None] = field(default_factory=dict)
+    deleted: tuple[tuple[str, UUID], ...] = ()
+    configs: Mapping[str, None] = field(default_factory=dict)
+    cluster_configs: bool = False
+    brokers: bool = False
+    features: bool = False
 
 
 @dataclass(slots=True)
@@ -73,7 +140,7 @@ class ClusterImage:
     """By resource type and name: the settings that were given."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
-    version: int = 0
+    version: int = field(default=0, compare=False)
     """Grows with every record: whoever caches something made of the image compares it."""
 
     def copy(self) -> ClusterImage:
@@ -91,48 +158,114 @@ class ClusterImage:
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
 
+    def setting(self, topic: str, name: str) -> str | None:
+        """The topic's own, else what holds for all brokers; None: what is in a broker's file holds."""
+        own = self.topic_configs(topic).get(name)
+        return self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}).get(name) if own is None else own
+
+    # --- records in ----------------------------------------------------------------------------------------------
+
+    def apply(self, records: Iterable[MetadataRecord]) -> ImageDelta:
+        """Replay the records; what has changed by them."""
+        topics: dict[str, None] = {}
+        deleted: dict[UUID, str] = {}
+        configs: dict[str, None] = {}
+        cluster_configs = brokers = features = False
+        for record in records:
+            match record:
+                case PartitionChangeRecord(topic_id=topic_id) | PartitionRecord(topic_id=topic_id):
+                    topics[self.topic_names[topic_id]] = None
+                case TopicRecord(name=name):
+                    topics[name] = None
+                case RemoveTopicRecord(topic_id=topic_id):
+                    name = deleted[topic_id] = self.topic_names[topic_id]
+                    topics.pop(name, None)
+                    configs.pop(name, None)
+                case ConfigRecord(resource_type=kind, resource_name=name):
+                    if kind == TOPIC_RESOURCE:
+                        configs[name] = None
+                    else:
+                        cluster_configs = True
+                case RegisterBrokerRecord() | BrokerRegistrationChangeRecord() | UnregisterBrokerRecord():
+                    brokers = True
+                case FeatureLevelRecord():
+                    features = True
+            self.replay(record)
+        gone = tuple((name, topic_id) for topic_id, name in deleted.items())
+        return ImageDelta(topics, gone, configs, cluster_configs, brokers, features)
+
     def replay(self, record: MetadataRecord) -> None:
         self.version += 1
         match record:
-            case RegisterBrokerRecord():
-                self.brokers[record.broker_id] = BrokerImage(
-                    record.broker_id, record.incarnation_id, record.broker_epoch, record.end_points, record.rack
-                )
+            case PartitionChangeRecord():
+                self._change_partition(record)
+            case PartitionRecord():
+                self._add_partition(record)
             case TopicRecord():
                 self.topics[record.name] = TopicImage(record.name, record.topic_id)
                 self.topic_names[record.topic_id] = record.name
-            case PartitionRecord():
-                self._add_partition(record)
-            case PartitionChangeRecord():
-                self._change_partition(record)
-            case ConfigRecord():
-                self._set_config(record)
             case RemoveTopicRecord():
                 name = self.topic_names.pop(record.topic_id)
                 del self.topics[name]
                 self.configs.pop((TOPIC_RESOURCE, name), None)
+            case ConfigRecord():
+                self._set_config(record)
+            case RegisterBrokerRecord():
+                self._register(record)
+            case BrokerRegistrationChangeRecord():
+                self._change_registration(record)
+            case UnregisterBrokerRecord():
+                del self.brokers[record.broker_id]
             case FeatureLevelRecord():
                 self.features[record.name] = record.feature_level
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
+            case NoOpRecord():
+                pass
+
+    def _register(self, record: RegisterBrokerRecord) -> None:
+        self.brokers[record.broker_id] = BrokerImage(
+            record.broker_id,
+            record.incarnation_id,
+            record.broker_epoch,
+            record.end_points,
+            record.rack,
+            record.features,
+            record.is_fenced,
+            record.in_controlled_shutdown,
+            record.log_dirs,
+        )
+
+    def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self.brokers[record.broker_id]
+        assert broker.broker_epoch == record.broker_epoch, "a change of a registration that is gone"
+        if record.fenced:
+            broker = replace(broker, is_fenced=record.fenced != UNFENCE)
+        if record.in_controlled_shutdown:
+            broker = replace(broker, in_controlled_shutdown=True)
+        self.brokers[record.broker_id] = broker
 
     def _add_partition(self, record: PartitionRecord) -> None:
         topic = self.topics[self.topic_names[record.topic_id]]
         assert record.partition_id == len(topic.partitions), "partitions are recorded in their order"
-        added = PartitionImage(record.leader, record.leader_epoch, record.replicas, record.isr, record.partition_epoch)
+        added = PartitionImage(
+            record.leader,
+            record.leader_epoch,
+            record.replicas,
+            record.isr,
+            record.partition_epoch,
+            record.removing,
+            record.adding,
+            record.leader_recovery_state,
+            record.elr,
+            record.last_known_elr,
+        )
         self.topics[topic.name] = replace(topic, partitions=(*topic.partitions, added))
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         topic = self.topics[self.topic_names[record.topic_id]]
         partitions = list(topic.partitions)
-        changed = replace(
-            partitions[record.partition_id], partition_epoch=partitions[record.partition_id].partition_epoch + 1
-        )
-        if record.isr is not None:
-            changed = replace(changed, isr=record.isr)
-        if record.leader is not None:
-            changed = replace(changed, leader=record.leader, leader_epoch=LeaderEpoch(changed.leader_epoch + 1))
-        partitions[record.partition_id] = changed
+        partitions[record.partition_id] = partitions[record.partition_id].changed(record)
         self.topics[topic.name] = replace(topic, partitions=tuple(partitions))
 
     def _set_config(self, record: ConfigRecord) -> None:
@@ -146,3 +279,49 @@ class ClusterImage:
             self.configs[resource] = settings
         else:
             self.configs.pop(resource, None)
+
+    # --- records out ---------------------------------------------------------------------------------------------
+
+    def snapshot_records(self) -> Iterator[MetadataRecord]:
+        """Records that make this image out of an empty one."""
+        for name, level in self.features.items():
+            yield FeatureLevelRecord(name, level)
+        for broker in self.brokers.values():
+            yield RegisterBrokerRecord(
+                broker.broker_id,
+                broker.incarnation_id,
+                broker.broker_epoch,
+                broker.end_points,
+                broker.rack,
+                broker.features,
+                broker.is_fenced,
+                broker.in_controlled_shutdown,
+                broker.log_dirs,
+            )
+        for topic in self.topics.values():
+            yield TopicRecord(topic.name, topic.topic_id)
+            for partition_id, partition in enumerate(topic.partitions):
+                yield _partition_record(topic.topic_id, partition_id, partition)
+        for (kind, resource), settings in self.configs.items():
+            for name, value in settings.items():
+                yield ConfigRecord(kind, resource, name, value)
+        if self.next_producer_id:
+            # Whose the last block was does not matter any more.
+            yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)
+
+
+def _partition_record(topic_id: UUID, partition_id: int, partition: PartitionImage) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id,
+        topic_id,
+        partition.replicas,
+        partition.isr,
+        partition.leader,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        partition.removing,
+        partition.adding,
+        partition.leader_recovery_state,
+        partition.elr,
+        partition.last_known_elr,
+    )
