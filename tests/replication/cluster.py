@@ -13,10 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from einmal.log.leader_epochs import LeaderEpochs
-from einmal.replication.follower import Append, Later, Outdated, Restart, Step, Truncate, next_step, question
+from einmal.replication.follower import (
+    Append,
+    Later,
+    Outdated,
+    Restart,
+    Step,
+    Truncate,
+    divergence,
+    next_step,
+    question,
+)
 from einmal.replication.leader import IsrProposal, Leader, Membership
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset
-from einmal.wire.fetch import EpochEndOffset, FetchedPartition, FetchPartition
+from einmal.wire.fetch import FetchedPartition, FetchPartition
 
 LAG_MAX_MS = 25
 BATCH_MAX = 4
@@ -276,13 +286,6 @@ class Cluster:
                 broker.leader.refused(proposal, self.now)
             self.advanced(broker)
 
-    def lose(self, message: Message) -> None:
-        """Whoever waits for its answer hears nothing, now or later."""
-        broker = self.brokers.get(message.source if message.kind == "alter" else message.target)
-        if message.kind in ("alter", "altered") and broker is not None and broker.leader is not None:
-            proposal = message.content if message.kind == "alter" else message.content[0]
-            broker.leader.unanswered(proposal)
-
     def answer(self, broker: Broker, message: Message) -> None:
         broker_epoch, asked = message.content
         answered = self.answer_to(broker, message.source, broker_epoch, asked)
@@ -296,10 +299,9 @@ class Cluster:
         leader, log = broker.leader, broker.log
         if leader is None:
             return FetchedPartition(0, ErrorCode.not_leader_or_follower)
-        if asked.last_fetched_epoch >= 0:
-            epoch, end = log.end_offset_for_epoch(LeaderEpoch(asked.last_fetched_epoch))
-            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
-                return FetchedPartition(0, diverging_epoch=EpochEndOffset(epoch, end))
+        diverging = divergence(log, asked)
+        if diverging is not None:
+            return FetchedPartition(0, diverging_epoch=diverging)
         if not log.start <= asked.fetch_offset <= log.log_end_offset:
             return FetchedPartition(0, ErrorCode.offset_out_of_range, log_start_offset=log.start)
         error = leader.fetched(source, broker_epoch, Offset(asked.fetch_offset), log.log_end_offset, self.now)

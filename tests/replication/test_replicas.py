@@ -23,9 +23,7 @@ def pass_message(cluster: Cluster) -> None:
     choice = cluster.random
     number = choice.randrange(min(len(cluster.messages), 8))
     message = cluster.messages[number] if choice.random() < 0.1 else cluster.messages.pop(number)
-    if choice.random() < 0.1:
-        cluster.lose(message)
-    else:
+    if choice.random() < 0.9:
         cluster.deliver(message)
 
 

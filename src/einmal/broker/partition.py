@@ -21,6 +21,7 @@ from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import AppendResult, PartitionLog
 from einmal.log.producer_state import Origin, VerificationGuard
+from einmal.metadata.records import NO_LEADER
 from einmal.replication.leader import Leader
 from einmal.seams import Clock
 from einmal.types import (
@@ -35,10 +36,10 @@ from einmal.types import (
     ProducerIdAndEpoch,
     TransactionVersion,
 )
+from einmal.wire.produce import Records
 
 log = logging.getLogger(__name__)
 
-NO_LEADER: Final = BrokerId(-1)
 _NOT_LEADER: Final = AppendResult(ErrorCode.not_leader_or_follower, NO_OFFSET, NO_OFFSET, -1, NO_OFFSET)
 
 
@@ -240,30 +241,39 @@ class Partition:
 
     # --- writing as follower -----------------------------------------------------------------------------------------
 
-    async def replicate(self, batches: bytes, leader_high_watermark: Offset, leader_log_start: Offset) -> ErrorCode:
+    async def replicate(self, batches: Records, leader_high_watermark: Offset, leader_log_start: Offset) -> ErrorCode:
         """Append what the leader sent, which may be nothing, and take over how far it is committed.
 
         Returns when it counts: flushed, where each write is flushed. Offsets and epochs stay as they are.
         """
+        epoch = self.leader_epoch
+        error = self.append_replicated(batches)
+        if error is NONE:
+            error = await self.flushed()
+        if error is NONE:
+            self.settle(leader_high_watermark, leader_log_start, epoch)
+        return error
+
+    def append_replicated(self, batches: Records) -> ErrorCode:
+        """Append as follower. The end may have to be flushed before it counts: see ``is_flushed``."""
         if self.is_leader or self.is_closed:
             return ErrorCode.not_leader_or_follower
-        if batches:
-            epoch = self.leader_epoch
-            result = self.log.append(
-                bytearray(batches), leader_epoch=epoch, now=self._clock.now(), origin=Origin.REPLICATION
-            )
-            if result.error is not NONE:
-                return result.error
-            self.bytes_appended += len(batches)
-            if self._flush_each:
-                error = await self.flushed()
-                if error is not ErrorCode.none or self.is_leader or epoch != self.leader_epoch:
-                    return error
+        if not batches:
+            return NONE
+        result = self.log.append(
+            bytearray(batches), leader_epoch=self.leader_epoch, now=self._clock.now(), origin=Origin.REPLICATION
+        )
+        self.bytes_appended += len(batches)
+        return result.error
+
+    def settle(self, leader_high_watermark: Offset, leader_log_start: Offset, leader_epoch: LeaderEpoch) -> None:
+        """Take over how far the leader of ``leader_epoch`` has committed, and where its log starts."""
+        if self.is_leader or self.is_closed or leader_epoch != self.leader_epoch:
+            return
         self.advance(min(leader_high_watermark, self.log.log_end_offset))
         start = min(leader_log_start, self.log.high_watermark)
         if start > self.log.log_start_offset:
             self.log.delete_records_before(start)
-        return ErrorCode.none
 
     async def truncate_to(self, offset: Offset) -> None:
         """Cut off what the leader does not have. Raises OSError or LogCorruption."""
@@ -274,8 +284,10 @@ class Partition:
         await self._as_follower(lambda: self.log.restart_at(offset))
 
     async def _as_follower(self, change: Callable[[], None]) -> None:
+        """Nothing happens where the leader epoch, for which the change was decided, is over by the time."""
+        epoch = self.leader_epoch
         async with self._background:
-            if self.is_leader or self.is_closed:
+            if self.is_leader or self.is_closed or epoch != self.leader_epoch:
                 return
             try:
                 change()
@@ -340,6 +352,11 @@ class Partition:
     def is_written(self, offset: Offset) -> bool:
         """Whether the record at ``offset`` counts in this replica: flushed, where each write is flushed."""
         return offset < (self.log.flushed_offset if self._flush_each else self.log.log_end_offset)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that is appended counts."""
+        return not self._flush_each or self.log.flushed_offset >= self.log.log_end_offset
 
     def when_committed(self, offset: Offset) -> asyncio.Future[ErrorCode]:
         """Done when the record at ``offset`` is committed, or this replica cannot tell any more.

@@ -20,7 +20,7 @@ from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
-from einmal.metadata.image import CLUSTER_METADATA, PartitionImage, TopicImage
+from einmal.metadata.image import CLUSTER_METADATA, ClusterImage, ImageDelta, PartitionImage, TopicImage
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.replication.leader import Leader, Membership
 from einmal.seams import Clock
@@ -75,14 +75,36 @@ class Partitions:
 
     # --- what the image says -----------------------------------------------------------------------------------------
 
+    def apply(self, delta: ImageDelta, image: ClusterImage) -> None:
+        """What has changed in the cluster, as far as it concerns the replicas of this broker."""
+        if delta.brokers:
+            self._brokers_changed(image)
+        for name, topic_id in delta.deleted:
+            self.delete(name, topic_id)
+        for name in delta.topics:
+            self.open(image.topics[name], _settings(image, name))
+        for name in image.topics if delta.cluster_configs else delta.configs:
+            self.reconfigure(image.topics[name], _settings(image, name))
+
+    def _brokers_changed(self, image: ClusterImage) -> None:
+        self._eligible = {
+            broker.broker_id: broker.broker_epoch for broker in image.brokers.values() if broker.is_active
+        }
+        for partition in self:
+            if partition.replication is not None:
+                partition.advance(partition.replication.brokers_changed(self._eligible))
+
     def open(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
         """Bring the replicas of a topic in line with the image. Those that cannot be opened are left out."""
         for partition_id, image in enumerate(topic.partitions):
-            if self._config.node_id not in image.replicas:
-                continue
-            partition = self._opened(TopicPartition(topic.name, partition_id), topic.topic_id, configs)
-            if partition is not None:
-                self._assign(partition, image)
+            topic_partition = TopicPartition(topic.name, partition_id)
+            if self._config.node_id in image.replicas:
+                partition = self._opened(topic_partition, topic.topic_id, configs)
+                if partition is not None:
+                    self._assign(partition, image)
+            elif topic_partition in self._partitions:
+                # It was reassigned to others.
+                self._remove_replica(topic_partition, self._partitions[topic_partition])
 
     def _opened(self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str]) -> Partition | None:
         partition = self._partitions.get(topic_partition)
@@ -175,18 +197,21 @@ class Partitions:
         """
         for topic_partition, partition in list(self._partitions.items()):
             if topic_partition.topic == name and partition.topic_id == topic_id:
-                del self._partitions[topic_partition]
-                partition.retire()
-                try:
-                    directory = self._rename_away(self._directory / str(topic_partition), topic_id)
-                    self._disk.sync_directory(self._directory)
-                except OSError as error:
-                    # The folder stays until the next start; its topic id keeps a successor from using it.
-                    log.error("cannot remove partition %s: %s", topic_partition, error)
-                    continue
-                removal = self._finish_removal(partition, directory)
-                self._removals.append(asyncio.get_running_loop().create_task(removal))
+                self._remove_replica(topic_partition, partition)
         self._offline = {key: again for key, again in self._offline.items() if key.topic != name}
+
+    def _remove_replica(self, topic_partition: TopicPartition, partition: Partition) -> None:
+        del self._partitions[topic_partition]
+        partition.retire()
+        try:
+            directory = self._rename_away(self._directory / str(topic_partition), partition.topic_id)
+            self._disk.sync_directory(self._directory)
+        except OSError as error:
+            # The folder stays until the next start; its topic id keeps a successor from using it.
+            log.error("cannot remove partition %s: %s", topic_partition, error)
+            return
+        removal = self._finish_removal(partition, directory)
+        self._removals.append(asyncio.get_running_loop().create_task(removal))
 
     async def _finish_removal(self, partition: Partition, directory: PurePosixPath) -> None:
         await partition.close(clean=False)
@@ -297,6 +322,11 @@ def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_each=number("flush.messages") == 1,
     )
+
+
+def _settings(image: ClusterImage, topic: str) -> Mapping[str, str]:
+    """What was given for the topic, and for the topics of all brokers."""
+    return {name: value for name in TOPIC_SETTINGS if (value := image.setting(topic, name)) is not None}
 
 
 def setting(config: BrokerConfig, configs: Mapping[str, str], name: str) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from einmal.types import NO_LEADER_EPOCH, ErrorCode, LeaderEpoch, Offset
-from einmal.wire.fetch import FetchedPartition, FetchPartition
+from einmal.wire.fetch import EpochEndOffset, FetchedPartition, FetchPartition
 from einmal.wire.produce import Records
 
 
-class FollowerLog(Protocol):
-    """A replica's log. An epoch without a batch of its own is none of its epochs."""
+class ReplicaLog(Protocol):
+    """A log, as far as it matters here. In a follower's, an epoch without a batch is none."""
 
     @property
     def log_start_offset(self) -> Offset: ...
@@ -67,14 +67,24 @@ Step: TypeAlias = Append | Truncate | Restart | Later | Outdated
 _OUTDATED: Final = Outdated()
 
 
-def question(log: FollowerLog, partition: int, leader_epoch: LeaderEpoch, max_bytes: int) -> FetchPartition:
+def question(log: ReplicaLog, partition: int, leader_epoch: LeaderEpoch, max_bytes: int) -> FetchPartition:
     """What to ask the leader of ``leader_epoch`` for."""
     return FetchPartition(
         partition, log.log_end_offset, max_bytes, leader_epoch, log.latest_epoch, log.log_start_offset
     )
 
 
-def next_step(log: FollowerLog, answer: FetchedPartition) -> Step:
+def divergence(leader_log: ReplicaLog, asked: FetchPartition) -> EpochEndOffset | None:
+    """The leader's side: where the log of whoever asks and the leader's part, if they do."""
+    if asked.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = leader_log.end_offset_for_epoch(LeaderEpoch(asked.last_fetched_epoch))
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return EpochEndOffset(epoch, end_offset)
+    return None
+
+
+def next_step(log: ReplicaLog, answer: FetchedPartition) -> Step:
     """What to do with the answer to ``question``; the log is as it was then."""
     error = answer.error_code
     if error is ErrorCode.offset_out_of_range:
@@ -88,7 +98,7 @@ def next_step(log: FollowerLog, answer: FetchedPartition) -> Step:
     return Append(answer.records, Offset(answer.high_watermark), Offset(answer.log_start_offset))
 
 
-def _out_of_range(log: FollowerLog, answer: FetchedPartition) -> Step:
+def _out_of_range(log: ReplicaLog, answer: FetchedPartition) -> Step:
     """The leader no longer has what comes next; that the log is too long it would have told by its epochs."""
     start = Offset(answer.log_start_offset)
     if start < 0 or start == log.log_end_offset:
@@ -96,7 +106,7 @@ def _out_of_range(log: FollowerLog, answer: FetchedPartition) -> Step:
     return Restart(start)
 
 
-def _truncation(log: FollowerLog, leader_epoch: LeaderEpoch, leader_end: Offset) -> Step:
+def _truncation(log: ReplicaLog, leader_epoch: LeaderEpoch, leader_end: Offset) -> Step:
     """Where to go on after the leader has said which of its epochs is the largest up to our last, and where it ends."""
     if leader_epoch == NO_LEADER_EPOCH:
         return Later(ErrorCode.unknown_leader_epoch)

@@ -5,7 +5,8 @@ who are in it, those who may be by now because the controller was asked for them
 It does not move while fewer than min.insync.replicas are in sync (KIP-966), and it never falls.
 
 The ISR is the controller's. A proposal goes out with the partition epoch that it is based on, so at most one of all
-that were ever sent under an epoch is carried out; what has an unknown outcome counts until a newer epoch is seen.
+that were ever sent under an epoch is carried out. Until a newer epoch is seen, all of them count: a copy of one that
+was refused may still be on its way. Asking for the ISR as it is brings a newer epoch, too.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Final, NamedTuple
 from einmal.types import NO_OFFSET, BrokerId, ErrorCode, LeaderEpoch, Offset
 
 _RETRY_MS: Final = 500
-"""A refused proposal is not made again before."""
+"""After a refusal nobody is proposed anew before."""
 NOT_CARRIED_OUT: Final = (ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted)
-"""Answers to a proposal that say for certain that this copy of it changed nothing and never will."""
+"""Answers to a proposal that say that it would be useless to send it again."""
 
 
 class Membership(NamedTuple):
@@ -89,9 +90,9 @@ class Leader:
         self._may_commit = True
         self._proposed: IsrProposal | None = None
         self._possible: dict[BrokerId, None] = {}
-        """Who may be in the ISR by a proposal of unknown outcome."""
-        self._is_outcome_unknown = False
-        self._not_before_ms = 0
+        """Who may be in the ISR by a proposal of this partition epoch."""
+        self._was_refused = False
+        self._joins_from_ms = now_ms
         self._update_followers(now_ms)
 
     # --- what moves the high watermark -------------------------------------------------------------------------------
@@ -131,7 +132,8 @@ class Leader:
         follower.fetched_ms = now_ms
         follower.end_when_fetched = log_end
         follower.fetch_offset = fetch_offset
-        if broker_id not in self.isr and is_near and not follower.is_joining and self._is_eligible(follower):
+        is_new = not follower.is_joining and broker_id not in self.isr
+        if is_new and is_near and self._is_eligible(follower) and now_ms >= self._joins_from_ms:
             follower.is_joining = True
             self._count()
         self._advance()
@@ -156,8 +158,7 @@ class Leader:
         self.replicas, self.isr, self.partition_epoch = membership
         self._proposed = None
         self._possible = {}
-        self._is_outcome_unknown = False
-        self._not_before_ms = 0
+        self._was_refused = False
         self._update_followers(now_ms)
         return self._advance()
 
@@ -231,11 +232,11 @@ class Leader:
         Until ``membership_changed`` brings a newer partition epoch, or ``refused`` is called, it stays the same one,
         to be sent again and again.
         """
-        if self._proposed is not None or now_ms < self._not_before_ms:
+        if self._proposed is not None:
             return self._proposed
         stay = [broker_id for broker_id in self.isr if self._stays(broker_id, now_ms)]
         join = [follower.broker_id for follower in self._counted if follower.is_joining and self._may_join(follower)]
-        if self._is_outcome_unknown or join or len(stay) < len(self.isr):
+        if self._was_refused or join or len(stay) < len(self.isr):
             self._proposed = IsrProposal(
                 self.leader_epoch,
                 self.partition_epoch,
@@ -253,23 +254,15 @@ class Leader:
         follower = self._followers.get(broker_id)
         return -1 if follower is None else follower.broker_epoch
 
-    def unanswered(self, proposal: IsrProposal) -> None:
-        """Nobody knows what became of a copy of the proposal: it may still be carried out."""
-        if proposal is self._proposed:
-            self._is_outcome_unknown = True
-
-    def refused(self, proposal: IsrProposal, now_ms: int) -> Offset:
+    def refused(self, proposal: IsrProposal, now_ms: int) -> None:
         """The controller has answered with one of ``NOT_CARRIED_OUT``.
 
-        Where an earlier copy is still on its way, the next proposal asks for the ISR anew, whatever it is, since a
-        newer partition epoch fences that copy.
+        The next proposal asks for nobody new, so that the high watermark soon need not wait for who was refused.
         """
         if proposal is self._proposed:
             self._proposed = None
-            self._not_before_ms = now_ms + _RETRY_MS
-            if not self._is_outcome_unknown:
-                self._possible = {}
+            self._was_refused = True
+            self._joins_from_ms = now_ms + _RETRY_MS
             for follower in self._followers.values():
                 follower.is_joining = False
             self._count()
-        return self._advance()

@@ -17,7 +17,8 @@ from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, V
 from einmal.broker.fetch_sessions import NO_SESSION, Wanted
 from einmal.broker.partition import Partition
 from einmal.log.errors import LogCorruption
-from einmal.types import ErrorCode, IsolationLevel, LeaderEpoch, Offset, TopicPartition
+from einmal.replication.follower import divergence
+from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 from einmal.wire.fetch import (
     EpochEndOffset,
     FetchedPartition,
@@ -97,10 +98,9 @@ class _Fetch:
         error = partition.check_leader_epoch(wanted.current_leader_epoch)
         if error is not ErrorCode.none:
             return FetchedPartition(wanted.partition, error)
-        if wanted.last_fetched_epoch >= 0:
-            diverging = _diverging(wanted, partition)
-            if diverging is not None:
-                return self._fetched(wanted, partition, b"", diverging)
+        diverging = divergence(partition_log, wanted)
+        if diverging is not None:
+            return self._fetched(wanted, partition, b"", diverging)
         offset = Offset(wanted.fetch_offset)
         if not partition_log.log_start_offset <= offset <= partition_log.log_end_offset:
             return FetchedPartition(wanted.partition, ErrorCode.offset_out_of_range)
@@ -205,14 +205,6 @@ class _Fetch:
                 topics.setdefault(topic, []).append(fetched)
         response = FetchResponse(list(topics.items()), session_id=NO_SESSION if session is None else session.session_id)
         return encode_fetch_response(self._version, response)
-
-
-def _diverging(wanted: FetchPartition, partition: Partition) -> EpochEndOffset | None:
-    """Where the reader's log and ours part, if they do (KIP-595)."""
-    epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(wanted.last_fetched_epoch))
-    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
-        return EpochEndOffset(epoch, end_offset)
-    return None
 
 
 def _aborted(partition: Partition, offset: Offset, records: bytes) -> list[tuple[int, int]]:
