@@ -321,7 +321,7 @@ class World:
         if not reply.error and reply.diverging is None and reply.snapshot_id is None:
             # At most a few: a follower is not always brought up in one step.
             records = json.dumps(log.entries[event.log_end.offset - log.start_offset :][:3]).encode()
-        return FetchAnswered(member.node_id, event.epoch, event.log_end, reply, log.high_watermark, 0, records)
+        return FetchAnswered(member.node_id, event.epoch, event.log_end, reply, log.high_watermark, records)
 
     def wake(self, member: Member) -> None:
         for number, (event, _respond, high_watermark) in list(member.parked.items()):
@@ -370,7 +370,7 @@ class World:
                 self.ask(me, to, event, lambda reply: self.epoch_answered(member, reply))
             case AdvanceHighWatermark(offset):
                 self.advance(member, offset)
-            case AppendFetched(records, high_watermark, _start):
+            case AppendFetched(records, high_watermark):
                 for epoch, content in json.loads(records):
                     log.append((epoch, content))
                 self.flush_later(member)

@@ -348,12 +348,10 @@ def test_a_late_copy_of_an_answer_changes_nothing() -> None:
     one = One(1)
     one.follow()
     reply = Reply(NONE, 2, 1)
-    late = FetchAnswered(2, 1, EMPTY, reply, 1, 0, b"late")
+    late = FetchAnswered(2, 1, EMPTY, reply, 1, b"late")
     assert one.step(late).effects == ()
-    assert one.step(FetchAnswered(2, 1, one.raft.log_end, reply, 1, 0, b"new")).effects == (
-        AppendFetched(b"new", 1, 0),
-    )
-    assert one.step(FetchAnswered(3, 1, one.raft.log_end, reply, 1, 0, b"who?")).effects == ()
+    assert one.step(FetchAnswered(2, 1, one.raft.log_end, reply, 1, b"new")).effects == (AppendFetched(b"new", 1),)
+    assert one.step(FetchAnswered(3, 1, one.raft.log_end, reply, 1, b"who?")).effects == ()
 
 
 def test_a_leader_that_says_it_leads_no_more_is_lost() -> None:

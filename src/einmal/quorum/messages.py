@@ -136,7 +136,6 @@ class FetchAnswered:
     log_end: OffsetAndEpoch
     reply: Reply
     high_watermark: int = -1
-    log_start_offset: int = 0
     records: bytes = b""
 
 
@@ -236,7 +235,6 @@ class AppendFetched:
 
     records: bytes
     high_watermark: int
-    log_start_offset: int
 
 
 @dataclass(frozen=True, slots=True)

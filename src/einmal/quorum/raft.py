@@ -527,7 +527,7 @@ class Raft:
         elif event.reply.snapshot_id is not None:
             self._effects.append(FetchSnapshot(event.asked_id, event.reply.snapshot_id))
         else:
-            self._effects.append(AppendFetched(event.records, event.high_watermark, event.log_start_offset))
+            self._effects.append(AppendFetched(event.records, event.high_watermark))
 
     def _truncation_point(self, diverging: OffsetAndEpoch) -> Offset:
         """Up to where the log may agree with the leader's (KIP-595); the next fetch tells whether it does."""
