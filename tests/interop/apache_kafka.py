@@ -1,4 +1,4 @@
-"""Apache Kafka itself, as a process of the tests: one KRaft node (broker and controller) on free loopback ports.
+"""Apache Kafka itself, as processes of the tests: KRaft nodes (broker and controller) on free loopback ports.
 
 The jars come from Maven Central (``kafka/pom.xml`` says which) and are kept in ``build/kafka``. Data lives in a
 directory of the caller's. Knows nothing of einmal: it is the judge in the tests that run on both brokers.
@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Final
@@ -40,16 +41,25 @@ class ApacheKafka:
     """A node that can be killed and started again on the same ports and data.
 
     ``transaction_version`` is the finalized level of the feature ``transaction.version`` (0, 1 or 2), fixed when the
-    storage is formatted.
+    storage is formatted. ``controller_ports`` names the nodes of the cluster, this one among them, by their ids.
     """
 
-    def __init__(self, directory: Path, *, transaction_version: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        transaction_version: int = 2,
+        node_id: int = 1,
+        controller_ports: Mapping[int, int] | None = None,
+    ) -> None:
         self._classpath = classpath("broker")
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self.transaction_version = transaction_version
+        self.node_id = node_id
         self.host = "127.0.0.1"
-        self.port, self._controller_port = _free_ports(2)
+        self._controller_ports = controller_ports or {node_id: free_ports(1)[0]}
+        (self.port,) = free_ports(1)
         self.log_directory = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
@@ -62,6 +72,11 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Start, and return once the node answers on its port. Raises KafkaDied."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start, and do not wait: the nodes of a cluster wait for one another."""
         assert self._process is None, "already running"
         with self._log_file() as log:
             self._process = subprocess.Popen(
@@ -69,6 +84,10 @@ class ApacheKafka:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def wait_until_ready(self) -> None:
+        """Raises KafkaDied."""
+        assert self._process is not None
         deadline = time.monotonic() + _START_S
         # A node in KRaft mode listens on its data port only once it may serve.
         while not _accepts(self.host, self.port):
@@ -84,6 +103,11 @@ class ApacheKafka:
     def stop(self) -> None:
         """A clean stop; kill -9 where that takes too long."""
         self._end(signal.SIGTERM)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def log_tail(self, characters: int = 4000) -> str:
         return (self._directory / "kafka.log").read_text(errors="replace")[-characters:]
@@ -111,27 +135,33 @@ class ApacheKafka:
                 raise KafkaDied(self.log_tail())
 
     def _settings(self) -> str:
+        replicas = min(3, len(self._controller_ports))
+        quorate = max(1, replicas - 1)
+        voters = ",".join(f"{node_id}@{self.host}:{port}" for node_id, port in self._controller_ports.items())
+        listener = f"{self.host}:{self._controller_ports[self.node_id]}"
         return "\n".join(
             f"{name}={value}"
             for name, value in {
                 "process.roles": "broker,controller",
-                "node.id": 1,
-                "controller.quorum.voters": f"1@{self.host}:{self._controller_port}",
+                "node.id": self.node_id,
+                "controller.quorum.voters": voters,
                 "controller.listener.names": "CONTROLLER",
-                "listeners": f"PLAINTEXT://{self.host}:{self.port},CONTROLLER://{self.host}:{self._controller_port}",
+                "listeners": f"PLAINTEXT://{self.host}:{self.port},CONTROLLER://{listener}",
                 "advertised.listeners": f"PLAINTEXT://{self.host}:{self.port}",
                 "log.dirs": self.log_directory,
                 "num.partitions": 4,
+                "default.replication.factor": replicas,
+                "min.insync.replicas": quorate,
                 "offsets.topic.num.partitions": 3,
-                "offsets.topic.replication.factor": 1,
+                "offsets.topic.replication.factor": replicas,
                 "transaction.state.log.num.partitions": 3,
-                "transaction.state.log.replication.factor": 1,
-                "transaction.state.log.min.isr": 1,
-                "share.coordinator.state.topic.replication.factor": 1,
-                "share.coordinator.state.topic.min.isr": 1,
+                "transaction.state.log.replication.factor": replicas,
+                "transaction.state.log.min.isr": quorate,
+                "share.coordinator.state.topic.replication.factor": replicas,
+                "share.coordinator.state.topic.min.isr": quorate,
                 "group.initial.rebalance.delay.ms": 0,
                 # A killed node may register again only when the session of its former life has ended.
-                "broker.session.timeout.ms": 1000,
+                "broker.session.timeout.ms": 1000 if replicas == 1 else 3000,
                 "broker.heartbeat.interval.ms": 200,
                 # The sweep that aborts overdue transactions; by default every 10 s.
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
@@ -190,7 +220,8 @@ def _required(program: str) -> str:
     return path
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.interop.apache_kafka import free_ports
+
 _READY: Final = re.compile(r"bootstrap\.servers=(?P<host>[\d.]+):(?P<port>\d+)")
 _STOP_S: Final = 20.0
 
@@ -22,39 +24,71 @@ class EinmalDied(Exception):
 
 
 class EinmalBroker:
-    """A broker that can be killed and started again on the same port and data."""
+    """A broker that can be killed and started again on the same ports and data.
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
-        """``settings``: broker settings under Kafka's names."""
+    ``settings``: broker settings under Kafka's names. ``controller_ports`` names the nodes of the cluster, this one
+    among them, by their ids.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        node_id: int = 1,
+        controller_ports: Mapping[int, int] | None = None,
+    ) -> None:
         self._directory = directory
-        # As the Apache Kafka of these tests: a group's first member need not wait for others.
-        self._settings = {"group.initial.rebalance.delay.ms": "0", **(settings or {})}
         self._process: subprocess.Popen[str] | None = None
+        self.node_id = node_id
         self.host = "127.0.0.1"
         self.port = 0
         self.transaction_version = 2
+        # As the Apache Kafka of these tests: a group's first member need not wait for others.
+        self._settings = {"group.initial.rebalance.delay.ms": "0"}
+        if controller_ports is not None:
+            (self.port,) = free_ports(1)
+            self._settings |= _of_a_cluster(self.host, self.port, node_id, controller_ports)
+        self._settings |= settings or {}
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start, and return once the broker says that it is ready. Raises EinmalDied."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start, and do not wait: the nodes of a cluster wait for one another."""
         assert self._process is None, "already running"
-        command = [sys.executable, "-m", "einmal", "start", "--port", str(self.port)]
-        command += ["--data-dir", str(self._directory / "data")]
+        command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(self._directory / "data")]
+        if "listeners" not in self._settings:
+            command += ["--port", str(self.port)]
         for key, value in self._settings.items():
             command += ["-X", f"{key}={value}"]
         with (self._directory / "einmal.log").open("a") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._process.stdout is not None
+
+    def wait_until_ready(self) -> None:
+        """Raises EinmalDied."""
+        assert self._process is not None and self._process.stdout is not None
         for line in self._process.stdout:
             if ready := _READY.search(line):
                 self.host, self.port = ready["host"], int(ready["port"])
                 return
         self.kill()
-        raise EinmalDied((self._directory / "einmal.log").read_text()[-4000:])
+        raise EinmalDied(self.log_tail())
+
+    def log_tail(self, characters: int = 4000) -> str:
+        return (self._directory / "einmal.log").read_text(errors="replace")[-characters:]
 
     def kill(self) -> None:
         """kill -9, and wait until the process is gone."""
@@ -76,3 +110,22 @@ class EinmalBroker:
             process.wait(_STOP_S)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def _of_a_cluster(host: str, port: int, node_id: int, controller_ports: Mapping[int, int]) -> dict[str, str]:
+    replicas = min(3, len(controller_ports))
+    quorate = max(1, replicas - 1)
+    return {
+        "node.id": str(node_id),
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": ",".join(f"{each}@{host}:{place}" for each, place in controller_ports.items()),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_ports[node_id]}",
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(quorate),
+        "offsets.topic.num.partitions": "3",
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.num.partitions": "3",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(quorate),
+    }

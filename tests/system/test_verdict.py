@@ -99,7 +99,14 @@ def test_a_reader_that_saw_anything_else_does_not(reports: Reports) -> None:
 
 
 def test_copies_must_be_their_originals() -> None:
-    judge_copies(plain("a", "b") | plain("a", "b", topic=COPIES))
+    judge_copies(plain("a", "b") | plain("a", "b", topic=COPIES[0]))
     for copies in (("a",), ("a", "b", "b"), ("b", "a")):
         with pytest.raises(AssertionError):
-            judge_copies(plain("a", "b") | plain(*copies, topic=COPIES))
+            judge_copies(plain("a", "b") | plain(*copies, topic=COPIES[0]))
+
+
+def test_every_copier_is_judged() -> None:
+    originals = plain("a", "b")
+    judge_copies(originals | plain("a", "b", topic=COPIES[0]) | plain("a", "b", topic=COPIES[1]), copiers=2)
+    with pytest.raises(AssertionError):
+        judge_copies(originals | plain("a", "b", topic=COPIES[0]), copiers=2)

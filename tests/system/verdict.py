@@ -95,6 +95,8 @@ def judge_reader(values: Values, reports: Reports) -> int:
     return seen
 
 
-def judge_copies(values: Values) -> None:
-    """The copies are the originals, each once and in order."""
-    assert per_partition(values, COPIES) == per_partition(values, PLAIN), "a copy is missing, doubled or out of order"
+def judge_copies(values: Values, copiers: int = 1) -> None:
+    """Each copier's copies are the originals, each once and in order."""
+    for topic in COPIES[:copiers]:
+        copies = per_partition(values, topic)
+        assert copies == per_partition(values, PLAIN), f"{topic}: a copy is missing, doubled or out of order"

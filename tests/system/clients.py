@@ -1,0 +1,156 @@
+"""The clients of a load as processes, and what must hold when they have ended: see ``load.py``.
+
+Knows nothing of who kills what meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.interop import raw
+from tests.interop.topics import Broker, at_last
+from tests.system.load import PARTITIONS, TOPICS
+from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
+
+PATIENCE_S: Final = 90.0
+_PAUSE_S: Final = 0.02
+_STOPPED_FIRST: Final = ("idempotent", "transactional")
+
+
+class Part(NamedTuple):
+    """One client of a load."""
+
+    role: str
+    seed: int
+    library: str = "confluent"
+
+
+class Client:
+    """A client process and its report."""
+
+    def __init__(self, part: Part, bootstrap: str, directory: Path) -> None:
+        self.role = part.role
+        self.name = f"{part.role}-{part.seed}"
+        self._report = directory / f"{self.name}.jsonl"
+        self._report.touch()
+        self._errors = directory / f"{self.name}.log"
+        command = [sys.executable, "-m", "tests.system.run_load", part.role, "--library", part.library]
+        command += ["--bootstrap", bootstrap, "--report", str(self._report), "--seed", str(part.seed)]
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(command, stdout=errors, stderr=errors)
+
+    def size(self) -> int:
+        """Grows with whatever the client gets done."""
+        assert self.process.poll() is None, f"{self.name} died: {self._errors.read_text()[-2000:]}"
+        return self._report.stat().st_size
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Let it end what it has begun; its report."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE_S) == 0, f"{self.name}: {self._errors.read_text()[-2000:]}"
+        return [json.loads(line) for line in self._report.read_text().splitlines()]
+
+
+@contextmanager
+def load_on(bootstrap: str, directory: Path, parts: Sequence[Part]) -> Iterator[list[Client]]:
+    clients = [Client(part, bootstrap, directory) for part in parts]
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            if client.process.poll() is None:
+                client.process.kill()
+                client.process.wait()
+
+
+def everybody_gets_something_done(clients: list[Client]) -> None:
+    before = {client.name: client.size() for client in clients}
+    until(lambda: all(client.size() > before[client.name] for client in clients), lambda: _idle(clients, before))
+
+
+def _idle(clients: list[Client], before: dict[str, int]) -> str:
+    return ", ".join(client.name for client in clients if client.size() == before[client.name])
+
+
+def until(claim: Callable[[], bool], what: Callable[[], str] = lambda: "it") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not claim():
+        assert time.monotonic() < deadline, f"it takes too long: {what()}"
+        time.sleep(_PAUSE_S)
+
+
+def finish(clients: list[Client]) -> dict[str, list[dict[str, Any]]]:
+    """The reports, once all have ended: those that write first, so that the copiers find an end."""
+    first = [client for client in clients if client.role in _STOPPED_FIRST]
+    last = [client for client in clients if client.role not in _STOPPED_FIRST]
+    return {client.name: client.finish() for client in (*first, *last)}
+
+
+def read_all(bootstrap: str) -> Values:
+    """Everything that is committed, as a new reader finds it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    places = [TopicPartition(topic, index, 0) for topic in TOPICS for index in range(PARTITIONS)]
+    consumer.assign(places)
+    found: Values = {}
+    ended: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(ended) < len(places):
+        assert time.monotonic() < deadline, "reading everything takes too long"
+        for message in consumer.consume(1_000, 1.0):
+            if message.error() is None:
+                found[message.topic(), message.partition(), message.offset()] = message.value().decode()
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ended.add((message.topic(), message.partition()))
+    consumer.close()
+    return found
+
+
+def no_transaction_is_left_open(leader_of: Callable[[str, int], Broker]) -> None:
+    """The last stable offset reaches the high watermark in every partition."""
+
+    def end(topic: str, index: int, isolation_level: int) -> int:
+        asked = [{"name": topic, "partitions": [{"partition_index": index, "timestamp": -1}]}]
+        with leader_of(topic, index).connect() as connection:
+            answer = connection.call(raw.LIST_OFFSETS, 7, replica_id=-1, isolation_level=isolation_level, topics=asked)
+        return int(answer.topics[0].partitions[0].offset)
+
+    for topic in TOPICS:
+        for index in range(PARTITIONS):
+            at_last(
+                lambda topic=topic, index=index: (end(topic, index, 1), end(topic, index, 0)),
+                lambda ends: ends[0] == ends[1],
+            )
+
+
+def judge(values: Values, reports: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Nothing lost, doubled, out of order or torn; the figures. Raises AssertionError."""
+    acknowledged = judge_plain(values, reports)
+    outcomes = judge_transactions(values, reports)
+    seen = judge_reader(values, reports)
+    copiers = [name for name in reports if name.startswith("copier")]
+    judge_copies(values, len(copiers))
+    return {
+        "acknowledged": acknowledged,
+        "transactions": dict(outcomes),
+        "copy_transactions": sum(len(reports[name]) for name in copiers),
+        "seen_by_the_readers": seen,
+    }

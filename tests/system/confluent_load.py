@@ -1,0 +1,192 @@
+"""The load by confluent-kafka: see ``load.py``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.system.load import ABORTED_SHARE, COPIES, PACE_S, PARTITIONS, PLAIN, TOPICS, TRANSACTIONS, Report, stopped
+
+_CALL_S: Final = 30.0
+
+
+def _settings(bootstrap: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 200,
+        "log_level": 0,
+        "socket.timeout.ms": 10_000,
+        # Else librdkafka forgets its only broker when that goes away, and a TxnOffsetCommit may wait for ever for the
+        # forgotten one (its issues 5511 and 5456).
+        "metadata.recovery.strategy": "none",
+    }
+
+
+def _producer(bootstrap: str, transactional_id: str | None = None) -> Producer:
+    settings = _settings(bootstrap) | {"linger.ms": 5, "retry.backoff.ms": 20, "retry.backoff.max.ms": 100}
+    if transactional_id is None:
+        # It never gives up, so whatever it took is written in the end.
+        return Producer(settings | {"enable.idempotence": True, "message.timeout.ms": 0})
+    producer = Producer(settings | {"transactional.id": transactional_id, "transaction.timeout.ms": 60_000})
+    _insist(lambda: producer.init_transactions(_CALL_S))
+    return producer
+
+
+def _consumer(bootstrap: str, group: str) -> Consumer:
+    settings = {
+        "group.id": group,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "session.timeout.ms": 10_000,
+        "heartbeat.interval.ms": 500,
+    }
+    return Consumer(_settings(bootstrap) | settings)
+
+
+def _insist(call: Callable[[], Any]) -> None:
+    """Call again for as long as the client says that this may help."""
+    while True:
+        try:
+            call()
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
+# --- the roles -------------------------------------------------------------------------------------------------
+
+
+def idempotent(bootstrap: str, report: Report, seed: int) -> None:
+    producer = _producer(bootstrap)
+    numbers = [0] * PARTITIONS
+
+    def acknowledged(error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            report.tell(failed=str(error), value=message.value().decode())
+            return
+        report.tell(partition=message.partition(), offset=message.offset(), value=message.value().decode())
+
+    def write() -> None:
+        for partition in range(PARTITIONS):
+            value = f"{seed}:{partition}:{numbers[partition]}"
+            producer.produce(PLAIN, value.encode(), partition=partition, on_delivery=acknowledged)
+            numbers[partition] += 1
+
+    while not stopped.wait(PACE_S):
+        if len(producer) < 1_000:
+            write()
+        producer.poll(0)
+    while producer.flush(1.0):
+        pass
+    report.tell(wrote=numbers)
+
+
+def transactional(bootstrap: str, report: Report, seed: int) -> None:
+    chance = random.Random(seed)
+    name = f"writer-{seed}"
+    producer = _producer(bootstrap, name)
+    number = 0
+    while not stopped.wait(PACE_S):
+        number += 1
+        partitions = [chance.randrange(PARTITIONS) for _ in range(chance.randint(1, 12))]
+        values = [f"{seed}:{number}:{index}" for index in range(len(partitions))]
+        report.tell(transaction=number, values=values)
+
+        def write(producer: Producer, partitions: list[int] = partitions, values: list[str] = values) -> None:
+            for partition, value in zip(partitions, values, strict=True):
+                producer.produce(TRANSACTIONS, value.encode(), partition=partition)
+
+        outcome = _transaction(producer, write, commits=chance.random() >= ABORTED_SHARE)
+        report.tell(transaction=number, outcome=outcome)
+        if outcome == "unknown":
+            producer = _producer(bootstrap, name)
+
+
+def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> str:
+    """One transaction. "unknown": this producer can do nothing any more; its successor settles what is open."""
+    try:
+        producer.begin_transaction()
+        write(producer)
+        if commits:
+            _insist(lambda: producer.commit_transaction(_CALL_S))
+            return "committed"
+        # So that there is something to abort in the log.
+        producer.flush(_CALL_S)
+        _insist(lambda: producer.abort_transaction(_CALL_S))
+        return "aborted"
+    except KafkaException as error:
+        if not error.args[0].txn_requires_abort():
+            return "unknown"
+    try:
+        _insist(lambda: producer.abort_transaction(_CALL_S))
+    except KafkaException:
+        return "unknown"
+    return "aborted"
+
+
+def copier(bootstrap: str, report: Report, seed: int) -> None:
+    name = f"copier-{seed}"
+    producer = _producer(bootstrap, name)
+    consumer = _consumer(bootstrap, name)
+    consumer.subscribe([PLAIN])
+    number = 0
+    ended: set[int] = set()
+    while not (stopped.is_set() and len(ended) == PARTITIONS):
+        records = []
+        for message in consumer.consume(200, 0.1):
+            if message.error() is None:
+                records.append(message)
+                ended.discard(message.partition())
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+        if not records:
+            continue
+        number += 1
+
+        def write(producer: Producer, records: list[Any] = records) -> None:
+            for message in records:
+                producer.produce(COPIES[seed], message.value(), partition=message.partition())
+            after = {message.partition(): message.offset() + 1 for message in records}
+            positions = [TopicPartition(PLAIN, partition, offset) for partition, offset in after.items()]
+            metadata = consumer.consumer_group_metadata()
+            _insist(lambda: producer.send_offsets_to_transaction(positions, metadata, _CALL_S))
+
+        outcome = _transaction(producer, write, commits=True)
+        report.tell(transaction=number, outcome=outcome, records=len(records))
+        if outcome == "unknown":
+            producer = _producer(bootstrap, name)
+        if outcome != "committed":
+            ended.clear()
+            _rewind(consumer)
+    consumer.close()
+
+
+def _rewind(consumer: Consumer) -> None:
+    """Go back to where the last committed transaction ended."""
+    assignment = consumer.assignment()
+    found: list[TopicPartition] = []
+    _insist(lambda: found.extend(consumer.committed(assignment, _CALL_S)))
+    for position in found:
+        if position.offset < 0:
+            position.offset = 0
+        consumer.seek(position)
+
+
+def reader(bootstrap: str, report: Report, seed: int) -> None:
+    consumer = _consumer(bootstrap, f"reader-{seed}")
+    consumer.assign([TopicPartition(topic, index, 0) for topic in TOPICS for index in range(PARTITIONS)])
+    while not stopped.is_set():
+        for message in consumer.consume(500, 0.1):
+            if message.error() is None:
+                report.tell(at=[message.topic(), message.partition(), message.offset()], value=message.value().decode())
+    consumer.close()
+
+
+ROLES: Final = {"idempotent": idempotent, "transactional": transactional, "copier": copier, "reader": reader}

@@ -1,0 +1,175 @@
+"""The load by einmal's own client: see ``load.py``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from einmal.client import AbortableError, Consumer, KafkaError, Producer, RecordMetadata, UnknownOutcome
+from einmal.client.errors import RetriableError
+from einmal.types import TopicPartition
+from tests.system.load import ABORTED_SHARE, COPIES, PACE_S, PARTITIONS, PLAIN, TOPICS, TRANSACTIONS, Report, stopped
+
+_BACKLOG_MAX: Final = 1_000
+
+
+def _producer(bootstrap: str, transactional_id: str | None = None) -> Producer:
+    # It gives up so late that whatever it took is written in the end.
+    producer = Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id, delivery_timeout_ms=600_000)
+    if transactional_id is not None:
+        _insist(producer.init_transactions)
+    return producer
+
+
+def _insist(call: Callable[[], Any]) -> Any:
+    """Call again for as long as the client says that this may help."""
+    while True:
+        try:
+            return call()
+        except (RetriableError, UnknownOutcome):
+            continue
+
+
+# --- the roles -------------------------------------------------------------------------------------------------
+
+
+def idempotent(bootstrap: str, report: Report, seed: int) -> None:
+    producer = _producer(bootstrap)
+    numbers = [0] * PARTITIONS
+    waiting = 0
+
+    def acknowledged(future: Future[RecordMetadata], partition: int, value: str) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if error := future.exception():
+            report.tell(failed=str(error), value=value)
+        else:
+            report.tell(partition=partition, offset=future.result().offset, value=value)
+
+    while not stopped.wait(PACE_S):
+        if waiting > _BACKLOG_MAX:
+            continue
+        for partition in range(PARTITIONS):
+            value = f"{seed}:{partition}:{numbers[partition]}"
+            waiting += 1
+            producer.send(PLAIN, value.encode(), partition=partition).add_done_callback(
+                lambda future, partition=partition, value=value: acknowledged(future, partition, value)
+            )
+            numbers[partition] += 1
+    producer.close()
+    report.tell(wrote=numbers)
+
+
+def transactional(bootstrap: str, report: Report, seed: int) -> None:
+    chance = random.Random(seed)
+    name = f"writer-{seed}"
+    producer = _producer(bootstrap, name)
+    number = 0
+    while not stopped.wait(PACE_S):
+        number += 1
+        partitions = [chance.randrange(PARTITIONS) for _ in range(chance.randint(1, 12))]
+        values = [f"{seed}:{number}:{index}" for index in range(len(partitions))]
+        report.tell(transaction=number, values=values)
+
+        def write(producer: Producer, partitions: list[int] = partitions, values: list[str] = values) -> None:
+            for partition, value in zip(partitions, values, strict=True):
+                producer.send(TRANSACTIONS, value.encode(), partition=partition)
+
+        outcome = _transaction(producer, write, commits=chance.random() >= ABORTED_SHARE)
+        report.tell(transaction=number, outcome=outcome)
+        if outcome == "unknown":
+            producer.close(flush=False)
+            producer = _producer(bootstrap, name)
+    producer.close()
+
+
+def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> str:
+    """One transaction. "unknown": this producer can do nothing any more; its successor settles what is open."""
+    try:
+        producer.begin_transaction()
+        write(producer)
+        if commits:
+            producer.commit_transaction()
+            return "committed"
+        # So that there is something to abort in the log.
+        producer.flush()
+        producer.abort_transaction()
+        return "aborted"
+    except AbortableError:
+        pass
+    except KafkaError:
+        return "unknown"
+    try:
+        producer.abort_transaction()
+    except KafkaError:
+        return "unknown"
+    return "aborted"
+
+
+def copier(bootstrap: str, report: Report, seed: int) -> None:
+    name = f"copier-{seed}"
+    producer = _producer(bootstrap, name)
+    consumer = Consumer(
+        bootstrap_servers=bootstrap,
+        group_id=name,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=10_000,
+        heartbeat_interval_ms=500,
+    )
+    consumer.subscribe([PLAIN])
+    number = 0
+    while True:
+        records = _insist(lambda: consumer.poll(100, 200))
+        if not records:
+            if stopped.is_set() and _has_reached_the_end(consumer):
+                break
+            continue
+        number += 1
+
+        def write(producer: Producer, records: list[Any] = records) -> None:
+            for record in records:
+                producer.send(COPIES[seed], record.value, partition=record.partition)
+            after = {TopicPartition(PLAIN, record.partition): record.offset + 1 for record in records}
+            producer.send_offsets_to_transaction(after, consumer.group_metadata())
+
+        outcome = _transaction(producer, write, commits=True)
+        report.tell(transaction=number, outcome=outcome, records=len(records))
+        if outcome == "unknown":
+            producer.close(flush=False)
+            producer = _producer(bootstrap, name)
+        if outcome != "committed":
+            _rewind(consumer)
+    consumer.close()
+    producer.close()
+
+
+def _rewind(consumer: Consumer) -> None:
+    """Go back to where the last committed transaction ended."""
+    for place, committed in _insist(lambda: consumer.committed(*consumer.assignment())).items():
+        if place in consumer.assignment():
+            consumer.seek(place, 0 if committed is None else committed)
+
+
+def _has_reached_the_end(consumer: Consumer) -> bool:
+    places = [TopicPartition(PLAIN, index) for index in range(PARTITIONS)]
+    if consumer.assignment() != places:
+        return False
+    ends = _insist(lambda: consumer.end_offsets(*places))
+    return all(_insist(lambda place=place: consumer.position(place)) >= ends[place] for place in places)
+
+
+def reader(bootstrap: str, report: Report, seed: int) -> None:
+    consumer = Consumer(bootstrap_servers=bootstrap)
+    places = [TopicPartition(topic, index) for topic in TOPICS for index in range(PARTITIONS)]
+    consumer.assign(places)
+    consumer.seek_to_beginning(*places)
+    while not stopped.is_set():
+        for record in _insist(lambda: consumer.poll(100, 500)):
+            report.tell(at=[record.topic, record.partition, record.offset], value=record.value.decode())
+    consumer.close()
+
+
+ROLES: Final = {"idempotent": idempotent, "transactional": transactional, "copier": copier, "reader": reader}

@@ -1,0 +1,147 @@
+"""Claims about three brokers of which one after the other is killed, paused or restarted under load, by its part.
+
+confluent-kafka and our own client write, copy and read throughout (``load.py``). ``EINMAL_KILLS`` says how often
+somebody is struck; the default is one round of all strokes. The same load on Apache Kafka judges our client alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.interop.apache_kafka import KafkaUnavailable
+from tests.interop.cluster import GROUP, TRANSACTION, Cluster, apache_cluster, einmal_cluster
+from tests.interop.topics import Broker
+from tests.system.clients import (
+    Client,
+    Part,
+    everybody_gets_something_done,
+    finish,
+    judge,
+    load_on,
+    no_transaction_is_left_open,
+    read_all,
+)
+from tests.system.load import PARTITIONS, PLAIN, TOPICS, TRANSACTIONS
+
+pytestmark = pytest.mark.slow
+
+SEED: Final = 20_263
+_UNREST_S: Final = 0.5
+_PAUSE_S: Final = (0.3, 6.0)
+"""Shorter and longer than a broker's session."""
+_LOAD: Final = (
+    Part("idempotent", 0),
+    Part("idempotent", 1, "einmal"),
+    Part("transactional", 0),
+    Part("transactional", 1, "einmal"),
+    Part("copier", 0),
+    Part("copier", 1, "einmal"),
+    Part("reader", 0),
+    Part("reader", 1, "einmal"),
+)
+_OWN_LOAD: Final = (
+    Part("idempotent", 0, "einmal"),
+    Part("transactional", 0, "einmal"),
+    Part("copier", 0, "einmal"),
+    Part("reader", 0, "einmal"),
+)
+
+Victim = Callable[[Cluster, random.Random], int]
+
+VICTIMS: Final[dict[str, Victim]] = {
+    "leader": lambda cluster, chance: cluster.leader(PLAIN, chance.randrange(PARTITIONS)),
+    "follower": lambda cluster, chance: chance.choice(cluster.followers(TRANSACTIONS)),
+    "controller": lambda cluster, _: cluster.controller(),
+    "transaction coordinator": lambda cluster, _: cluster.coordinator(TRANSACTION, "writer-0"),
+    "group coordinator": lambda cluster, _: cluster.coordinator(GROUP, "copier-0"),
+}
+_CLEAN: Final = "leader, in order"
+_PAUSED: Final = "leader, paused"
+STROKES: Final = (*VICTIMS, _CLEAN, _PAUSED)
+KILLS: Final = int(os.environ.get("EINMAL_KILLS", str(len(STROKES))))
+
+
+def strike(cluster: Cluster, clients: list[Client], stroke: str, chance: random.Random) -> float:
+    """One stroke, and its victim back in the cluster. Returns how long somebody of the clients got nothing done."""
+    victim = VICTIMS.get(stroke, VICTIMS["leader"])(cluster, chance)
+    began = time.monotonic()
+    if stroke == _PAUSED:
+        cluster.pause(victim)
+        time.sleep(chance.uniform(*_PAUSE_S))
+        cluster.resume(victim)
+        everybody_gets_something_done(clients)
+        return time.monotonic() - began
+    if stroke == _CLEAN:
+        cluster.stop_node(victim)
+    else:
+        cluster.kill(victim)
+    everybody_gets_something_done(clients)
+    silence = time.monotonic() - began
+    cluster.start_node(victim)
+    if chance.random() < 0.5:
+        for topic in TOPICS:
+            cluster.wait_until_in_sync(topic, range(PARTITIONS))
+    return silence
+
+
+def run(cluster: Cluster, directory: Path, load: tuple[Part, ...], strokes: int) -> dict[str, Any]:
+    """So many strokes under load, and the verdict. Raises AssertionError."""
+    chance = random.Random(SEED)
+    silences: dict[str, list[float]] = {}
+    cluster.start()
+    try:
+        for topic in TOPICS:
+            cluster.create_topic(topic, PARTITIONS)
+        with load_on(cluster.bootstrap, directory, load) as clients:
+            for number in range(strokes):
+                everybody_gets_something_done(clients)
+                time.sleep(chance.uniform(0, _UNREST_S))
+                stroke = STROKES[number % len(STROKES)]
+                silences.setdefault(stroke, []).append(strike(cluster, clients, stroke, chance))
+            everybody_gets_something_done(clients)
+            reports = finish(clients)
+        no_transaction_is_left_open(lambda topic, index: _broker(cluster, cluster.leader(topic, index)))
+        values = read_all(cluster.bootstrap)
+    finally:
+        cluster.stop()
+    counts = judge(values, reports)
+    figures = {
+        "strokes": dict(Counter(STROKES[number % len(STROKES)] for number in range(strokes))),
+        **counts,
+        "everybody_again_s": {
+            stroke: {"median": round(sorted(times)[len(times) // 2], 2), "max": round(max(times), 2)}
+            for stroke, times in silences.items()
+        },
+    }
+    (directory / "figures.json").write_text(json.dumps(figures))
+    print(json.dumps(figures))
+    return figures
+
+
+def _broker(cluster: Cluster, node_id: int) -> Broker:
+    return Broker(cluster.nodes[node_id].host, cluster.nodes[node_id].port)
+
+
+@pytest.mark.system
+def test_three_brokers_lose_nothing_whoever_of_them_is_struck(tmp_path: Path) -> None:
+    figures = run(einmal_cluster(tmp_path / "cluster"), tmp_path, _LOAD, KILLS)
+    assert figures["transactions"]["committed"] > KILLS
+
+
+@pytest.mark.interop
+def test_our_client_loses_nothing_when_brokers_of_apache_kafka_are_struck(tmp_path: Path) -> None:
+    try:
+        cluster = apache_cluster(tmp_path / "cluster")
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+    figures = run(cluster, tmp_path, _OWN_LOAD, len(STROKES))
+    assert figures["transactions"]["committed"] > len(STROKES)
