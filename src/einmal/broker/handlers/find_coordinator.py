@@ -1,8 +1,8 @@
 """FindCoordinator: which broker coordinates a group or a transactional id.
 
 API: 10. Versions: 0-6.
-Behaviour: the leader of the partition that the id's hash falls into. The coordinator's topic is created when it is
-first asked for.
+Behaviour: the leader of the partition that the id's hash falls into, COORDINATOR_NOT_AVAILABLE while nobody leads it.
+The coordinator's topic is created when it is first asked for.
 Version notes: v1 transactional ids; v4 many keys at once (KIP-699); v5 TRANSACTION_ABORTABLE; v6 share groups, which
 are refused with INVALID_REQUEST.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE, BrokerImage, ClusterImage
 from einmal.types import ErrorCode
+from einmal.wire.java_hash import partition_for_id
 
 API_KEY: Final = 10
 VERSIONS: Final = Versions(0, 6, flexible=3)
@@ -23,14 +24,17 @@ _TOPICS: Final = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
 
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    error = await _prepare(context, getattr(request, "key_type", 0))
+    key_type = getattr(request, "key_type", 0)
+    error = await _prepare(context, key_type)
     if context.api_version >= _FIRST_WITH_MANY_KEYS:
-        return {"coordinators": [{"key": key, **_found(context, error)} for key in request.coordinator_keys]}
-    return _found(context, error)
+        return {
+            "coordinators": [{"key": key, **_found(context, key_type, key, error)} for key in request.coordinator_keys]
+        }
+    return _found(context, key_type, request.key, error)
 
 
 async def _prepare(context: RequestContext, key_type: int) -> ErrorCode:
-    """See to it that the coordinator exists. With one broker it is the same one for every key."""
+    """See to it that the topic of the coordinators exists."""
     topic = _TOPICS.get(key_type)
     if topic is None:
         return ErrorCode.invalid_request
@@ -38,9 +42,27 @@ async def _prepare(context: RequestContext, key_type: int) -> ErrorCode:
     return ErrorCode.none if error is ErrorCode.none else ErrorCode.coordinator_not_available
 
 
-def _found(context: RequestContext, error: ErrorCode) -> dict[str, Any]:
-    if error is not ErrorCode.none:
+def _found(context: RequestContext, key_type: int, key: str, error: ErrorCode) -> dict[str, Any]:
+    leader = None
+    if error is ErrorCode.none:
+        leader = _leader(context.node.metadata.image, _TOPICS[key_type], key)
+        error = ErrorCode.none if leader is not None else ErrorCode.coordinator_not_available
+    if leader is None:
         return {"error_code": error, "error_message": error.name, "node_id": -1, "host": "", "port": -1}
-    host, port = context.node.endpoint
-    node_id = context.node.config.node_id
-    return {"error_code": error, "error_message": None, "node_id": node_id, "host": host, "port": port}
+    point = leader.end_points[0]
+    return {
+        "error_code": error,
+        "error_message": None,
+        "node_id": leader.broker_id,
+        "host": point.host,
+        "port": point.port,
+    }
+
+
+def _leader(image: ClusterImage, topic_name: str, key: str) -> BrokerImage | None:
+    """The broker that leads the key's partition, if it can be reached."""
+    topic = image.topics.get(topic_name)
+    if topic is None:
+        return None
+    leader = image.brokers.get(topic.partitions[partition_for_id(key, len(topic.partitions))].leader)
+    return None if leader is None or leader.is_fenced else leader
