@@ -104,8 +104,10 @@ def test_an_epoch_ends_where_the_next_one_begins(tmp_path: Path) -> None:
                 return found.error_code, found.leader_epoch, found.end_offset
 
             assert await end_of(0) == (ErrorCode.none, 0, 3)
-            assert await end_of(1) == (ErrorCode.none, 1, 4)
-            assert await end_of(2) == (ErrorCode.none, -1, -1)
+            # Nobody leads while the broker is away: that is an epoch, too.
+            assert await end_of(1) == (ErrorCode.none, 0, 3)
+            assert await end_of(2) == (ErrorCode.none, 2, 4)
+            assert await end_of(3) == (ErrorCode.none, -1, -1)
             assert await end_of(0, current=0) == (ErrorCode.fenced_leader_epoch, -1, -1)
 
     run(scenario())
@@ -172,11 +174,11 @@ def test_the_transaction_version_is_told_as_it_is_set(tmp_path: Path, level: int
         async with running_node(tmp_path, {"transaction.version": level}) as node, Client.connect(node) as client:
             answer = await client.call(18, 4, {"client_software_name": "a", "client_software_version": "1"})
             told = {item.name: item.max_version_level for item in answer.finalized_features}
-            assert told == ({"transaction.version": level} if level else {})
+            assert told.get("transaction.version", 0) == level
             supported = {item.name: item.max_version for item in answer.supported_features}
-            assert supported == {"transaction.version": 2}
+            assert supported["transaction.version"] == 2
             assert await client.call(18, 3, {"client_software_name": "a", "client_software_version": "1"})
         async with running_node(tmp_path, {"transaction.version": 2}) as node:
-            assert dict(node.finalized_features()) == {"transaction.version": 2}
+            assert dict(node.finalized_features())["transaction.version"] == 2
 
     run(scenario())

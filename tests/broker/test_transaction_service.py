@@ -12,8 +12,8 @@ import pytest
 from einmal.broker.config import BrokerConfig
 from einmal.broker.node import Node
 from einmal.log.producer_state import Origin
-from einmal.metadata.controller import NewTopic
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.metadata.topics import NewTopic
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
 from einmal.simulation.loop import Host, SimulatedLoop

@@ -12,23 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
+from einmal.broker.config import ConfigError
 from einmal.broker.shard_runtime import ShardRuntime
 from einmal.log.errors import LogCorruption
 from einmal.metadata import records
-from einmal.metadata.controller import (
-    ConfigChange,
-    ConfigsChanged,
-    Controller,
-    ControllerDefaults,
-    ImageLoaded,
-    NewPartitions,
-    NewTopic,
-    TopicResult,
-    TopicsCreated,
-    TopicsDeleted,
-)
+from einmal.metadata.brokers import Heartbeat, Registration
+from einmal.metadata.configs import ConfigChange
+from einmal.metadata.controller import Controller
+from einmal.metadata.features import FIRST_LEVELS, SUPPORTED_FEATURES, TRANSACTION_VERSION
 from einmal.metadata.image import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, ClusterImage
+from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
 from einmal.metadata.records import BrokerEndpoint
+from einmal.metadata.topics import NewPartitions, NewTopic, TopicResult
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, TopicPartition
 
@@ -54,6 +49,7 @@ class ClusterMetadata:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._runtime: ShardRuntime[Controller] | None = None
+        self._controller = Controller()
         self._encoded: dict[Any, bytes] = {}
         self._encoded_version = -1
         self.image = ClusterImage()
@@ -71,21 +67,21 @@ class ClusterMetadata:
     # --- start ---------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Replay the metadata log. Raises OSError or LogCorruption."""
+        """Replay the metadata log. Raises OSError, LogCorruption or ConfigError."""
         partition = self._node.partitions.open_metadata(METADATA_PARTITION, METADATA_TOPIC_ID)
         await partition.flushed()
+        if partition.log.log_end_offset == 0 and self._node.partitions.folders():
+            # They would be taken for what is left of deleted topics.
+            raise ConfigError(
+                f"{self._node.directory} holds partitions, but {METADATA_PARTITION} has lost what they are"
+            )
         self._runtime = ShardRuntime(
             partition, self._new_controller, records, clock=self._node.clock, perform=self._perform
         )
         await self._runtime.load()
+        self.image = self._controller.image.copy()
         if not self._runtime.is_loaded:
             raise LogCorruption(f"{METADATA_PARTITION} cannot be replayed")
-
-    @property
-    def is_blank(self) -> bool:
-        """Whether nothing was ever written down. Only after ``load``."""
-        assert self._runtime is not None, "the metadata log has not been loaded"
-        return self._runtime.partition.log.log_end_offset == 0
 
     def stop(self) -> None:
         if self._runtime is not None:
@@ -93,27 +89,44 @@ class ClusterMetadata:
 
     def _new_controller(self) -> Controller:
         config = self._node.config
-        return Controller(
-            ControllerDefaults(partitions=config.num_partitions, replication_factor=config.default_replication_factor)
+        transaction_version = {TRANSACTION_VERSION: config.transaction_version}
+        self._controller = Controller(
+            ControllerDefaults(
+                partitions=config.num_partitions,
+                replication_factor=config.default_replication_factor,
+                min_insync_replicas=config.min_insync_replicas,
+                unclean_leader_election=config.unclean_leader_election_enable,
+                session_timeout_ms=2**40,
+                features={**FIRST_LEVELS, **transaction_version},
+                fixed_features=transaction_version if TRANSACTION_VERSION in config.given else {},
+            )
         )
+        return self._controller
 
     async def register(self, end_points: tuple[BrokerEndpoint, ...]) -> None:
         """Tell the cluster that this broker is here. Raises OSError when that cannot be written down."""
         assert self._runtime is not None, "the metadata log has not been loaded"
         config = self._node.config
         partition_log = self._runtime.partition.log
-        self.broker_epoch = partition_log.log_end_offset
-        incarnation_id = self._node.new_uuid()
-        error = await self._submit(
-            lambda controller: controller.register_broker(
-                BrokerId(config.node_id),
-                incarnation_id,
-                self.broker_epoch,
-                end_points,
-                config.broker_rack or None,
-                {"transaction.version": config.transaction_version},
-            )
+        broker_id = BrokerId(config.node_id)
+        registration = Registration(
+            broker_id=broker_id,
+            incarnation_id=self._node.new_uuid(),
+            end_points=end_points,
+            rack=config.broker_rack or None,
+            features=SUPPORTED_FEATURES,
         )
+        now = self._node.clock.now()
+        registered = await self._submit(
+            lambda controller: controller.register_broker(registration, partition_log.log_end_offset, now)
+        )
+        if isinstance(registered, ErrorCode):
+            raise OSError(f"cannot write to {METADATA_PARTITION}: {registered.name}")
+        self.broker_epoch = registered.broker_epoch
+        end = partition_log.log_end_offset
+        beat = Heartbeat(broker_id=broker_id, broker_epoch=self.broker_epoch, metadata_offset=end)
+        answer = await self._submit(lambda controller: controller.heartbeat(beat, end, now))
+        error = answer if isinstance(answer, ErrorCode) else None
         if error is not None:
             raise OSError(f"cannot write to {METADATA_PARTITION}: {error.name}")
 
@@ -136,23 +149,14 @@ class ClusterMetadata:
         return await self._runtime.submit(decide_and_publish)
 
     def _perform(self, action: Any) -> None:
-        partitions = self._node.partitions
         match action:
-            case ImageLoaded(image):
-                self.image = image
             case _Committed(committed):
-                for record in committed:
-                    self.image.replay(record)
-            case TopicsCreated(names):
-                for name in names:
-                    partitions.open(self.image.topics[name], self.image.topic_configs(name))
-            case TopicsDeleted(topics):
-                for name, topic_id in topics:
-                    partitions.delete(name, topic_id)
-                self._node.groups.topics_deleted()
-            case ConfigsChanged(names):
-                for name in names:
-                    partitions.reconfigure(self.image.topics[name], self.image.topic_configs(name))
+                delta = self.image.apply(committed)
+                self._node.partitions.apply(delta, self.image)
+                if delta.deleted:
+                    self._node.groups.topics_deleted()
+            case BrokerFenced() | BrokerUnfenced() | LedAtRisk():
+                pass
             case _:
                 raise AssertionError(f"unknown action {action!r}")
 

@@ -24,6 +24,7 @@ from einmal.broker.router import Router
 from einmal.broker.server import Server
 from einmal.broker.transaction_service import TransactionService
 from einmal.log.disk import Disk
+from einmal.metadata.features import SUPPORTED_FEATURES
 from einmal.metadata.records import BrokerEndpoint
 from einmal.seams import Clock, Listener, Network
 
@@ -73,9 +74,6 @@ class Node:
             self.disk.sync_directory(self.directory.parent)
         self.metadata.cluster_id = self._identify()
         await self.metadata.load()
-        if self.metadata.is_blank and self.partitions.folders():
-            # They would be taken for what is left of deleted topics.
-            raise ConfigError(f"{self.directory} holds partitions, but {METADATA_PARTITION} has lost what they are")
         # The port is taken before anything is written down that names it; requests wait for their turn below.
         self._listener = await self.network.listen(self.server.connection, *self.config.listener)
         host, port = self.endpoint
@@ -159,7 +157,10 @@ class Node:
 
     def supported_features(self) -> tuple[tuple[str, int, int], ...]:
         """Name, lowest and highest level."""
-        return (("transaction.version", 0, 2),)
+        return tuple(
+            (feature.name, feature.min_supported_version, feature.max_supported_version)
+            for feature in SUPPORTED_FEATURES
+        )
 
     def finalized_features(self) -> tuple[tuple[str, int], ...]:
         return tuple((name, level) for name, level in self.metadata.image.features.items() if level > 0)

@@ -65,6 +65,23 @@ class PartitionImage:
     def is_reassigning(self) -> bool:
         return bool(self.removing or self.adding)
 
+    def record(self, topic_id: UUID, partition_id: int) -> PartitionRecord:
+        """The record that makes this image."""
+        return PartitionRecord(
+            partition_id,
+            topic_id,
+            self.replicas,
+            self.isr,
+            self.leader,
+            self.leader_epoch,
+            self.partition_epoch,
+            self.removing,
+            self.adding,
+            self.leader_recovery_state,
+            self.elr,
+            self.last_known_elr,
+        )
+
     def changed(self, record: PartitionChangeRecord) -> PartitionImage:
         """The partition after the record."""
         changes: dict[str, Any] = {name: value for name in _CHANGEABLE if (value := getattr(record, name)) is not None}
@@ -114,6 +131,20 @@ class BrokerImage:
         """Whether it may lead and be in sync: neither fenced nor shutting down."""
         return not self.is_fenced and not self.in_controlled_shutdown
 
+    def record(self) -> RegisterBrokerRecord:
+        """The record that makes this image."""
+        return RegisterBrokerRecord(
+            self.broker_id,
+            self.incarnation_id,
+            self.broker_epoch,
+            self.end_points,
+            self.rack,
+            self.features,
+            self.is_fenced,
+            self.in_controlled_shutdown,
+            self.log_dirs,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
@@ -161,7 +192,11 @@ class ClusterImage:
     def setting(self, topic: str, name: str) -> str | None:
         """The topic's own, else what holds for all brokers; None: what is in a broker's file holds."""
         own = self.topic_configs(topic).get(name)
-        return self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}).get(name) if own is None else own
+        return self.cluster_setting(name) if own is None else own
+
+    def cluster_setting(self, name: str) -> str | None:
+        """What holds for all brokers."""
+        return self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}).get(name)
 
     # --- records in ----------------------------------------------------------------------------------------------
 
@@ -287,41 +322,14 @@ class ClusterImage:
         for name, level in self.features.items():
             yield FeatureLevelRecord(name, level)
         for broker in self.brokers.values():
-            yield RegisterBrokerRecord(
-                broker.broker_id,
-                broker.incarnation_id,
-                broker.broker_epoch,
-                broker.end_points,
-                broker.rack,
-                broker.features,
-                broker.is_fenced,
-                broker.in_controlled_shutdown,
-                broker.log_dirs,
-            )
+            yield broker.record()
         for topic in self.topics.values():
             yield TopicRecord(topic.name, topic.topic_id)
             for partition_id, partition in enumerate(topic.partitions):
-                yield _partition_record(topic.topic_id, partition_id, partition)
+                yield partition.record(topic.topic_id, partition_id)
         for (kind, resource), settings in self.configs.items():
             for name, value in settings.items():
                 yield ConfigRecord(kind, resource, name, value)
         if self.next_producer_id:
             # Whose the last block was does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)
-
-
-def _partition_record(topic_id: UUID, partition_id: int, partition: PartitionImage) -> PartitionRecord:
-    return PartitionRecord(
-        partition_id,
-        topic_id,
-        partition.replicas,
-        partition.isr,
-        partition.leader,
-        partition.leader_epoch,
-        partition.partition_epoch,
-        partition.removing,
-        partition.adding,
-        partition.leader_recovery_state,
-        partition.elr,
-        partition.last_known_elr,
-    )

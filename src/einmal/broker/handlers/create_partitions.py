@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.metadata.controller import NewPartitions, TopicResult
+from einmal.metadata.topics import NewPartitions, TopicResult
 from einmal.types import ErrorCode
 
 API_KEY: Final = 37

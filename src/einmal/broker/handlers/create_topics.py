@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
 from einmal.broker.handlers.describe_configs import topic_settings
-from einmal.metadata.controller import NewTopic, TopicResult
+from einmal.metadata.topics import NewTopic, TopicResult
 from einmal.types import ErrorCode
 
 API_KEY: Final = 19

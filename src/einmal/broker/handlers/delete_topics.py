@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.metadata.controller import TopicResult
+from einmal.metadata.topics import TopicResult
 from einmal.types import ErrorCode
 
 API_KEY: Final = 20

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.metadata.controller import ConfigChange, TopicResult
+from einmal.metadata.configs import ConfigChange
 from einmal.metadata.image import TOPIC_RESOURCE
+from einmal.metadata.topics import TopicResult
 from einmal.types import ErrorCode
 
 API_KEY: Final = 44

@@ -1,0 +1,297 @@
+"""Brokers come and go: registration, heartbeats, fencing, controlled shutdown (KIP-500, KIP-631, KIP-841, KIP-966).
+
+A broker is fenced when it registers. It takes part once it has seen its own registration record, and until it is not
+heard of for the session timeout, its connection is lost, or it shuts down. Fenced or shutting down it leads nothing and
+is in no ISR: both go in the same decision. Fencing is always safe; it costs availability only.
+
+Sessions are soft state: nothing of them is written down, a new controller begins them anew. Times are monotonic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from einmal.metadata.image import BrokerImage
+from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, Deciding, Plan
+from einmal.metadata.records import (
+    FENCE,
+    UNFENCE,
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+    SupportedFeature,
+    UnregisterBrokerRecord,
+)
+from einmal.shard.decision import Decision
+from einmal.types import BrokerId, ErrorCode, Instant, Offset
+
+LOST_GRACE_MS: Final = 100
+"""So long a broker whose connection is gone may take to be heard of on another one."""
+_NO_OFFSET: Final = Offset(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says of itself when its process has come up.
+
+    ``previous_broker_epoch``: the one under which it stopped without losing anything; -1 where it may have.
+    """
+
+    broker_id: BrokerId
+    incarnation_id: UUID
+    end_points: tuple[BrokerEndpoint, ...] = ()
+    rack: str | None = None
+    features: tuple[SupportedFeature, ...] = ()
+    log_dirs: tuple[UUID, ...] = ()
+    previous_broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    error: ErrorCode = ErrorCode.none
+    broker_epoch: int = -1
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """``metadata_offset``: of the last record that the broker has applied."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    metadata_offset: int
+    wants_fence: bool = False
+    wants_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    error: ErrorCode = ErrorCode.none
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+
+
+@dataclass(slots=True)
+class _Session:
+    """Of a broker that is not fenced. ``is_heard``: its process has spoken to this controller."""
+
+    deadline_ms: int
+    is_heard: bool = False
+    metadata_offset: int = -1
+    shutdown_offset: int | None = None
+    """Others must have seen the metadata up to here before the broker may go."""
+
+
+class BrokerDecisions(Deciding):
+    def __init__(self, defaults: ControllerDefaults) -> None:
+        super().__init__(defaults)
+        self._sessions: dict[BrokerId, _Session] = {}
+
+    # --- registration --------------------------------------------------------------------------------------------
+
+    def register_broker(self, registration: Registration, next_offset: Offset, now: Instant) -> Decision[Registered]:
+        """A broker process has come up, or asks again. Its epoch is the offset of its registration record.
+
+        Where it may have lost what it had not flushed it is not eligible to lead; where its folder was wiped, not even
+        as the last one that led.
+        """
+        existing = self.image.brokers.get(registration.broker_id)
+        if (message := self._unsupported_by(registration)) is not None:
+            return Decision(response=Registered(ErrorCode.unsupported_version, message=message))
+        if existing is None or existing.incarnation_id != registration.incarnation_id:
+            return self._new_incarnation(registration, existing, next_offset, now)
+        amended = _register_record(registration, existing.broker_epoch, existing)
+        records = () if amended == existing.record() else (amended,)
+        return Decision(records=records, response=Registered(broker_epoch=existing.broker_epoch))
+
+    def _new_incarnation(
+        self, registration: Registration, existing: BrokerImage | None, next_offset: Offset, now: Instant
+    ) -> Decision[Registered]:
+        broker_id = registration.broker_id
+        session = self._sessions.get(broker_id)
+        if session is not None and session.is_heard and now.monotonic_ms < session.deadline_ms:
+            message = f"Another broker is registered with the id {broker_id}."
+            return Decision(response=Registered(ErrorCode.duplicate_broker_registration, message=message))
+        plan = self._plan({broker_id: False})
+        plan.records.append(_register_record(registration, next_offset, None))
+        is_clean = existing is not None and registration.previous_broker_epoch == existing.broker_epoch
+        is_wiped = existing is not None and _is_wiped(existing.log_dirs, registration.log_dirs)
+        self._withdraw(plan, broker_id, is_unclean=is_wiped or not is_clean, is_wiped=is_wiped)
+        return plan.decision(Registered(broker_epoch=next_offset))
+
+    def _unsupported_by(self, registration: Registration) -> str | None:
+        supported = {feature.name: feature for feature in registration.features}
+        for name, level in self.image.features.items():
+            feature = supported.get(name, SupportedFeature(name, 0, 0))
+            if not feature.min_supported_version <= level <= feature.max_supported_version:
+                return (
+                    f"Broker {registration.broker_id} does not support level {level} of {name}, but "
+                    f"{feature.min_supported_version} to {feature.max_supported_version}."
+                )
+        return None
+
+    def _withdraw(self, plan: Plan, broker_id: BrokerId, *, is_unclean: bool = False, is_wiped: bool = False) -> None:
+        """Take a broker out of every ISR, and where it may have lost records also from those who may lead later."""
+        unclean = (broker_id,) if is_unclean else ()
+        wiped = (broker_id,) if is_wiped else ()
+        for topic, partition_id, partition in plan.partitions():
+            if (
+                broker_id in partition.isr
+                or (is_unclean and broker_id in partition.elr)
+                or (is_wiped and broker_id in partition.last_known_elr)
+            ):
+                isr = tuple(other for other in partition.isr if other != broker_id)
+                plan.change(topic, partition_id, replace(partition, isr=isr), unclean=unclean, wiped=wiped)
+
+    def unregister_broker(self, broker_id: BrokerId) -> Decision[ErrorCode]:
+        """Forget a broker that will not come back."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            return Decision(response=ErrorCode.broker_id_not_registered)
+        plan = self._plan({broker_id: False})
+        self._withdraw(plan, broker_id, is_unclean=True)
+        plan.records.append(UnregisterBrokerRecord(broker_id, broker.broker_epoch))
+        return plan.decision(ErrorCode.none)
+
+    # --- heartbeats ----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, beat: Heartbeat, next_offset: Offset, now: Instant) -> Decision[HeartbeatAnswer]:
+        broker = self.image.brokers.get(beat.broker_id)
+        if broker is None or broker.broker_epoch != beat.broker_epoch:
+            return Decision(response=HeartbeatAnswer(error=ErrorCode.stale_broker_epoch))
+        if broker.is_fenced:
+            return self._fenced_beat(broker, beat, now)
+        session = self._session(broker.broker_id, now)
+        session.is_heard = True
+        session.metadata_offset = beat.metadata_offset
+        if beat.wants_fence or (beat.wants_shutdown and self._may_go(broker, session)):
+            reason = "it shuts down" if beat.wants_shutdown else "it asks for that"
+            plan = self._fence(broker, reason)
+            return plan.decision(_answer(broker, beat, is_fenced=True, should_shut_down=beat.wants_shutdown))
+        answer = _answer(broker, beat, is_fenced=False)
+        if not beat.wants_shutdown:
+            return Decision(response=answer)
+        plan = self._plan({broker.broker_id: False})
+        if not broker.in_controlled_shutdown:
+            plan.records.append(
+                BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, in_controlled_shutdown=1)
+            )
+            self._withdraw(plan, broker.broker_id)
+        if session.shutdown_offset is None:
+            session.shutdown_offset = next_offset + len(plan.records) - 1
+        return plan.decision(answer)
+
+    def _fenced_beat(self, broker: BrokerImage, beat: Heartbeat, now: Instant) -> Decision[HeartbeatAnswer]:
+        is_back = (
+            not beat.wants_fence
+            and not beat.wants_shutdown
+            and not broker.in_controlled_shutdown
+            and beat.metadata_offset >= broker.broker_epoch
+        )
+        answer = _answer(broker, beat, is_fenced=not is_back, should_shut_down=beat.wants_shutdown)
+        if not is_back:
+            return Decision(response=answer)
+        session = self._session(broker.broker_id, now)
+        session.is_heard = True
+        session.metadata_offset = beat.metadata_offset
+        plan = self._plan({broker.broker_id: True})
+        plan.records.append(BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, fenced=UNFENCE))
+        for topic, partition_id, partition in plan.partitions():
+            if not partition.isr and broker.broker_id in partition.replicas:
+                plan.change(topic, partition_id, partition)
+        plan.actions.append(BrokerUnfenced(broker.broker_id, broker.broker_epoch))
+        return plan.decision(answer)
+
+    def _session(self, broker_id: BrokerId, now: Instant) -> _Session:
+        deadline_ms = now.monotonic_ms + self.defaults.session_timeout_ms
+        session = self._sessions.setdefault(broker_id, _Session(deadline_ms))
+        session.deadline_ms = deadline_ms
+        return session
+
+    def _may_go(self, broker: BrokerImage, session: _Session) -> bool:
+        """Whether nobody misses it: it leads nothing, and whoever is active knows that."""
+        leads = any(partition.leader == broker.broker_id for _, _, partition in self._plan().partitions())
+        if leads or not broker.in_controlled_shutdown:
+            return not leads
+        if session.shutdown_offset is None:
+            return False
+        return all(
+            session.shutdown_offset <= self._sessions[other.broker_id].metadata_offset
+            for other in self.image.brokers.values()
+            if other.is_active
+        )
+
+    # --- fencing -------------------------------------------------------------------------------------------------
+
+    def _fence(self, broker: BrokerImage, reason: str) -> Plan:
+        plan = self._plan({broker.broker_id: False})
+        self._withdraw(plan, broker.broker_id)
+        plan.records.append(BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, fenced=FENCE))
+        plan.actions.append(BrokerFenced(broker.broker_id, broker.broker_epoch, reason))
+        return plan
+
+    def broker_lost(self, broker_id: BrokerId, broker_epoch: int, now: Instant) -> Decision[None]:
+        """Nobody answers at a broker, or its connection is gone: its session ends soon, unless it is heard of again."""
+        session = self._sessions.get(broker_id)
+        broker = self.image.brokers.get(broker_id)
+        if session is not None and broker is not None and broker.broker_epoch == broker_epoch:
+            session.deadline_ms = min(session.deadline_ms, now.monotonic_ms + LOST_GRACE_MS)
+            # A new process of the same broker need not wait.
+            session.is_heard = False
+        return Decision(response=None)
+
+    def _begin_sessions(self, now: Instant) -> None:
+        for broker in self.image.brokers.values():
+            if not broker.is_fenced:
+                self._session(broker.broker_id, now)
+
+    def _end_sessions(self) -> None:
+        """After a record about brokers: only one that is not fenced has a session."""
+        for broker_id in list(self._sessions):
+            broker = self.image.brokers.get(broker_id)
+            if broker is None or broker.is_fenced:
+                del self._sessions[broker_id]
+
+    def _next_session_deadline(self) -> int | None:
+        return min((session.deadline_ms for session in self._sessions.values()), default=None)
+
+    def _fence_one_stale(self, now: Instant) -> Plan | None:
+        """One at a time: who is next decided on what the cluster is without it."""
+        for broker_id, session in self._sessions.items():
+            if session.deadline_ms <= now.monotonic_ms:
+                return self._fence(self.image.brokers[broker_id], "it is not heard of")
+        return None
+
+
+def _answer(
+    broker: BrokerImage, beat: Heartbeat, *, is_fenced: bool, should_shut_down: bool = False
+) -> HeartbeatAnswer:
+    return HeartbeatAnswer(
+        is_caught_up=beat.metadata_offset >= broker.broker_epoch,
+        is_fenced=is_fenced,
+        should_shut_down=should_shut_down,
+    )
+
+
+def _register_record(
+    registration: Registration, broker_epoch: int, existing: BrokerImage | None
+) -> RegisterBrokerRecord:
+    """``existing``: what the same process has registered before; it is no more fenced by registering again."""
+    return RegisterBrokerRecord(
+        registration.broker_id,
+        registration.incarnation_id,
+        broker_epoch,
+        registration.end_points,
+        registration.rack,
+        registration.features,
+        is_fenced=existing is None or existing.is_fenced,
+        in_controlled_shutdown=existing is not None and existing.in_controlled_shutdown,
+        log_dirs=registration.log_dirs,
+    )
+
+
+def _is_wiped(before: tuple[UUID, ...], now: tuple[UUID, ...]) -> bool:
+    return bool(before and now) and not any(log_dir in before for log_dir in now)

@@ -1,0 +1,258 @@
+"""Topics: created with settings and replicas, deleted, and given more partitions.
+
+A topic's answer is decided alone: one that cannot be made does not stop the others. Topic ids are given in, because
+they are random. A new partition's ISR are those of its replicas that are active.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from einmal.metadata.image import CONSUMER_OFFSETS, TOPIC_RESOURCE, TRANSACTION_STATE
+from einmal.metadata.placement import Placement, Replicas
+from einmal.metadata.plan import Deciding
+from einmal.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from einmal.metadata.topic_configs import problem_of
+from einmal.shard.decision import Decision
+from einmal.types import BrokerId, ErrorCode, LeaderEpoch
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+"""As in Kafka, where one request may write so many records."""
+_NAME_LENGTH_MAX: Final = 249
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_NO_TOPIC_ID: Final = UUID(int=0)
+_TOO_MANY: Final = f"More than {PARTITIONS_PER_REQUEST_MAX} partitions in one request."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """``partitions`` and ``replication_factor`` -1: the cluster's default. ``assignments``: replicas by partition."""
+
+    name: str
+    topic_id: UUID
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult:
+    name: str | None
+    topic_id: UUID = _NO_TOPIC_ID
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    """``count``: how many the topic shall have in the end."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+class TopicDecisions(Deciding):
+    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Decision[list[TopicResult]]:
+        records: list[MetadataRecord] = []
+        results: list[TopicResult] = []
+        names = [topic.name for topic in topics]
+        placement = Placement(self.image)
+        room = PARTITIONS_PER_REQUEST_MAX
+        for topic in topics:
+            if names.count(topic.name) > 1:
+                results.append(_twice(topic.name))
+                continue
+            result, replicas = self._plan_topic(topic, placement, room)
+            results.append(result)
+            if result.error is ErrorCode.none:
+                room -= len(replicas)
+                records += self._topic_records(topic, replicas)
+        return Decision(records=() if validate_only else tuple(records), response=results)
+
+    def _plan_topic(self, topic: NewTopic, placement: Placement, room: int) -> tuple[TopicResult, list[Replicas]]:
+        """What would come of a new topic, and the replicas of its partitions."""
+        error, message = self._name_problem(topic.name)
+        if error is ErrorCode.none:
+            for name, value in topic.configs.items():
+                if (reason := problem_of(name, value)) is not None:
+                    error, message = ErrorCode.invalid_config, reason
+                    break
+        replicas: list[Replicas] = []
+        if error is ErrorCode.none:
+            error, message, replicas = self._place(topic, placement, room)
+        if error is not ErrorCode.none:
+            return TopicResult(name=topic.name, error=error, message=message), []
+        return (
+            TopicResult(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=len(replicas),
+                replication_factor=len(replicas[0]),
+            ),
+            replicas,
+        )
+
+    def _name_problem(self, name: str) -> tuple[ErrorCode, str | None]:
+        if not name or name in (".", "..") or len(name) > _NAME_LENGTH_MAX or not _LEGAL_NAME.fullmatch(name):
+            return (
+                ErrorCode.invalid_topic_exception,
+                f"Topic name is invalid: 1 to {_NAME_LENGTH_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-'.",
+            )
+        if name in self.image.topics:
+            return ErrorCode.topic_already_exists, f"Topic '{name}' already exists."
+        # Kafka's metric names have '_' for '.', so it refuses names that differ only in that.
+        plain = name.replace(".", "_")
+        if plain != name or "_" in name:
+            for other in self.image.topics:
+                if other.replace(".", "_") == plain:
+                    return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
+        return ErrorCode.none, None
+
+    def _place(self, topic: NewTopic, placement: Placement, room: int) -> tuple[ErrorCode, str | None, list[Replicas]]:
+        if topic.assignments:
+            if topic.partitions != -1 or topic.replication_factor != -1:
+                return ErrorCode.invalid_request, "A manual assignment goes without partition count and factor.", []
+            return self._by_hand([topic.assignments.get(number, ()) for number in range(len(topic.assignments))])
+        count = self.defaults.partitions if topic.partitions == -1 else topic.partitions
+        factor = self.defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+        if count <= 0:
+            return ErrorCode.invalid_partitions, "Number of partitions must be larger than 0.", []
+        if count > room:
+            return ErrorCode.invalid_partitions, _TOO_MANY, []
+        error, message = _factor_problem(factor, placement)
+        return error, message, [] if message else placement.place((), count, factor)
+
+    def _by_hand(self, assignments: Sequence[Sequence[int]]) -> tuple[ErrorCode, str | None, list[Replicas]]:
+        """Replicas as somebody wants them, or what is wrong with them."""
+        plan = self._plan()
+        replicas = [tuple(map(BrokerId, item)) for item in assignments]
+        for item in replicas:
+            if not (
+                item
+                and len(dict.fromkeys(item)) == len(item) == len(replicas[0])
+                and all(broker in self.image.brokers for broker in item)
+            ):
+                return ErrorCode.invalid_replica_assignment, "The manual partition assignment is not valid.", []
+            if not any(map(plan.is_active, item)):
+                message = f"All brokers of the assignment {list(item)} are fenced or shutting down."
+                return ErrorCode.invalid_replica_assignment, message, []
+        return ErrorCode.none, None, replicas
+
+    def _topic_records(self, topic: NewTopic, replicas: list[Replicas]) -> list[MetadataRecord]:
+        return [
+            TopicRecord(topic.name, topic.topic_id),
+            *self._partition_records(topic.topic_id, 0, replicas),
+            *(
+                ConfigRecord(TOPIC_RESOURCE, topic.name, name, value)
+                for name, value in topic.configs.items()
+                if value is not None
+            ),
+        ]
+
+    def _partition_records(self, topic_id: UUID, first: int, replicas: list[Replicas]) -> list[MetadataRecord]:
+        plan = self._plan()
+        records: list[MetadataRecord] = []
+        for partition_id, item in enumerate(replicas, first):
+            isr = tuple(broker for broker in item if plan.is_active(broker))
+            records.append(PartitionRecord(partition_id, topic_id, item, isr, isr[0], LeaderEpoch(0), 0))
+        return records
+
+    def delete_topics(self, topics: Sequence[tuple[str | None, UUID]]) -> Decision[list[TopicResult]]:
+        """Each by its name, or by its id where the name is None."""
+        results: list[TopicResult] = []
+        deleted: dict[str, UUID] = {}
+        for name, topic_id in topics:
+            missing = ErrorCode.unknown_topic_or_partition
+            if name is None:
+                name = self.image.topic_names.get(topic_id)
+                missing = ErrorCode.unknown_topic_id
+            topic = None if name is None else self.image.topics.get(name)
+            if topic is None:
+                results.append(TopicResult(name=name, topic_id=topic_id, error=missing))
+            elif topic.is_internal:
+                # Coordinators live in it.
+                message = f"{topic.name} is internal and cannot be deleted."
+                results.append(TopicResult(name=name, error=ErrorCode.invalid_topic_exception, message=message))
+            elif topic.name in deleted:
+                results.append(TopicResult(name=name, error=ErrorCode.invalid_request, message="Duplicate topic name."))
+            else:
+                deleted[topic.name] = topic.topic_id
+                results.append(TopicResult(name=topic.name, topic_id=topic.topic_id))
+        return Decision(records=tuple(map(RemoveTopicRecord, deleted.values())), response=results)
+
+    def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> Decision[list[TopicResult]]:
+        records: list[MetadataRecord] = []
+        results: list[TopicResult] = []
+        names = [wanted.name for wanted in topics]
+        placement = Placement(self.image)
+        for wanted in topics:
+            if names.count(wanted.name) > 1:
+                results.append(_twice(wanted.name))
+                continue
+            result, added = self._plan_partitions(wanted, placement)
+            results.append(result)
+            records += added
+        return Decision(records=() if validate_only else tuple(records), response=results)
+
+    def _plan_partitions(self, wanted: NewPartitions, placement: Placement) -> tuple[TopicResult, list[MetadataRecord]]:
+        def refuse(error: ErrorCode, message: str) -> tuple[TopicResult, list[MetadataRecord]]:
+            return TopicResult(name=wanted.name, error=error, message=message), []
+
+        topic = self.image.topics.get(wanted.name)
+        if topic is None:
+            return refuse(ErrorCode.unknown_topic_or_partition, "This server does not host this topic.")
+        has = len(topic.partitions)
+        if wanted.count == has:
+            return refuse(ErrorCode.invalid_partitions, f"Topic already has {has} partition(s).")
+        if wanted.count < has:
+            return refuse(
+                ErrorCode.invalid_partitions,
+                f"The topic {wanted.name} currently has {has} partition(s); {wanted.count} would not be an increase.",
+            )
+        added = wanted.count - has
+        if added > PARTITIONS_PER_REQUEST_MAX:
+            return refuse(ErrorCode.invalid_partitions, _TOO_MANY)
+        if wanted.name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+            # Who coordinates a group or a transaction follows from the count: it must never change.
+            return refuse(ErrorCode.invalid_request, f"The partitions of {wanted.name} are fixed.")
+        existing = [partition.replicas for partition in topic.partitions]
+        factor = len(existing[0])
+        if wanted.assignments is None:
+            error, message = _factor_problem(factor, placement)
+            replicas = [] if message else placement.place(existing, added, factor)
+        elif len(wanted.assignments) != added:
+            error, message = ErrorCode.invalid_replica_assignment, f"{added} assignments are needed."
+        else:
+            error, message, replicas = self._by_hand(wanted.assignments)
+        if message is not None:
+            return refuse(error, message)
+        return TopicResult(name=wanted.name), self._partition_records(topic.topic_id, has, replicas)
+
+
+def _twice(name: str) -> TopicResult:
+    return TopicResult(name=name, error=ErrorCode.invalid_request, message="Duplicate topic name.")
+
+
+def _factor_problem(factor: int, placement: Placement) -> tuple[ErrorCode, str | None]:
+    if factor <= 0:
+        return ErrorCode.invalid_replication_factor, "Replication factor must be larger than 0."
+    if factor > placement.usable:
+        return (
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {factor} time(s): "
+            f"The target replication factor of {factor} cannot be reached because only "
+            f"{placement.usable} broker(s) are registered.",
+        )
+    if not placement.has_leader:
+        return ErrorCode.invalid_replication_factor, "All brokers are currently fenced."
+    return ErrorCode.none, None
