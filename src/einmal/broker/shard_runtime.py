@@ -70,6 +70,7 @@ class ShardRuntime(Generic[S]):
     """``perform`` is called with each action, in order, once the records that decided it are committed.
 
     ``dropped`` is called when a shard that was loaded is forgotten: what it would have done later never comes.
+    ``first_offset``: what comes before it a new shard knows already; None: it knows nothing.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ShardRuntime(Generic[S]):
         clock: Clock,
         perform: Callable[[Any], None],
         dropped: Callable[[], None] | None = None,
+        first_offset: Callable[[], Offset] | None = None,
         wait_seconds: float = 5.0,
     ) -> None:
         self._partition = partition
@@ -89,6 +91,7 @@ class ShardRuntime(Generic[S]):
         self._clock = clock
         self._perform = perform
         self._dropped = dropped
+        self._first_offset = first_offset
         self._wait_seconds = wait_seconds
         self._shard: S | None = None
         self._unavailable = ErrorCode.coordinator_load_in_progress
@@ -269,19 +272,20 @@ class ShardRuntime(Generic[S]):
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Read the whole log, replay it, and begin to serve. Requests meanwhile: COORDINATOR_LOAD_IN_PROGRESS.
+        """Read the log, replay it, and begin to serve. Requests meanwhile: COORDINATOR_LOAD_IN_PROGRESS.
 
-        At once where the log is empty, else in the background.
+        At once where there is nothing to read, else in the background.
         """
         self._drop(ErrorCode.coordinator_load_in_progress)
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
         partition_log = self._partition.log
-        if partition_log.log_start_offset == partition_log.log_end_offset:
+        first = partition_log.log_start_offset if self._first_offset is None else self._first_offset()
+        if first == partition_log.log_end_offset:
             self._serve(self._new_shard())
         else:
-            self._loading = asyncio.get_running_loop().create_task(self._load(self._new_shard()))
+            self._loading = asyncio.get_running_loop().create_task(self._load(self._new_shard(), first))
 
     async def load(self) -> None:
         """As ``start``, and wait for the end of it; ``is_loaded`` tells whether all went well."""
@@ -289,9 +293,8 @@ class ShardRuntime(Generic[S]):
         if self._loading is not None:
             await self._loading
 
-    async def _load(self, shard: S) -> None:
+    async def _load(self, shard: S, offset: Offset) -> None:
         partition_log = self._partition.log
-        offset = partition_log.log_start_offset
         try:
             while offset < partition_log.log_end_offset:
                 batches = partition_log.read(offset, _READ_BYTES, below=partition_log.log_end_offset)
