@@ -298,7 +298,7 @@ def test_an_observer_does_not_count() -> None:
     one.log.flushed_offset = 1
     assert one.fetch(9, 1, 1).effects == ()
     assert isinstance(one.raft.role, Leader)
-    assert list(one.raft.observers(one.raft.role)) == [9]
+    assert list(one.raft.role.observers) == [9]
 
 
 def test_where_logs_part_the_leader_says_and_the_follower_cuts() -> None:

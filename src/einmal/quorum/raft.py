@@ -65,7 +65,6 @@ _HASTE_SPREAD_MS: Final = 100
 _HASTE_DOUBLINGS_MAX: Final = 10
 _SUCCESSION_MS: Final = 50
 """Between one preferred successor and the next."""
-_OBSERVER_FORGOTTEN_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,14 +489,6 @@ class Raft:
             if state is not None:
                 state.fetched_at, state.has_fetched = self._now, True
         return self._reply(error)
-
-    def observers(self, leader: Leader) -> dict[int, ReplicaState]:
-        """Those who have fetched lately."""
-        return {
-            replica_id: state
-            for replica_id, state in leader.observers.items()
-            if self._now - state.fetched_at < _OBSERVER_FORGOTTEN_MS
-        }
 
     # --- fetching: the follower's side -------------------------------------------------------------------------------
 
