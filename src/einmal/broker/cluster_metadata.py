@@ -18,7 +18,7 @@ from einmal.log.errors import LogCorruption
 from einmal.metadata import records
 from einmal.metadata.brokers import Heartbeat, Registration
 from einmal.metadata.configs import ConfigChange
-from einmal.metadata.controller import Controller
+from einmal.metadata.controller import CallOnBrokers, Controller
 from einmal.metadata.features import FIRST_LEVELS, SUPPORTED_FEATURES, TRANSACTION_VERSION
 from einmal.metadata.image import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, ClusterImage
 from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
@@ -155,7 +155,7 @@ class ClusterMetadata:
                 self._node.partitions.apply(delta, self.image)
                 if delta.deleted:
                     self._node.groups.topics_deleted()
-            case BrokerFenced() | BrokerUnfenced() | LedAtRisk():
+            case BrokerFenced() | BrokerUnfenced() | LedAtRisk() | CallOnBrokers():
                 pass
             case _:
                 raise AssertionError(f"unknown action {action!r}")

@@ -6,6 +6,7 @@ no network and no randomness. The image may be ahead of what is committed; whoev
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from einmal.metadata.brokers import BrokerDecisions
@@ -29,6 +30,13 @@ from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, ProducerId, ProducerIdAndEpoch
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CallOnBrokers:
+    """Action: find out which of these brokers, with their epochs, are still there."""
+
+    brokers: tuple[tuple[BrokerId, int], ...]
 
 
 class Controller(
@@ -59,7 +67,9 @@ class Controller(
     def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
         self._begin_sessions(now)
         self._begin_looking(now)
-        return (self._settle(),)
+        brokers = [broker for broker in self.image.brokers.values() if not broker.is_fenced]
+        call_on = CallOnBrokers(tuple((broker.broker_id, broker.broker_epoch) for broker in brokers))
+        return (self._settle(), Decision(response=None, actions=(call_on,)))
 
     def _settle(self) -> Decision[None]:
         """What a new cluster begins with, what the controller's file demands, and what everybody must agree on.
