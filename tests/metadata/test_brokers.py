@@ -1,0 +1,336 @@
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from einmal.metadata.brokers import LOST_GRACE_MS, Heartbeat
+from einmal.metadata.features import SUPPORTED_FEATURES
+from einmal.metadata.plan import BrokerFenced, BrokerUnfenced
+from einmal.metadata.records import NO_LEADER, RegisterBrokerRecord, SupportedFeature
+from einmal.types import BrokerId, ErrorCode
+from tests.metadata.cluster import DEFAULTS, Cluster, ids
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+TIMEOUT = DEFAULTS.session_timeout_ms
+
+
+# --- registration ------------------------------------------------------------------------------------------------
+
+
+def test_a_brokers_epoch_is_the_offset_of_its_registration() -> None:
+    cluster = Cluster(2)
+    cluster.create("t", (1, 2))
+    cluster.done(cluster.controller.broker_lost(ONE, cluster.epochs[1], cluster.now))
+    record = cluster.log[cluster.register(1).broker_epoch]
+    assert isinstance(record, RegisterBrokerRecord)
+    assert record.broker_epoch == cluster.epochs[1] < cluster.end - 1, "what follows from it comes behind it"
+
+
+def test_a_broker_is_fenced_until_it_has_seen_its_own_registration() -> None:
+    cluster = Cluster()
+    cluster.register(1)
+    epoch = cluster.epochs[1]
+    behind = cluster.beat(1, seen=epoch - 1)
+    assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+    waiting = cluster.beat(1, seen=epoch, wants_fence=True)
+    assert (waiting.is_caught_up, waiting.is_fenced) == (True, True)
+    ready = cluster.beat(1, seen=epoch)
+    assert (ready.is_caught_up, ready.is_fenced, ready.should_shut_down) == (True, False, False)
+    assert cluster.actions[-1] == BrokerUnfenced(ONE, epoch)
+
+
+def test_the_same_process_that_registers_again_keeps_its_epoch_and_its_state() -> None:
+    cluster = Cluster(1)
+    incarnation = cluster.image.brokers[ONE].incarnation_id
+    end = cluster.end
+    again = cluster.register(1, incarnation_id=incarnation)
+    assert (again.broker_epoch, cluster.end) == (cluster.image.brokers[ONE].broker_epoch, end)
+    cluster.register(1, incarnation_id=incarnation, rack="new")
+    assert (cluster.image.brokers[ONE].rack, cluster.image.brokers[ONE].is_fenced) == ("new", False)
+    assert cluster.epochs[1] == again.broker_epoch
+
+
+def test_a_second_process_under_the_same_id_is_refused_while_the_first_is_alive() -> None:
+    cluster = Cluster(1)
+    cluster.pass_time(TIMEOUT - 1)
+    assert cluster.register(1).error is ErrorCode.duplicate_broker_registration
+    cluster.pass_time(1)
+    assert cluster.register(1).error is ErrorCode.none
+
+
+def test_a_broker_whose_connection_is_gone_may_come_back_at_once() -> None:
+    cluster = Cluster(1)
+    cluster.done(cluster.controller.broker_lost(ONE, cluster.epochs[1], cluster.now))
+    assert cluster.register(1).error is ErrorCode.none
+
+
+def test_a_new_controller_has_heard_of_nobody_yet() -> None:
+    cluster = Cluster(1)
+    cluster.take_over()
+    assert cluster.register(1).error is ErrorCode.none
+
+
+def test_a_broker_that_does_not_support_the_clusters_levels_is_refused() -> None:
+    cluster = Cluster()
+    assert cluster.register(1, features=()).error is ErrorCode.unsupported_version
+    old = (*SUPPORTED_FEATURES[1:], SupportedFeature("metadata.version", 1, 20))
+    refused = cluster.register(1, features=old)
+    assert refused.error is ErrorCode.unsupported_version
+    assert refused.message == "Broker 1 does not support level 27 of metadata.version, but 1 to 20."
+
+
+def test_what_a_broker_led_somebody_else_leads_once_it_has_restarted() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    cluster.pass_time(TIMEOUT - 1, alive=[2, 3])
+    cluster.done(cluster.controller.broker_lost(ONE, cluster.epochs[1], cluster.now))
+    cluster.register(1)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.leader_epoch) == (TWO, ids(2, 3), 1)
+
+
+def test_only_replica_clean_restart_leads_under_new_epochs_without_risk() -> None:
+    cluster = Cluster(1, replace(DEFAULTS, min_insync_replicas=1))
+    cluster.create("t", (1,))
+    cluster.lose(1)
+    assert (cluster.partition().leader, cluster.partition().elr) == (NO_LEADER, ids(1))
+    cluster.join(1, clean=True)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.elr, partition.leader_epoch) == (ONE, ids(1), (), 2)
+    assert not cluster.is_at_risk()
+
+
+def test_only_replica_unclean_restart_leads_as_the_last_known_leader_and_that_is_told() -> None:
+    cluster = Cluster(1, replace(DEFAULTS, min_insync_replicas=1))
+    cluster.create("t", (1,))
+    cluster.lose(1)
+    cluster.register(1)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (NO_LEADER, (), (), ids(1))
+    cluster.beat(1)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.last_known_elr) == (ONE, ids(1), ())
+    assert cluster.is_at_risk()
+
+
+def test_a_wiped_folder_is_not_even_the_last_known_leader() -> None:
+    cluster = Cluster()
+    cluster.join(1, log_dirs=(UUID(int=1),))
+    cluster.create("t", (1,))
+    cluster.lose(1)
+    cluster.join(1, log_dirs=(UUID(int=2),))
+    assert (cluster.partition().leader, cluster.partition().last_known_elr) == (NO_LEADER, ())
+    assert not cluster.is_at_risk()
+
+
+def test_a_wiped_folder_is_forgotten_as_the_last_known_leader_also_later() -> None:
+    cluster = Cluster()
+    for log_dir in (1, 1, 2):
+        if 1 in cluster.epochs:
+            cluster.lose(1)
+        cluster.register(1, log_dirs=(UUID(int=log_dir),))
+        if not cluster.image.topics:
+            cluster.beat(1)
+            cluster.create("t", (1,))
+    cluster.beat(1)
+    assert cluster.partition().leader == NO_LEADER
+
+
+def test_a_broker_that_is_unregistered_is_nowhere_in_sync() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    assert cluster.done(cluster.controller.unregister_broker(BrokerId(9))) is ErrorCode.broker_id_not_registered
+    cluster.lose(2)
+    cluster.lose(1)
+    assert cluster.partition().elr == ids(1)
+    assert cluster.done(cluster.controller.unregister_broker(ONE)) is ErrorCode.none
+    partition = cluster.partition()
+    assert (partition.isr, partition.elr, partition.replicas) == (ids(3), (), ids(1, 2, 3))
+    assert ONE not in cluster.image.brokers
+
+
+# --- heartbeats and fencing --------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_of_another_epoch_is_told_so() -> None:
+    cluster = Cluster(1)
+    beat = Heartbeat(broker_id=ONE, broker_epoch=cluster.epochs[1] - 1, metadata_offset=99)
+    assert cluster.done(cluster.controller.heartbeat(beat, cluster.end, cluster.now)).error is (
+        ErrorCode.stale_broker_epoch
+    )
+    unknown = replace(beat, broker_id=BrokerId(9))
+    assert cluster.done(cluster.controller.heartbeat(unknown, cluster.end, cluster.now)).error is (
+        ErrorCode.stale_broker_epoch
+    )
+
+
+def test_a_broker_that_is_not_heard_of_is_fenced_after_the_session_timeout() -> None:
+    cluster = Cluster(2)
+    cluster.create("t", (1, 2))
+    assert cluster.controller.next_deadline() == TIMEOUT
+    cluster.pass_time(TIMEOUT - 1, alive=[2])
+    assert not cluster.image.brokers[ONE].is_fenced
+    cluster.pass_time(1, alive=[2])
+    assert cluster.image.brokers[ONE].is_fenced
+    assert cluster.actions[-1] == BrokerFenced(ONE, cluster.epochs[1], "it is not heard of")
+    assert (cluster.partition().leader, cluster.partition().isr) == (TWO, ids(2))
+
+
+def test_brokers_that_are_lost_together_are_fenced_one_after_the_other() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    cluster.pass_time(TIMEOUT)
+    assert all(broker.is_fenced for broker in cluster.image.brokers.values())
+    assert (cluster.partition().isr, cluster.partition().elr) == ((), ids(2, 3))
+
+
+def test_a_lost_connection_fences_after_a_moment_unless_the_broker_is_heard_of() -> None:
+    cluster = Cluster(2)
+    for lost in (ONE, TWO):
+        cluster.done(cluster.controller.broker_lost(lost, cluster.epochs[lost], cluster.now))
+    assert cluster.controller.next_deadline() == LOST_GRACE_MS
+    cluster.pass_time(LOST_GRACE_MS - 1, alive=[2])
+    assert not cluster.image.brokers[ONE].is_fenced
+    cluster.pass_time(1)
+    assert (cluster.image.brokers[ONE].is_fenced, cluster.image.brokers[TWO].is_fenced) == (True, False)
+
+
+def test_the_lost_connection_of_an_earlier_process_means_nothing() -> None:
+    cluster = Cluster(1)
+    before = cluster.epochs[1]
+    cluster.lose(1)
+    cluster.join(1)
+    cluster.done(cluster.controller.broker_lost(ONE, before, cluster.now))
+    cluster.pass_time(LOST_GRACE_MS)
+    assert not cluster.image.brokers[ONE].is_fenced
+
+
+def test_a_new_controller_gives_everybody_a_whole_session() -> None:
+    cluster = Cluster(2)
+    cluster.pass_time(TIMEOUT - 1)
+    cluster.take_over()
+    cluster.pass_time(TIMEOUT - 1, alive=[2])
+    assert not cluster.image.brokers[ONE].is_fenced
+    cluster.pass_time(1, alive=[2])
+    assert cluster.image.brokers[ONE].is_fenced
+
+
+def test_a_broker_may_ask_to_be_fenced() -> None:
+    cluster = Cluster(2)
+    cluster.create("t", (1, 2))
+    answer = cluster.beat(1, wants_fence=True)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, False)
+    assert cluster.partition().leader == TWO
+    assert not cluster.beat(1).is_fenced
+
+
+# --- controlled shutdown -----------------------------------------------------------------------------------------
+
+
+def test_a_broker_goes_once_its_leads_are_with_others_who_know_it() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    seen = cluster.end - 1
+    first = cluster.beat(1, wants_shutdown=True)
+    assert (first.is_fenced, first.should_shut_down) == (False, False)
+    assert (cluster.partition().leader, cluster.partition().isr) == (TWO, ids(2, 3))
+    assert cluster.image.brokers[ONE].in_controlled_shutdown
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "nobody has seen it yet"
+    cluster.beat(2)
+    cluster.beat(3, seen=seen)
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "broker 3 has not"
+    cluster.beat(3)
+    last = cluster.beat(1, wants_shutdown=True)
+    assert (last.is_fenced, last.should_shut_down) == (True, True)
+    assert cluster.image.brokers[ONE].is_fenced
+
+
+def test_a_broker_that_leads_nothing_goes_at_once() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    answer = cluster.beat(3, wants_shutdown=True)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+    assert cluster.partition().isr == ids(1, 2)
+
+
+def test_a_fenced_broker_may_go_at_once() -> None:
+    cluster = Cluster()
+    cluster.register(1)
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down
+
+
+def test_a_new_controller_lets_a_broker_go_only_once_everybody_is_up_to_date() -> None:
+    cluster = Cluster(2)
+    cluster.create("t", (1, 2))
+    cluster.beat(1, wants_shutdown=True)
+    cluster.take_over()
+    assert not cluster.beat(1, wants_shutdown=True).should_shut_down
+    cluster.beat(2)
+    assert cluster.beat(1, wants_shutdown=True).should_shut_down
+
+
+def test_the_only_broker_can_shut_down_and_comes_back_without_risk() -> None:
+    cluster = Cluster(1, replace(DEFAULTS, min_insync_replicas=1))
+    cluster.create("t", (1,))
+    cluster.shut_down(1)
+    cluster.join(1, clean=True)
+    assert (cluster.partition().leader, cluster.is_at_risk()) == (ONE, False)
+
+
+# --- eligible leader replicas ------------------------------------------------------------------------------------
+
+
+def test_all_replicas_die_and_whoever_is_known_to_have_everything_leads_first() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(1)
+    assert (cluster.partition().isr, cluster.partition().elr) == (ids(2, 3), ())
+    cluster.lose(2)
+    assert (cluster.partition().isr, cluster.partition().elr) == (ids(3), ids(2))
+    cluster.lose(3)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.elr) == (NO_LEADER, (), ids(2, 3))
+    cluster.join(1)
+    assert cluster.partition().leader == NO_LEADER, "it lacks what the others have committed"
+    cluster.join(2, clean=True)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.elr) == (TWO, ids(2), ids(3))
+    assert not cluster.is_at_risk()
+
+
+def test_a_replica_that_has_crashed_is_not_eligible_any_more() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    for number in (1, 2, 3):
+        cluster.lose(number)
+    cluster.join(2)
+    assert (cluster.partition().leader, cluster.partition().elr) == (NO_LEADER, ids(3))
+    cluster.join(3, clean=True)
+    assert cluster.partition().leader == BrokerId(3)
+    assert not cluster.is_at_risk()
+
+
+def test_where_nobody_is_eligible_the_last_leader_leads_and_no_other() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    for number in (1, 2, 3):
+        cluster.lose(number)
+    cluster.join(2)
+    cluster.join(1)
+    assert cluster.partition().leader == NO_LEADER
+    cluster.join(3)
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.elr) == (BrokerId(3), ids(3), ())
+    assert cluster.is_at_risk()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_enough_in_sync_replicas_need_nobody_else(clean: bool) -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(1)
+    cluster.lose(2)
+    cluster.join(1, clean=clean)
+    assert cluster.partition().elr == ids(2)
+    cluster.ask_isr(3, 1)
+    assert (cluster.partition().isr, cluster.partition().elr) == (ids(3, 1), ())
