@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+PLAINTEXT: Final = "PLAINTEXT"
+CONTROLLER: Final = "CONTROLLER"
 
 
 class ConfigError(Exception):
@@ -32,12 +36,34 @@ class BrokerConfig:
     # who and where
     node_id: int = _setting(1, "Identity of this broker in its cluster.", low=0)
     process_roles: str = _setting(
-        "broker,controller", "Roles of this process.", one_of=("broker,controller", "controller,broker")
+        "broker,controller",
+        "Roles of this process.",
+        one_of=("broker,controller", "controller,broker", "broker", "controller"),
     )
     broker_rack: str = _setting("", "Where this broker stands.")
-    listeners: str = _setting("PLAINTEXT://127.0.0.1:9092", "Address to listen on; port 0 takes a free one.")
+    listeners: str = _setting(
+        "PLAINTEXT://127.0.0.1:9092", "Addresses to listen on, PLAINTEXT and CONTROLLER; port 0 takes a free one."
+    )
+    controller_listener_names: str = _setting("CONTROLLER", "Name of the controllers' listener.")
     advertised_listeners: str = _setting("", "Address that clients are told; empty: that of listeners.")
     log_dirs: str = _setting("", "Folder of all data.")
+
+    # the metadata quorum
+    controller_quorum_voters: str = _setting(
+        "", "All controllers of the cluster, id@host:port,...; empty: this process alone."
+    )
+    controller_quorum_fetch_timeout_ms: int = _setting(2_000, "A leader unheard of for so long is replaced.", low=1)
+    controller_quorum_election_timeout_ms: int = _setting(1_000, "An election may take so long.", low=1)
+    controller_quorum_election_backoff_max_ms: int = _setting(1_000, "Longest pause after a lost election.", low=0)
+    controller_quorum_request_timeout_ms: int = _setting(2_000, "How long a voter's answer is waited for.", low=1)
+    metadata_log_max_record_bytes_between_snapshots: int = _setting(
+        20_971_520, "Metadata is written into a snapshot after so much of it.", low=1
+    )
+    broker_heartbeat_interval_ms: int = _setting(500, "How often a broker tells the controller that it lives.", low=1)
+    broker_session_timeout_ms: int = _setting(3_000, "A broker unheard of for so long is fenced.", low=1)
+    controlled_shutdown_enable: bool = _setting(True, "Hand over what is led before stopping.")
+    auto_leader_rebalance_enable: bool = _setting(True, "Move leaders back to the preferred replicas.")
+    leader_imbalance_check_interval_seconds: int = _setting(300, "How often that is looked at.", low=1)
 
     # connections
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
@@ -53,6 +79,13 @@ class BrokerConfig:
     default_replication_factor: int = _setting(1, "Replicas of a topic that is created without a count.", low=1)
     min_insync_replicas: int = _setting(1, "Replicas that must have a write with acks=all.", low=1)
     unclean_leader_election_enable: bool = _setting(False, "Let a replica lead that may have lost data.")
+
+    # replication
+    replica_fetch_wait_max_ms: int = _setting(500, "How long a leader keeps a follower's fetch open.", low=0)
+    replica_fetch_min_bytes: int = _setting(1, "Bytes that end such a wait.", low=0)
+    replica_fetch_max_bytes: int = _setting(1_048_576, "Bytes of one partition that a follower asks for.", low=0)
+    replica_fetch_response_max_bytes: int = _setting(10_485_760, "Most bytes of one answer to a follower.", low=0)
+    replica_lag_time_max_ms: int = _setting(30_000, "A follower behind for longer is not in sync.", low=1)
 
     # log
     log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=14, high=_INT32_MAX)
@@ -119,14 +152,47 @@ class BrokerConfig:
     given: tuple[str, ...] = ()
 
     @property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles.split(",")
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles.split(",")
+
+    @property
+    def quorum_voters(self) -> Mapping[int, Endpoint]:
+        """All controllers by node id; empty: this process is a quorum of one. Raises ConfigError."""
+        return _voters(self.controller_quorum_voters)
+
+    @property
     def listener(self) -> Endpoint:
-        """Where to listen. Raises ConfigError."""
-        return _endpoint("listeners", self.listeners)
+        """Where a broker listens. Raises ConfigError."""
+        return _endpoint("listeners", self.listeners, PLAINTEXT)
+
+    @property
+    def controller_listener(self) -> Endpoint | None:
+        """Where a controller listens for its cluster; None: only this process itself is there. Raises ConfigError."""
+        names = [item.partition("://")[0].strip().upper() for item in self.listeners.split(",")]
+        name = self.controller_listener_names.strip().upper()
+        return _endpoint("listeners", self.listeners, name) if self.is_controller and name in names else None
+
+    def check_roles(self) -> None:
+        """Whether roles, voters and listeners fit together. Raises ConfigError."""
+        voters = self.quorum_voters
+        if voters and self.is_controller != (self.node_id in voters):
+            role = "is a controller and not" if self.is_controller else "is no controller, but"
+            raise ConfigError(f"node.id={self.node_id} {role} among controller.quorum.voters={_told(voters)}")
+        if self.is_controller and len(voters) > 1 and self.controller_listener is None:
+            raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}:// for the others")
+        if not self.is_controller and not voters:
+            raise ConfigError("a broker that is no controller needs controller.quorum.voters")
+        if not self.is_broker and self.controller_listener is None:
+            raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
 
     def advertised(self, port: int) -> Endpoint:
         """What clients are told; ``port``: the one that is really listened on. Raises ConfigError."""
         if self.advertised_listeners:
-            told = _endpoint("advertised.listeners", self.advertised_listeners)
+            told = _endpoint("advertised.listeners", self.advertised_listeners, PLAINTEXT)
             return told if told.port else told._replace(port=port)
         host = self.listener.host
         # Nobody can connect to a wildcard.
@@ -237,16 +303,36 @@ def _integer(key: str, text: str) -> int:
         raise ConfigError(f"{key} is a whole number, not {text!r}") from None
 
 
-def _endpoint(key: str, text: str) -> Endpoint:
-    """The PLAINTEXT one of a comma-separated list of ``[NAME://]host:port``."""
+def _endpoint(key: str, text: str, wanted: str) -> Endpoint:
+    """The one of that name in a comma-separated list of ``[NAME://]host:port``."""
     for item in text.split(","):
         name, separator, address = item.strip().rpartition("://")
-        if separator and name.upper() == "CONTROLLER":
-            continue
-        if separator and name.upper() != "PLAINTEXT":
+        name = name.upper() if separator else PLAINTEXT
+        if name == wanted:
+            return _address(key, item, address)
+        if name not in (PLAINTEXT, CONTROLLER) and wanted == PLAINTEXT:
             raise ConfigError(f"{key}: only PLAINTEXT is spoken, not {name}")
-        host, _, port = address.rpartition(":")
-        if not port.isdigit() or int(port) > 65_535:
-            raise ConfigError(f"{key}: {item!r} does not end in a port")
-        return Endpoint(host.strip("[]"), int(port))
-    raise ConfigError(f"{key}: no PLAINTEXT address in {text!r}")
+    raise ConfigError(f"{key}: no {wanted} address in {text!r}")
+
+
+def _address(key: str, item: str, address: str) -> Endpoint:
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{key}: {item!r} does not end in a port")
+    return Endpoint(host.strip("[]"), int(port))
+
+
+@cache
+def _voters(text: str) -> Mapping[int, Endpoint]:
+    key = "controller.quorum.voters"
+    voters: dict[int, Endpoint] = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        node_id, separator, address = item.partition("@")
+        if not separator or not node_id.isdigit() or int(node_id) in voters:
+            raise ConfigError(f"{key}: {item!r} is no id@host:port, or its id is there twice")
+        voters[int(node_id)] = _address(key, item, address)
+    return MappingProxyType(dict(sorted(voters.items())))
+
+
+def _told(voters: Mapping[int, Endpoint]) -> str:
+    return ",".join(f"{node_id}@{endpoint}" for node_id, endpoint in voters.items())

@@ -1,0 +1,163 @@
+"""Requests of this node to other nodes of its cluster, and to itself.
+
+Several connections may lead to one node: each *lane* is one of its own, so that a long poll holds up no vote and no
+heartbeat. What concerns the quorum goes to a node's controller listener, all else to its broker listener. A request to
+this node itself takes the way through the router and no socket. All nodes are of one version: none asks for versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from einmal.broker.router import Deferred
+from einmal.client.aio.connection import Answer, Connection, Disconnected
+from einmal.types import BrokerId, ErrorCode
+from einmal.wire.frames import Part
+from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+
+_CONTROLLER_LANES: Final = ("quorum", "quorum-fetch", "controller", "heartbeat")
+_RETRY_SECONDS: Final = 0.05
+
+
+class _Place(NamedTuple):
+    host: str
+    port: int
+    lane: str
+
+
+class Peers:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._client_id = f"node-{node.config.node_id}"
+        self._connections: dict[_Place, Connection] = {}
+        self._opening: dict[_Place, asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        node_id: int,
+        api_key: int,
+        version: int,
+        fields: Mapping[str, Any],
+        *,
+        timeout_ms: int,
+        lane: str = "control",
+    ) -> Any:
+        """The answer, as kio has it. Raises Disconnected, or WireError for an answer that cannot be read."""
+        body = encode_request(api_key, version, fields)
+        answer = await self.exchange(node_id, api_key, version, [body], timeout_ms=timeout_ms, lane=lane)
+        return decode_response(api_key, version, answer.frame, answer.position)
+
+    async def exchange(
+        self, node_id: int, api_key: int, version: int, body: Sequence[Part], *, timeout_ms: int, lane: str
+    ) -> Answer:
+        """As ``ask``, of and into bytes. Raises Disconnected."""
+        if node_id == self._node.config.node_id:
+            return await self._ask_self(api_key, version, body)
+        connection = await self._connection(self._place(node_id, lane), timeout_ms)
+        return await connection.send(api_key, version, body, timeout_ms)
+
+    async def ask_controller(self, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
+        """Ask the active controller, whoever that is by then, until one answers. Raises Disconnected.
+
+        The request may be carried out more than once.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        failure = Disconnected("no active controller is known", was_sent=False)
+        while (left := end - loop.time()) > 0:
+            controller = await self._node.quorum.leader_known(left)
+            if controller is None:
+                break
+            try:
+                answer = await self.ask(
+                    controller, api_key, version, fields, timeout_ms=max(1, int(left * 1000)), lane="controller"
+                )
+            except Disconnected as error:
+                failure = error
+            else:
+                if not _is_refused(answer):
+                    return answer
+            await asyncio.sleep(min(_RETRY_SECONDS, max(0.0, end - loop.time())))
+        raise failure
+
+    async def _ask_self(self, api_key: int, version: int, body: Sequence[Part]) -> Answer:
+        router = self._node.router
+        frame = bytearray(encode_request_header(api_key, version, 0, self._client_id))
+        for part in body:
+            frame += part
+        result = router.dispatch(frame, "itself")
+        if isinstance(result, Deferred):
+            running = result.running if result.parked is None else result.parked.body
+            assert running is not None, "an answer that comes later comes from somewhere"
+            result = router.encode(result.header, await running)
+        answer = b"".join(result)[4:]
+        return Answer(answer, response_body_position(api_key, version, answer))
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def _place(self, node_id: int, lane: str) -> _Place:
+        """Raises Disconnected: nobody knows where the node is."""
+        voter = self._node.config.quorum_voters.get(node_id)
+        broker = self._node.metadata.image.brokers.get(BrokerId(node_id))
+        if voter is not None and (lane in _CONTROLLER_LANES or broker is None):
+            return _Place(*voter, lane)
+        if broker is None or not broker.end_points:
+            raise Disconnected(f"node {node_id} is not known", was_sent=False)
+        return _Place(broker.end_points[0].host, broker.end_points[0].port, lane)
+
+    async def _connection(self, place: _Place, timeout_ms: int) -> Connection:
+        connection = self._connections.get(place)
+        if connection is not None and connection.is_open:
+            return connection
+        opening = self._opening.get(place)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(place, timeout_ms))
+            self._opening[place] = opening
+            opening.add_done_callback(lambda done: self._opened(place, done))
+        # Several requests may wait for it: one that is given up must not take it from the others.
+        return await asyncio.shield(opening)
+
+    def _opened(self, place: _Place, done: asyncio.Task[Connection]) -> None:
+        self._opening.pop(place, None)
+        if not done.cancelled():
+            done.exception()
+
+    async def _open(self, place: _Place, timeout_ms: int) -> Connection:
+        name = f"{place.host}:{place.port}"
+        if self._is_closed:
+            raise Disconnected(f"{name}: this node is stopping", was_sent=False)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                _transport, connection = await self._node.network.connect(
+                    lambda: Connection(name, self._client_id), place.host, place.port
+                )
+        except (OSError, TimeoutError) as error:
+            raise Disconnected(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
+        assert isinstance(connection, Connection)
+        if self._is_closed:
+            connection.close()
+            raise Disconnected(f"{name}: this node is stopping", was_sent=False)
+        self._connections[place] = connection
+        return connection
+
+    def close(self) -> None:
+        self._is_closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+
+
+def _is_refused(answer: Any) -> bool:
+    """Whether whoever answered is not the active controller any more."""
+    errors = [getattr(answer, "error_code", ErrorCode.none)]
+    errors += [getattr(topic, "error_code", ErrorCode.none) for topic in getattr(answer, "topics", None) or ()]
+    return ErrorCode.not_controller in errors
