@@ -19,7 +19,7 @@ from einmal.metadata.reassignment import Reassignment
 from einmal.metadata.records import NO_LEADER, RECOVERED, MetadataRecord, RegisterBrokerRecord, decode, encode
 from einmal.metadata.topics import NewPartitions, NewTopic
 from einmal.shard.decision import Decision
-from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
+from einmal.types import BrokerId, ErrorCode, TopicPartition
 from tests.metadata.cluster import DEFAULTS, Cluster
 
 _BROKERS = 5
@@ -66,6 +66,7 @@ class _Walk:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.holders: dict[tuple[UUID, int], _Holders] = {}
+        self.requests: list[tuple[TopicImage, PartitionImage, IsrRequest]] = []
         self.steps: list[tuple[int, Callable[[], object]]] = [
             (8, self.someone_beats),
             (4, self.time_passes),
@@ -73,6 +74,7 @@ class _Walk:
             (6, self.someone_restarts),
             (2, self.someone_shuts_down),
             (10, self.a_leader_asks),
+            (3, self.a_request_arrives),
             (2, self.a_topic_is_made),
             (1, self.a_topic_goes),
             (1, self.partitions_are_added),
@@ -129,6 +131,7 @@ class _Walk:
         return self.random.choice(topics) if topics else None
 
     def a_leader_asks(self) -> None:
+        """Now, or as it was before whatever happens meanwhile."""
         topic = self.topic()
         if topic is None:
             return
@@ -138,19 +141,30 @@ class _Walk:
         self.random.shuffle(isr)
         request = IsrRequest(
             partition_id=partition_id,
-            leader_epoch=LeaderEpoch(partition.leader_epoch - (self.random.random() < 0.05)),
-            partition_epoch=partition.partition_epoch - (self.random.random() < 0.05),
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
             isr=tuple((broker, self.cluster.epochs.get(broker, -1)) for broker in isr),
         )
+        self.requests.append((topic, partition, request))
+        if self.random.random() < 0.7:
+            self.a_request_arrives()
+
+    def a_request_arrives(self) -> None:
+        if not self.requests:
+            return
+        topic, partition, request = self.random.choice(self.requests[-5:])
         sender = partition.leader if partition.leader != NO_LEADER else BrokerId(self.broker())
+        now = self.cluster.image.topics.get(topic.name)
+        is_as_it_was = now is not None and partition == now.partitions[: request.partition_id + 1][-1]
         results = self.cluster.done(
             self.cluster.controller.alter_partition(
                 sender, self.cluster.epochs.get(sender, -1), [(topic.topic_id, [request, request])]
             )
         )
-        if not isinstance(results, ErrorCode) and results[0][1][0].error in _CARRIED_OUT:
-            # Whom a leader wants has all that is committed; who left the ISR with that may lag.
-            self.holders[topic.topic_id, partition_id].brokers.update(dict.fromkeys(isr))
+        if not isinstance(results, ErrorCode) and results[0][1][0].error in _CARRIED_OUT and is_as_it_was:
+            # Whom a leader wants has all that is committed, as long as the ISR is the one that the leader knows.
+            members = [broker for broker, _epoch in request.isr]
+            self.holders[topic.topic_id, request.partition_id].brokers.update(dict.fromkeys(members))
 
     def a_topic_is_made(self) -> None:
         topic = NewTopic(
@@ -282,8 +296,7 @@ def check_change(before: PartitionImage, after: PartitionImage, is_flagged: bool
     if after == before:
         return
     assert after.partition_epoch > before.partition_epoch
-    if after.leader != before.leader:
-        assert after.leader_epoch > before.leader_epoch
+    assert (after.leader != before.leader) == (after.leader_epoch > before.leader_epoch)
     if after.leader_recovery_state != before.leader_recovery_state and after.leader_recovery_state != RECOVERED:
         assert is_flagged
 

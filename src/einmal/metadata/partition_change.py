@@ -59,7 +59,7 @@ def change(before: PartitionImage, wanted: PartitionImage, circumstances: Circum
     """``before`` with the ISR, replicas, reassignment and recovery state of ``wanted``, and what follows from them."""
     wanted = _without_finished_reassignment(wanted)
     min_isr = min(circumstances.min_insync_replicas, len(wanted.replicas))
-    wanted = replace(wanted, elr=_eligible(before, wanted, min_isr, circumstances.unclean))
+    wanted = replace(wanted, elr=_eligible(before, wanted, circumstances.unclean))
     leader, outcome = _elect(before, wanted, circumstances)
     isr, elr, recovery = wanted.isr, wanted.elr, wanted.leader_recovery_state
     if outcome is not Outcome.CLEAN:
@@ -92,9 +92,7 @@ def _without_finished_reassignment(wanted: PartitionImage) -> PartitionImage:
     return replace(wanted, replicas=replicas, isr=isr, removing=(), adding=())
 
 
-def _eligible(before: PartitionImage, wanted: PartitionImage, min_isr: int, unclean: Collection[BrokerId]) -> Brokers:
-    if len(wanted.isr) >= min_isr:
-        return ()
+def _eligible(before: PartitionImage, wanted: PartitionImage, unclean: Collection[BrokerId]) -> Brokers:
     return tuple(
         broker
         for broker in wanted.replicas
