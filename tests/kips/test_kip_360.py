@@ -54,10 +54,19 @@ def test_an_id_that_expired_begins_again_under_a_new_producer_id() -> None:
     assert machine.init(producer(77, 5)) == (OK, producer(1_000, 0))
 
 
-def test_the_last_epoch_is_not_persisted_so_a_retry_after_a_failover_is_fenced() -> None:
+def test_a_retry_is_known_after_a_failover_too() -> None:
+    """Apache Kafka keeps the last epoch in memory only, and fences a producer whose answer the failover has lost."""
     machine = Machine()
     who = machine.begin()
-    machine.init(who)
+    _, second = machine.init(who)
+    machine.fail_over()
+    assert machine.init(who) == (OK, second)
+
+
+def test_a_predecessor_stays_fenced_after_a_failover() -> None:
+    machine = Machine()
+    who = machine.begin()
+    machine.begin()
     machine.fail_over()
     assert machine.init(who)[0] is FENCED
 

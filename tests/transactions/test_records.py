@@ -35,6 +35,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         last_update_ms=draw(int64),
         start_ms=draw(int64),
         client_version=draw(st.sampled_from(TransactionVersion)),
+        last_producer_epoch=ProducerEpoch(draw(st.integers(-1, 2**15 - 1))),
     )
 
 

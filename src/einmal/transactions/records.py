@@ -1,7 +1,8 @@
 """The records of ``__transaction_state``, in Apache Kafka's bytes.
 
 Key version 0; value version 1 is written (flexible; what version 2 of the protocol needs is in its tags), version 0 is
-read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
+read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped. One
+tag is ours: without it a retry of InitProducerId at the next coordinator would be taken for a zombie's (KIP-360).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
 from einmal.types import (
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ProducerEpoch,
     ProducerId,
@@ -36,6 +38,8 @@ _INT64: Final = struct.Struct(">q")
 _PREVIOUS_PRODUCER_ID: Final = 0
 _NEXT_PRODUCER_ID: Final = 1
 _CLIENT_TRANSACTION_VERSION: Final = 2
+_LAST_PRODUCER_EPOCH: Final = 17_742
+"""Ours, so far above Kafka's own; its readers skip a tag that they do not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ def _encode_tags(transaction: Transaction) -> bytes:
         tags.append((_NEXT_PRODUCER_ID, _INT64.pack(transaction.next_producer_id)))
     if transaction.client_version != TransactionVersion.TV_0:
         tags.append((_CLIENT_TRANSACTION_VERSION, _INT16.pack(transaction.client_version)))
+    if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
+        tags.append((_LAST_PRODUCER_EPOCH, _INT16.pack(transaction.last_producer_epoch)))
     return encode_uvarint(len(tags)) + b"".join(
         encode_uvarint(tag) + encode_uvarint(len(data)) + data for tag, data in tags
     )
@@ -142,6 +148,7 @@ def _decode_value(transactional_id: str, value: bytes) -> Transaction:
         last_update_ms=last_update_ms,
         start_ms=start_ms,
         client_version=_client_version(_tag(tags, _CLIENT_TRANSACTION_VERSION, _INT16, 0)),
+        last_producer_epoch=ProducerEpoch(_tag(tags, _LAST_PRODUCER_EPOCH, _INT16, NO_PRODUCER_EPOCH)),
     )
 
 

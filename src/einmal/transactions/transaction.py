@@ -31,8 +31,8 @@ _FENCING_EPOCH: Final = ProducerEpoch(EPOCH_MAX + 1)
 class Transaction:
     """What ``__transaction_state`` knows of a transactional id.
 
-    ``partitions`` is sorted. The fields that do not take part in ``==`` are not in the log either, as in Kafka: after a
-    load ``last_producer_epoch`` is unknown, and both ages start anew (wall clocks of two brokers do not agree).
+    ``partitions`` is sorted. The fields that do not take part in ``==`` are not in the log either: after a load both
+    ages start anew (wall clocks of two brokers do not agree).
     """
 
     transactional_id: str
@@ -48,8 +48,11 @@ class Transaction:
     last_update_ms: int
     start_ms: int = NO_TIMESTAMP
     client_version: TransactionVersion = TransactionVersion.TV_0
-    last_producer_epoch: ProducerEpoch = field(default=NO_PRODUCER_EPOCH, compare=False)
-    """The epoch before the current one, if its holder may go on with the current one (a lost answer)."""
+    last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch before the current one, if its holder may go on with the current one (a lost answer).
+
+    Apache Kafka forgets it with the coordinator, and then takes the retry for a fenced producer's.
+    """
     started_at: int | None = field(default=None, compare=False)
     """``monotonic_ms`` of the first partition of an open transaction; None: not known since a load."""
     updated_at: int | None = field(default=None, compare=False)
