@@ -29,7 +29,6 @@ from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
 log = logging.getLogger(__name__)
 
 _DELETED_SUFFIX: Final = "-delete"
-_LAG_MAX_MS: Final = 30_000
 
 
 class Partitions:
@@ -81,10 +80,11 @@ class Partitions:
             self._brokers_changed(image)
         for name, topic_id in delta.deleted:
             self.delete(name, topic_id)
-        for name in delta.topics:
-            self.open(image.topics[name], _settings(image, name))
+        # First the settings: what is committed with the replicas of now is judged by the minimum of now.
         for name in image.topics if delta.cluster_configs else delta.configs:
             self.reconfigure(image.topics[name], _settings(image, name))
+        for name in delta.topics:
+            self.open(image.topics[name], _settings(image, name))
 
     def _brokers_changed(self, image: ClusterImage) -> None:
         self._eligible = {
@@ -105,6 +105,11 @@ class Partitions:
             elif topic_partition in self._partitions:
                 # It was reassigned to others.
                 self._remove_replica(topic_partition, self._partitions[topic_partition])
+
+    def open_all(self, image: ClusterImage) -> None:
+        """Try once more what could not be opened."""
+        for topic in list(image.topics.values()):
+            self.open(topic, _settings(image, topic.name))
 
     def _opened(self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str]) -> Partition | None:
         partition = self._partitions.get(topic_partition)
@@ -150,19 +155,15 @@ class Partitions:
             epoch_start=partition.log.log_end_offset,
             high_watermark=partition.high_watermark,
             min_insync_replicas=partition.min_insync_replicas,
-            lag_max_ms=_LAG_MAX_MS,
+            lag_max_ms=self._config.replica_lag_time_max_ms,
             now_ms=now_ms,
             eligible=self._eligible,
         )
 
     def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
         """The metadata log: it is not in its own image. Raises OSError."""
-        self._metadata = partition = self._open(topic_partition, topic_id, log_config(self._config, _METADATA_CONFIGS))
-        alone = (BrokerId(self._config.node_id),)
-        now_ms = self._clock.now().monotonic_ms
-        leader = self._leader(partition, LeaderEpoch(0), Membership(alone, alone, 0), now_ms)
-        partition.lead(leader, LeaderEpoch(0))
-        return partition
+        self._metadata = self._open(topic_partition, topic_id, log_config(self._config, _METADATA_CONFIGS))
+        return self._metadata
 
     def _open(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Partition:
         partition_log = PartitionLog.open(
@@ -300,7 +301,12 @@ class Partitions:
         self._partitions.clear()
 
 
-_METADATA_CONFIGS: Final = {"flush.messages": "1", "retention.ms": "-1", "cleanup.policy": "delete"}
+_METADATA_CONFIGS: Final = {
+    "flush.messages": "1",
+    "retention.ms": "-1",
+    "cleanup.policy": "delete",
+    "segment.bytes": "16777216",
+}
 
 
 def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:

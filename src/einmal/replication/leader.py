@@ -51,6 +51,8 @@ class _Follower:
     fetched_ms: int = -1
     end_when_fetched: Offset = NO_OFFSET
     """Where the leader's log ended when it last fetched."""
+    is_near: bool = False
+    """Whether it had, at its last fetch, all that the leader had at the one before."""
     is_joining: bool = False
     """Not in the ISR, but so near that the high watermark waits for it."""
 
@@ -128,16 +130,19 @@ class Leader:
             follower.caught_up_ms = now_ms
         elif fetch_offset >= follower.end_when_fetched >= 0:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
-        is_near = fetch_offset >= follower.end_when_fetched >= 0 or fetch_offset >= log_end
+        follower.is_near = fetch_offset >= follower.end_when_fetched >= 0 or fetch_offset >= log_end
         follower.fetched_ms = now_ms
         follower.end_when_fetched = log_end
         follower.fetch_offset = fetch_offset
-        is_new = not follower.is_joining and broker_id not in self.isr
-        if is_new and is_near and self._is_eligible(follower) and now_ms >= self._joins_from_ms:
-            follower.is_joining = True
-            self._count()
+        self._join(follower, now_ms)
         self._advance()
         return ErrorCode.none
+
+    def _join(self, follower: _Follower, now_ms: int) -> None:
+        is_new = follower.is_near and not follower.is_joining and follower.broker_id not in self.isr
+        if is_new and self._is_eligible(follower) and now_ms >= self._joins_from_ms:
+            follower.is_joining = True
+            self._count()
 
     def _advance(self) -> Offset:
         if self._may_commit:
@@ -216,13 +221,16 @@ class Leader:
         return now_ms - follower.caught_up_ms > self._lag_max_ms
 
     def look(self, log_end: Offset, now_ms: int) -> Offset:
-        """From time to time: who lags behind. Returns the high watermark."""
+        """From time to time, and when brokers have changed: who lags behind, who may join. Returns the high watermark.
+
+        A follower that has everything may not be heard of for hours.
+        """
         for follower in self._followers.values():
             if follower.fetch_offset >= log_end:
-                # It may have nothing to fetch for hours.
                 follower.caught_up_ms = now_ms
+                self._join(follower, now_ms)
             elif follower.is_joining and self._is_lagging(follower, now_ms):
-                follower.is_joining = False
+                follower.is_joining = follower.is_near = False
                 self._count()
         return self._advance()
 

@@ -1,0 +1,297 @@
+"""The leader's side of replication: what followers fetch, in incremental sessions (KIP-227), one for each follower.
+
+A session knows what its follower has asked for last, partition by partition, and which partitions have changed since
+it was last told of them: a hundred idle partitions cost nothing, neither on the wire nor here. It is also where a
+follower's position reaches ``replication.Leader``. Followers read to the end of the log.
+
+A request ends the wait of the one before it in the same session, so that a follower whose partitions change need not
+sit out its own long poll. Broken sessions are begun anew by the follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+from uuid import UUID
+
+from einmal.broker.context import Body, HandlerResult, Parked, RequestContext
+from einmal.broker.partition import Partition
+from einmal.log.errors import LogCorruption
+from einmal.replication.follower import divergence
+from einmal.types import BrokerId, ErrorCode, Offset, TopicPartition
+from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, encode_fetch_response
+from einmal.wire.primitives import Topic
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+
+log = logging.getLogger(__name__)
+
+_EPOCH_MAX: Final = 2**31 - 1
+_Key: TypeAlias = tuple[UUID, int]
+_NONE: Final = ErrorCode.none
+
+
+@dataclass(slots=True, eq=False)
+class _Tracked:
+    """One partition of a session; -1: the follower has been told nothing."""
+
+    key: _Key
+    asked: FetchPartition
+    partition: Partition | None = None
+    told_high_watermark: int = -1
+    told_log_start: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request that waits for something to tell."""
+
+    version: int
+    max_bytes: int
+    done: asyncio.Future[Body]
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    replica: BrokerId
+    session_id: int
+    epoch: int = 0
+    partitions: dict[_Key, _Tracked] = field(default_factory=dict)
+    changed: dict[_Key, None] = field(default_factory=dict)
+    """Partitions of which there may be something to tell; the longest untold first."""
+    waiting: _Waiting | None = None
+    is_scheduled: bool = False
+
+
+class ReplicaSessions:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sessions: dict[BrokerId, _Session] = {}
+
+    def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
+        """A Fetch with a replica id."""
+        session = self._session(request)
+        if isinstance(session, ErrorCode):
+            return encode_fetch_response(context.api_version, FetchResponse([], session))
+        self._end_wait(session)
+        for topic, indexes in request.forgotten:
+            for index in indexes:
+                self._forget(session, topic, index)
+        for topic, partitions in request.topics:
+            for asked in partitions:
+                self._track(session, topic, asked, request.replica_epoch)
+        answer = self._read(session, request.max_bytes)
+        if answer or request.max_wait_ms <= 0:
+            return self._encode(context.api_version, session, answer)
+        return self._wait(context.api_version, session, request)
+
+    def close(self) -> None:
+        """Followers that wait are answered."""
+        for session in self._sessions.values():
+            self._end_wait(session)
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def _session(self, request: FetchRequest) -> _Session | ErrorCode:
+        replica = BrokerId(request.replica_id)
+        broker = self._node.metadata.image.brokers.get(replica)
+        if broker is None or broker.broker_epoch != request.replica_epoch:
+            # It may have registered just now; then the next try finds it.
+            return ErrorCode.stale_broker_epoch
+        session = self._sessions.get(replica)
+        if request.session_epoch <= 0:
+            if session is not None:
+                self._end(session)
+            session = _Session(replica, self._node.random.randint(1, _EPOCH_MAX))
+            self._sessions[replica] = session
+            return session
+        if session is None or session.session_id != request.session_id:
+            return ErrorCode.fetch_session_id_not_found
+        following = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
+        if request.session_epoch != following:
+            return ErrorCode.invalid_fetch_session_epoch
+        session.epoch = following
+        return session
+
+    def _end(self, session: _Session) -> None:
+        self._end_wait(session)
+        for tracked in list(session.partitions.values()):
+            self._unwatch(tracked)
+
+    def _forget(self, session: _Session, topic: Topic, index: int) -> None:
+        if not isinstance(topic, str):
+            tracked = session.partitions.pop((topic, index), None)
+            session.changed.pop((topic, index), None)
+            if tracked is not None:
+                self._unwatch(tracked)
+
+    def _track(self, session: _Session, topic: Topic, asked: FetchPartition, broker_epoch: int) -> None:
+        """A follower says where it is in one partition."""
+        if isinstance(topic, str):
+            return
+        key = (topic, asked.partition)
+        tracked = session.partitions.get(key)
+        if tracked is None:
+            tracked = session.partitions[key] = _Tracked(key, asked)
+        tracked.asked = asked
+        tracked.told_high_watermark = -1
+        self._resolve(session, tracked)
+        session.changed[key] = None
+        partition = tracked.partition
+        if partition is not None and self._error(partition, asked) is _NONE:
+            self._position(partition, session.replica, broker_epoch, asked)
+
+    def _resolve(self, session: _Session, tracked: _Tracked) -> None:
+        """Find the partition that the follower means, and hear of its changes."""
+        name = self._node.metadata.image.topic_names.get(tracked.key[0])
+        partition = None if name is None else self._node.partitions.get(TopicPartition(name, tracked.key[1]))
+        if partition is tracked.partition:
+            return
+        self._unwatch(tracked)
+        tracked.partition = partition
+        if partition is not None:
+            partition.watch_end(tracked, lambda: self._changed(session, tracked))
+
+    @staticmethod
+    def _unwatch(tracked: _Tracked) -> None:
+        if tracked.partition is not None:
+            tracked.partition.unwatch_end(tracked)
+            tracked.partition = None
+
+    # --- positions ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _error(partition: Partition, asked: FetchPartition) -> ErrorCode:
+        error = partition.check_leader_epoch(asked.current_leader_epoch)
+        if error is _NONE and partition.replication is None:
+            return ErrorCode.not_leader_or_follower
+        return error
+
+    def _position(self, partition: Partition, replica: BrokerId, broker_epoch: int, asked: FetchPartition) -> None:
+        """What a follower asks for says what it has, if its log is one with the leader's up to there."""
+        leader, partition_log = partition.replication, partition.log
+        assert leader is not None
+        end = partition_log.log_end_offset
+        is_in_range = partition_log.log_start_offset <= asked.fetch_offset <= end
+        if not is_in_range or divergence(partition_log, asked) is not None:
+            return
+        now_ms = self._node.clock.now().monotonic_ms
+        if leader.fetched(replica, broker_epoch, Offset(asked.fetch_offset), end, now_ms) is not _NONE:
+            return
+        partition.advance(leader.high_watermark)
+        if leader.wants_change:
+            self._node.isr_updates.look_at(partition)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self, session: _Session, max_bytes: int) -> list[tuple[UUID, FetchedPartition]]:
+        """What there is to tell of the changed partitions, at most about so many bytes."""
+        found: list[tuple[UUID, FetchedPartition]] = []
+        room = max_bytes
+        for key in list(session.changed):
+            if room <= 0:
+                break
+            del session.changed[key]
+            tracked = session.partitions[key]
+            fetched = self._read_one(tracked, room)
+            if self._is_news(tracked, fetched):
+                tracked.told_high_watermark = fetched.high_watermark
+                tracked.told_log_start = fetched.log_start_offset
+                found.append((key[0], fetched))
+                room -= len(fetched.records)
+        return found
+
+    def _read_one(self, tracked: _Tracked, room: int) -> FetchedPartition:
+        asked, partition = tracked.asked, tracked.partition
+        if partition is None:
+            return FetchedPartition(asked.partition, ErrorCode.unknown_topic_id)
+        error = self._error(partition, asked)
+        if error is not _NONE:
+            return FetchedPartition(asked.partition, error)
+        partition_log = partition.log
+        high_watermark, start = partition_log.high_watermark, partition_log.log_start_offset
+        diverging = divergence(partition_log, asked)
+        if diverging is not None:
+            return FetchedPartition(asked.partition, _NONE, high_watermark, -1, start, diverging_epoch=diverging)
+        end = partition_log.log_end_offset
+        if not start <= asked.fetch_offset <= end:
+            return FetchedPartition(asked.partition, ErrorCode.offset_out_of_range, high_watermark, -1, start)
+        records = b""
+        if asked.fetch_offset < end:
+            try:
+                records = partition_log.read(
+                    Offset(asked.fetch_offset), min(room, asked.partition_max_bytes), below=end
+                )
+            except LogCorruption as problem:
+                log.error("cannot read %s: %s", partition.topic_partition, problem)
+                return FetchedPartition(asked.partition, ErrorCode.corrupt_message)
+            except OSError as problem:
+                log.error("cannot read %s: %s", partition.topic_partition, problem)
+                return FetchedPartition(asked.partition, ErrorCode.kafka_storage_error)
+        return FetchedPartition(asked.partition, _NONE, high_watermark, -1, start, None, records)
+
+    @staticmethod
+    def _is_news(tracked: _Tracked, fetched: FetchedPartition) -> bool:
+        return (
+            fetched.error_code is not _NONE
+            or fetched.diverging_epoch is not None
+            or len(fetched.records) > 0
+            or fetched.high_watermark != tracked.told_high_watermark
+            or fetched.log_start_offset != tracked.told_log_start
+        )
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def _changed(self, session: _Session, tracked: _Tracked) -> None:
+        """Something has happened to a partition. A high watermark alone is told with the next answer."""
+        session.changed[tracked.key] = None
+        if session.waiting is None or session.is_scheduled:
+            return
+        partition = tracked.partition
+        is_urgent = (
+            partition is None
+            or partition.log.log_end_offset > tracked.asked.fetch_offset
+            or self._error(partition, tracked.asked) is not _NONE
+        )
+        if is_urgent:
+            session.is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look, session)
+
+    def _look(self, session: _Session) -> None:
+        session.is_scheduled = False
+        waiting = session.waiting
+        if waiting is not None:
+            found = self._read(session, waiting.max_bytes)
+            if found:
+                self._answer(session, waiting, found)
+
+    def _wait(self, version: int, session: _Session, request: FetchRequest) -> Parked:
+        loop = asyncio.get_running_loop()
+        waiting = session.waiting = _Waiting(version, request.max_bytes, loop.create_future())
+        timer = loop.call_later(request.max_wait_ms / 1000, self._expire, session, waiting)
+        waiting.done.add_done_callback(lambda _done: timer.cancel())
+        return Parked(waiting.done)
+
+    def _expire(self, session: _Session, waiting: _Waiting) -> None:
+        if session.waiting is waiting:
+            self._end_wait(session)
+
+    def _end_wait(self, session: _Session) -> None:
+        if session.waiting is not None:
+            self._answer(session, session.waiting, [])
+
+    def _answer(self, session: _Session, waiting: _Waiting, found: list[tuple[UUID, FetchedPartition]]) -> None:
+        session.waiting = None
+        # Nobody reads it when the follower's connection is lost; then it begins a new session.
+        if not waiting.done.done():
+            waiting.done.set_result(self._encode(waiting.version, session, found))
+
+    @staticmethod
+    def _encode(version: int, session: _Session, found: list[tuple[UUID, FetchedPartition]]) -> Body:
+        topics: dict[Topic, list[FetchedPartition]] = {}
+        for topic_id, fetched in found:
+            topics.setdefault(topic_id, []).append(fetched)
+        return encode_fetch_response(version, FetchResponse(list(topics.items()), session_id=session.session_id))
