@@ -1,0 +1,156 @@
+"""The active controller at run time: its shard on the metadata partition, while this node leads the quorum.
+
+A new controller begins with the image that this node has anyway and replays what comes after it, also what is not
+committed yet; nobody is answered before that is. Brokers that died together with the last controller have nobody who
+noticed: each broker that should be there is called on once, and whoever does not answer is as good as lost.
+
+Decides nothing itself. Knows the API by which a broker is called on, and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from einmal.broker.shard_runtime import ShardRuntime
+from einmal.client.aio.connection import Disconnected
+from einmal.metadata import records
+from einmal.metadata.controller import CallOnBrokers, Controller
+from einmal.metadata.features import FIRST_LEVELS, TRANSACTION_VERSION
+from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
+from einmal.shard.decision import Decision
+from einmal.types import BrokerId, ErrorCode, Instant, LeaderEpoch, Offset
+from einmal.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+_API_VERSIONS: Final = 18
+_CALL_TIMEOUT_MS: Final = 1_000
+_ERRORS: Final = {
+    ErrorCode.not_coordinator: ErrorCode.not_controller,
+    ErrorCode.coordinator_load_in_progress: ErrorCode.not_controller,
+    # It may still become committed, and may not.
+    ErrorCode.coordinator_not_available: ErrorCode.request_timed_out,
+}
+"""What a shard's runtime says of any coordinator, in the words for a controller."""
+
+
+class ControllerRuntime:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._runtime: ShardRuntime[Controller] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node decides now."""
+        return self._runtime is not None and self._runtime.is_loaded
+
+    @property
+    def next_offset(self) -> Offset:
+        """Where the first record of the next decision will be. Only while active."""
+        assert self._runtime is not None, "not the active controller"
+        return self._runtime.partition.log.log_end_offset
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def lead(self, leader_epoch: LeaderEpoch) -> None:
+        """This node leads the quorum now."""
+        self.resign()
+        log.info("node %d is the active controller, epoch %d", self._node.config.node_id, leader_epoch)
+        self._runtime = ShardRuntime(
+            self._node.quorum.partition,
+            self._new_controller,
+            records,
+            clock=self._node.clock,
+            perform=self._perform,
+            first_offset=lambda: self._node.metadata.next_offset,
+        )
+        self._runtime.start()
+
+    def resign(self) -> None:
+        """Another node leads the quorum, or nobody: whoever waits is told NOT_CONTROLLER."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _new_controller(self) -> Controller:
+        config = self._node.config
+        transaction_version = {TRANSACTION_VERSION: config.transaction_version}
+        rebalance_ms = config.leader_imbalance_check_interval_seconds * 1000
+        return Controller(
+            ControllerDefaults(
+                partitions=config.num_partitions,
+                replication_factor=config.default_replication_factor,
+                min_insync_replicas=config.min_insync_replicas,
+                unclean_leader_election=config.unclean_leader_election_enable,
+                session_timeout_ms=config.broker_session_timeout_ms,
+                preferred_leaders_every_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
+                features={**FIRST_LEVELS, **transaction_version},
+                fixed_features=transaction_version if TRANSACTION_VERSION in config.given else {},
+            ),
+            self._node.metadata.image.copy(),
+        )
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def submit(self, decide: Callable[[Controller, Instant], Decision[R]]) -> R | ErrorCode:
+        """Make one change, and wait until it is committed.
+
+        An ErrorCode: NOT_CONTROLLER, or REQUEST_TIMED_OUT when nobody knows what becomes of it; or the decision's own.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            return ErrorCode.not_controller
+        answer = await runtime.submit(decide)
+        return _ERRORS.get(answer, answer) if isinstance(answer, ErrorCode) else answer
+
+    def broker_lost(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """A broker's connection is gone, or none could be opened: fence it, unless it is heard of again at once."""
+        if self.is_active:
+            self._in_background(
+                self.submit(lambda controller, now: controller.broker_lost(broker_id, broker_epoch, now))
+            )
+
+    # --- what follows from decisions -----------------------------------------------------------------------------
+
+    def _perform(self, action: Any) -> None:
+        match action:
+            case CallOnBrokers(brokers):
+                for broker_id, broker_epoch in brokers:
+                    if broker_id != self._node.config.node_id:
+                        self._in_background(self._call_on(broker_id, broker_epoch))
+            case BrokerFenced(broker_id, broker_epoch, reason):
+                log.warning("broker %d, epoch %d, is fenced: %s", broker_id, broker_epoch, reason)
+            case BrokerUnfenced(broker_id, broker_epoch):
+                log.info("broker %d, epoch %d, takes part", broker_id, broker_epoch)
+            case LedAtRisk(topic, partition_id, leader, outcome):
+                log.error(
+                    "%s-%d is led by broker %d, which may lack committed records (%s election)",
+                    topic,
+                    partition_id,
+                    leader,
+                    outcome.name.lower().replace("_", " "),
+                )
+            case _:
+                raise AssertionError(f"unknown action {action!r}")
+
+    async def _call_on(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        try:
+            await self._node.peers.ask(broker_id, _API_VERSIONS, 0, {}, timeout_ms=_CALL_TIMEOUT_MS)
+        except (Disconnected, WireError):
+            self.broker_lost(broker_id, broker_epoch)
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))

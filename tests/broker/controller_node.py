@@ -1,0 +1,216 @@
+"""An active controller without the rest of its node: the real runtime and handlers on a real metadata log.
+
+On virtual time and a disk in memory. Requests and answers go through their bytes. How far the log is committed can be
+held back; whom it can reach is a list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from pathlib import PurePosixPath
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from einmal.broker.config import BrokerConfig
+from einmal.broker.context import RequestContext
+from einmal.broker.controller_runtime import ControllerRuntime
+from einmal.broker.handlers import (
+    allocate_producer_ids,
+    alter_partition,
+    alter_partition_reassignments,
+    broker_heartbeat,
+    broker_registration,
+    elect_leaders,
+    list_partition_reassignments,
+    unregister_broker,
+    update_features,
+)
+from einmal.broker.partition import Partition
+from einmal.client.aio.connection import Disconnected
+from einmal.log.config import LogConfig
+from einmal.log.partition_log import PartitionLog
+from einmal.metadata import records
+from einmal.metadata.features import SUPPORTED_FEATURES
+from einmal.metadata.image import ClusterImage
+from einmal.metadata.topics import NewTopic
+from einmal.simulation.clock import SimulatedClock
+from einmal.simulation.disk import SimulatedDisk
+from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.trace import Trace
+from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
+from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from einmal.wire.record_batch import decode_records, iter_headers
+
+HANDLERS: Mapping[int, ModuleType] = {
+    module.API_KEY: module
+    for module in (
+        allocate_producer_ids,
+        alter_partition,
+        alter_partition_reassignments,
+        broker_heartbeat,
+        broker_registration,
+        elect_leaders,
+        list_partition_reassignments,
+        unregister_broker,
+        update_features,
+    )
+}
+REGISTER, HEARTBEAT, ALTER_PARTITION, PRODUCER_IDS = 62, 63, 56, 67
+ELECT, REASSIGN, LIST_REASSIGNMENTS, UPDATE_FEATURES, UNREGISTER = 43, 45, 46, 57, 64
+TP = TopicPartition("__cluster_metadata", 0)
+
+
+class _Quorum:
+    """Commits what there is, or nothing more while ``is_held``; the image follows."""
+
+    def __init__(self, node: ControllerNode) -> None:
+        self._node = node
+        self.is_held = False
+
+    def local_end_moved(self, end: Offset) -> Offset:
+        node = self._node
+        if self.is_held:
+            return node.partition.high_watermark
+        log = node.partition.log
+        while node.metadata.next_offset < end:
+            batches = log.read(node.metadata.next_offset, 1 << 20, below=end)
+            for position, header in iter_headers(batches):
+                decoded = [records.decode(None, item.value) for item in decode_records(batches, position, header)]
+                node.metadata.image.apply([record for record in decoded if record is not None])
+                node.metadata.next_offset = header.next_offset
+        return end
+
+
+class _Connection:
+    """A broker's: it can be lost."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[Hashable, Callable[[], None]] = {}
+
+    def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        self._callbacks[key] = callback
+
+    def lose(self) -> None:
+        for callback in self._callbacks.values():
+            callback()
+
+
+class ControllerNode:
+    """``reachable``: brokers that answer when they are called on."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.loop = SimulatedLoop()  # type: ignore[abstract]
+        self.clock = SimulatedClock(self.loop)
+        self.config = BrokerConfig(node_id=1, default_replication_factor=3, min_insync_replicas=2, **settings)
+        disk = SimulatedDisk(self.loop, random.Random(1), Trace()).view(Host("controller"))
+        log = PartitionLog.open(disk, PurePosixPath("/data") / str(TP), TP, LogConfig(), self.clock.now())
+        self.partition = Partition(log, UUID(int=1), disk, self.clock, broker_id=BrokerId(1), flush_each=False)
+        self.metadata = SimpleNamespace(image=ClusterImage(), next_offset=Offset(0), cluster_id="cluster")
+        self.commitment = _Quorum(self)
+        self.quorum = SimpleNamespace(partition=self.partition)
+        self.peers = self
+        self.reachable: list[int] = []
+        self.called_on: list[int] = []
+        self.connections: dict[int, _Connection] = {}
+        self.epochs: dict[int, int] = {}
+        self.incarnations = 0
+        self.controller = ControllerRuntime(cast(Any, self))
+
+    @property
+    def image(self) -> ClusterImage:
+        image: ClusterImage = self.metadata.image
+        return image
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self.loop.create_task(main())
+        self.loop.run_until_complete(task)
+
+    # --- the quorum ----------------------------------------------------------------------------------------------
+
+    async def lead(self, epoch: int = 1) -> None:
+        self.partition.lead(self.commitment, LeaderEpoch(epoch))
+        self.controller.lead(LeaderEpoch(epoch))
+        for _ in range(1_000):
+            if self.controller.is_active:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("the controller was never loaded")
+
+    def follow(self, epoch: int) -> None:
+        self.partition.follow(BrokerId(2), LeaderEpoch(epoch))
+        self.controller.resign()
+
+    def release(self) -> None:
+        self.commitment.is_held = False
+        self.partition.advance(self.commitment.local_end_moved(self.partition.log.log_end_offset))
+
+    async def ask(self, node_id: int, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
+        """As peers do, where only being there counts."""
+        self.called_on.append(node_id)
+        if node_id not in self.reachable:
+            raise Disconnected("refused", was_sent=False)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def call(self, api_key: int, version: int, fields: Mapping[str, Any], connection: Any = None) -> Any:
+        """Ask the controller, through the bytes of the request and of its answer."""
+        request = decode_request(api_key, version, encode_request(api_key, version, fields), 0)
+        header = RequestHeader(api_key, version, 0, "test")
+        context = RequestContext(cast(Any, self), header, "test", origin=connection)
+        result = HANDLERS[api_key].handle(context, request)
+        if inspect.iscoroutine(result):
+            result = await result
+        return decode_response(api_key, version, encode_response(api_key, version, result), 0)
+
+    async def register(self, number: int, version: int = 4, **fields: Any) -> Any:
+        self.incarnations += 1
+        request = {
+            "broker_id": number,
+            "cluster_id": "cluster",
+            "incarnation_id": UUID(int=self.incarnations),
+            "listeners": [{"name": "PLAINTEXT", "host": "h", "port": 9_000 + number, "security_protocol": 0}],
+            "features": [
+                {
+                    "name": feature.name,
+                    "min_supported_version": feature.min_supported_version,
+                    "max_supported_version": feature.max_supported_version,
+                }
+                for feature in SUPPORTED_FEATURES
+            ],
+            "rack": None,
+            "log_dirs": [UUID(int=100 + number)],
+            "previous_broker_epoch": -1,
+            **fields,
+        }
+        answer = await self.call(REGISTER, version, request)
+        if answer.error_code is ErrorCode.none:
+            self.epochs[number] = answer.broker_epoch
+        return answer
+
+    async def beat(self, number: int, **fields: Any) -> Any:
+        request = {
+            "broker_id": number,
+            "broker_epoch": self.epochs[number],
+            "current_metadata_offset": self.metadata.next_offset - 1,
+            "want_fence": False,
+            "want_shut_down": False,
+            **fields,
+        }
+        connection = self.connections.setdefault(number, _Connection())
+        return await self.call(HEARTBEAT, 1, request, connection)
+
+    async def join(self, *numbers: int) -> None:
+        for number in numbers:
+            assert (await self.register(number)).error_code is ErrorCode.none
+            assert not (await self.beat(number)).is_fenced
+
+    async def create(self, name: str, *replicas: tuple[int, ...]) -> UUID:
+        topic = NewTopic(name=name, topic_id=UUID(int=7_000), assignments=dict(enumerate(replicas)))
+        results = await self.controller.submit(lambda shard, _: shard.create_topics([topic]))
+        assert not isinstance(results, ErrorCode)
+        assert results[0].error is ErrorCode.none
+        return topic.topic_id
