@@ -1,0 +1,146 @@
+"""The leader's answer to a replica's Fetch of the metadata log: at once, or when there is something new (KIP-595).
+
+New is a batch, a high watermark above the one that the replica knows (KIP-1166), or another leader. Voters and
+observers read to the end of the log, committed or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from einmal.broker.context import Body, HandlerResult, Parked, RequestContext
+from einmal.broker.quorum_messages import leader_of
+from einmal.log.errors import LogCorruption
+from einmal.quorum.messages import FetchRequested, OffsetAndEpoch, Reply
+from einmal.types import ErrorCode, Offset
+from einmal.wire.fetch import (
+    EpochEndOffset,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    SnapshotId,
+    encode_fetch_response,
+)
+from einmal.wire.produce import NodeEndpoint
+
+if TYPE_CHECKING:
+    from einmal.broker.quorum_runtime import QuorumRuntime
+
+log = logging.getLogger(__name__)
+
+
+def answer_fetch(runtime: QuorumRuntime, context: RequestContext, request: FetchRequest) -> HandlerResult:
+    fetch = _MetadataFetch(runtime, context.api_version, request)
+    if fetch.is_complete or request.max_wait_ms <= 0:
+        return fetch.encode()
+    return Parked(fetch.wait())
+
+
+class _MetadataFetch:
+    def __init__(self, runtime: QuorumRuntime, version: int, request: FetchRequest) -> None:
+        self._runtime = runtime
+        self._version = version
+        self._request = request
+        self._topic, (self._wanted, *_none) = request.topics[0]
+        wanted = self._wanted
+        self._event = FetchRequested(
+            request.replica_id,
+            wanted.current_leader_epoch,
+            OffsetAndEpoch(wanted.fetch_offset, wanted.last_fetched_epoch),
+        )
+        self._reply = runtime.ask(self._event)
+        self._fetched = self._read()
+
+    def _is_plain(self, reply: Reply) -> bool:
+        return reply.error is ErrorCode.none and reply.diverging is None and reply.snapshot_id is None
+
+    @property
+    def is_complete(self) -> bool:
+        fetched = self._fetched
+        return (
+            not self._is_plain(self._reply)
+            or fetched.error_code is not ErrorCode.none
+            or len(fetched.records) > 0
+            or fetched.high_watermark > self._wanted.high_watermark
+        )
+
+    def _read(self) -> FetchedPartition:
+        reply, partition_log = self._reply, self._runtime.partition.log
+        error, records = reply.error, b""
+        if self._is_plain(reply):
+            room = min(self._wanted.partition_max_bytes, self._request.max_bytes)
+            try:
+                records = partition_log.read(
+                    Offset(self._wanted.fetch_offset), room, below=partition_log.log_end_offset
+                )
+            except LogCorruption as corruption:
+                log.error("the metadata log: %s", corruption)
+                error = ErrorCode.corrupt_message
+            except OSError as failure:
+                log.error("the metadata log cannot be read: %s", failure)
+                error = ErrorCode.kafka_storage_error
+        diverging, snapshot_id = reply.diverging, reply.snapshot_id
+        return FetchedPartition(
+            self._wanted.partition,
+            error,
+            partition_log.high_watermark,
+            partition_log.high_watermark,
+            partition_log.log_start_offset,
+            records=records,
+            diverging_epoch=None if diverging is None else EpochEndOffset(diverging.epoch, diverging.offset),
+            current_leader=leader_of(reply),
+            snapshot_id=None if snapshot_id is None else SnapshotId(*snapshot_id),
+        )
+
+    def encode(self) -> Body:
+        runtime = self._runtime
+        endpoint = runtime.endpoint_of(self._reply.leader_id)
+        leader_id = self._reply.leader_id
+        endpoints = [] if endpoint is None or leader_id is None else [NodeEndpoint(leader_id, *endpoint)]
+        response = FetchResponse([(self._topic, [self._fetched])], node_endpoints=endpoints)
+        return encode_fetch_response(self._version, response)
+
+    def wait(self) -> asyncio.Future[Body]:
+        """The answer, when there is something new or the time is over."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Body] = loop.create_future()
+        partition = self._runtime.partition
+        is_scheduled = False
+
+        def changed() -> None:
+            nonlocal is_scheduled
+            if not is_scheduled:
+                is_scheduled = True
+                loop.call_soon(look)
+
+        def look() -> None:
+            nonlocal is_scheduled
+            is_scheduled = False
+            if done.done():
+                return
+            self._look_again()
+            if self.is_complete:
+                done.set_result(self.encode())
+
+        def expire() -> None:
+            if not done.done():
+                self._look_again()
+                done.set_result(self.encode())
+
+        timer = loop.call_later(self._request.max_wait_ms / 1000, expire)
+        partition.watch_end(self, changed)
+
+        def end(_done: asyncio.Future[Body]) -> None:
+            timer.cancel()
+            partition.unwatch_end(self)
+
+        done.add_done_callback(end)
+        return done
+
+    def _look_again(self) -> None:
+        runtime = self._runtime
+        if not runtime.raft.is_leader or runtime.leader_epoch != self._reply.leader_epoch:
+            self._reply = runtime.ask(self._event)
+        self._fetched = self._read()

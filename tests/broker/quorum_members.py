@@ -1,0 +1,275 @@
+"""Members of the metadata quorum without the rest of their nodes: the real runtime, log, files and handlers.
+
+They run on the simulator's loop and disks and speak real bytes to each other, over links that can be cut. In place of
+the controller and of the cluster's metadata stands what notes that it was called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, cast
+from uuid import UUID
+
+from einmal.broker.config import BrokerConfig
+from einmal.broker.context import Parked, RequestContext
+from einmal.broker.handlers import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch_snapshot, vote
+from einmal.broker.partition import Partition
+from einmal.broker.partitions import _METADATA_CONFIGS, Partitions, log_config
+from einmal.broker.quorum_runtime import QuorumRuntime
+from einmal.client.aio.connection import Answer, Disconnected
+from einmal.log.producer_state import Origin
+from einmal.metadata import records
+from einmal.metadata.image import ClusterImage
+from einmal.metadata.records import FeatureLevelRecord
+from einmal.simulation.clock import SimulatedClock
+from einmal.simulation.disk import SimulatedDisk
+from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.trace import Trace
+from einmal.types import LeaderEpoch, Offset, TopicPartition
+from einmal.wire import fetch
+from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
+
+HANDLERS = {module.API_KEY: module for module in (vote, begin_quorum_epoch, end_quorum_epoch, fetch_snapshot)}
+FETCH = 1
+
+
+class NotedMetadata:
+    """The image, and up to where it was published."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.cluster_id = "quorum"
+        self.image = ClusterImage()
+        self.next_offset = Offset(0)
+
+    def published(self, high_watermark: Offset) -> None:
+        log = self._node.quorum.partition.log
+        while self.next_offset < high_watermark:
+            batches = log.read(self.next_offset, 1 << 20, below=high_watermark)
+            for position, header in iter_headers(batches):
+                if not header.is_control:
+                    decoded = [records.decode(None, r.value) for r in decode_records(batches, position, header)]
+                    self.image.apply([record for record in decoded if record is not None])
+                self.next_offset = header.next_offset
+
+    def load_snapshot(self, loaded: Sequence[Any], end_offset: Offset, epoch: int) -> None:
+        self.image = ClusterImage()
+        self.image.apply(loaded)
+        self.next_offset = end_offset
+
+
+class NotedController:
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+
+    def lead(self, leader_epoch: LeaderEpoch) -> None:
+        assert self.epoch is None
+        self.epoch = leader_epoch
+
+    def resign(self) -> None:
+        assert self.epoch is not None
+        self.epoch = None
+
+
+class _Partitions(Partitions):
+    def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
+        self._metadata = self._open(topic_partition, topic_id, log_config(self._config, _METADATA_CONFIGS))
+        return self._metadata
+
+
+class Member:
+    """As much of a Node as the quorum touches."""
+
+    def __init__(self, world: Quorum, node_id: int, host: Host) -> None:
+        self.world = world
+        self.host = host
+        self.config = world.config(node_id)
+        self.clock = SimulatedClock(world.loop)
+        self.disk = world.disks[node_id].view(host)
+        self.random = random.Random(f"{world.seed}/{node_id}/{world.starts}")
+        self.directory = PurePosixPath("/data")
+        self.disk.make_directory(self.directory)
+        self.disk.sync_directory(self.directory.parent)
+        self.partitions = _Partitions(self.config, self.directory, self.disk, self.clock)
+        self.metadata = NotedMetadata(self)
+        self.controller = NotedController()
+        self.peers = self
+        self.quorum = QuorumRuntime(cast(Any, self))
+
+    @property
+    def node_id(self) -> int:
+        return self.quorum.node_id
+
+    def append(self, name: str, level: int = 1) -> Offset:
+        """As the controller does; the record's offset."""
+        record = records.encode(FeatureLevelRecord(name, level))
+        batch = encode_batch([NewRecord(*record, 0)])
+        append = self.quorum.partition.append
+        # What follows from it (a flush, say) is this machine's and dies with it.
+        context = self.host.context.copy()
+        result = context.run(append, bytearray(batch), self.clock.now(), Origin.COORDINATOR)
+        assert not result.error, result
+        return result.last_offset
+
+    # --- peers ---------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self, node_id: int, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int, lane: str
+    ) -> Any:
+        body = encode_request(api_key, version, fields)
+        answer = await self.exchange(node_id, api_key, version, [body], timeout_ms=timeout_ms, lane=lane)
+        return decode_response(api_key, version, answer.frame, answer.position)
+
+    async def exchange(
+        self, node_id: int, api_key: int, version: int, body: Sequence[Any], *, timeout_ms: int, lane: str
+    ) -> Answer:
+        return await self.world.exchange(self, node_id, api_key, version, b"".join(body), timeout_ms)
+
+
+class Quorum:
+    """The machines, and the links between them."""
+
+    def __init__(self, seed: int = 0, voters: int = 3, observers: int = 0, **settings: Any) -> None:
+        self.seed = seed
+        self.source = random.Random(seed)
+        self.failures: list[str] = []
+        self.loop = SimulatedLoop(lambda context: self.failures.append(repr(context)))  # type: ignore[abstract]
+        self.voters = tuple(range(1, voters + 1))
+        self.settings = settings
+        self.ids = tuple(range(1, voters + observers + 1))
+        trace = Trace(keep=False)
+        self.disks = {n: SimulatedDisk(self.loop, random.Random(f"{seed}/disk {n}"), trace) for n in self.ids}
+        self.members: dict[int, Member] = {}
+        self.cut: set[tuple[int, int]] = set()
+        self.starts = 0
+        self._asked: list[tuple[int, int, asyncio.Future[bytes]]] = []
+
+    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
+        try:
+            self.loop.run_until_complete(self.loop.create_task(scenario))
+        finally:
+            self.loop.close()
+        assert not self.failures, "\n".join(self.failures)
+
+    def config(self, node_id: int) -> BrokerConfig:
+        voters = ",".join(f"{voter}@node:{9000 + voter}" for voter in self.voters) if len(self.ids) > 1 else ""
+        return BrokerConfig(node_id=node_id, log_dirs="/data", controller_quorum_voters=voters, **self.settings)
+
+    # --- machines ------------------------------------------------------------------------------------------------
+
+    async def start(self, *node_ids: int) -> None:
+        for node_id in node_ids or self.ids:
+            self.starts += 1
+            host = Host(f"node {node_id}")
+            context = host.context.copy()
+            member = context.run(Member, self, node_id, host)
+            self.members[node_id] = member
+            await self.loop.create_task(_start(member), context=context)
+
+    def kill(self, node_id: int, *, power_cut: bool = False) -> None:
+        member = self.members.pop(node_id)
+        self.loop.kill(member.host)
+        if power_cut:
+            self.disks[node_id].cut_power()
+        self._break({(node_id, other) for other in self.ids} | {(other, node_id) for other in self.ids})
+
+    async def stop(self, node_id: int) -> None:
+        member = self.members[node_id]
+
+        async def stop() -> None:
+            await member.quorum.stop()
+            await member.partitions.close()
+
+        await self.loop.create_task(stop(), context=member.host.context.copy())
+        self.kill(node_id)
+
+    def _break(self, links: set[tuple[int, int]]) -> None:
+        for source, target, answer in list(self._asked):
+            if (source, target) in links and not answer.done():
+                answer.set_exception(Disconnected("gone", was_sent=True))
+
+    async def exchange(
+        self, asker: Member, node_id: int, api_key: int, version: int, body: bytes, timeout_ms: int
+    ) -> Answer:
+        await asyncio.sleep(self.source.uniform(0.0001, 0.002))
+        if node_id not in self.members and (asker.node_id, node_id) not in self.cut:
+            raise Disconnected("refused", was_sent=False)
+        answer: asyncio.Future[bytes] = self.loop.create_future()
+        asked = (asker.node_id, node_id, answer)
+        self._asked.append(asked)
+        member = self.members.get(node_id)
+        if member is not None and (asker.node_id, node_id) not in self.cut:
+            self.loop.call_soon(self._serve, member, asked, api_key, version, body, context=member.host.context.copy())
+        timer = self.loop.call_later(timeout_ms / 1000, self._break, {asked[:2]})
+        try:
+            frame = await answer
+        finally:
+            timer.cancel()
+            self._asked.remove(asked)
+        await asyncio.sleep(self.source.uniform(0.0001, 0.002))
+        return Answer(frame, 0)
+
+    def _serve(
+        self, member: Member, asked: tuple[int, int, asyncio.Future[bytes]], api_key: int, version: int, body: bytes
+    ) -> None:
+        def done(result: Any) -> None:
+            if (asked[1], asked[0]) in self.cut or asked[2].done():
+                return
+            is_fields = isinstance(result, Mapping)
+            asked[2].set_result(encode_response(api_key, version, result) if is_fields else b"".join(result))
+
+        header = RequestHeader(api_key, version, 0, None)
+        context = RequestContext(cast(Any, member), header, "member")
+        if api_key == FETCH:
+            result: Any = member.quorum.handle_fetch(context, fetch.decode_fetch_request(version, body, 0))
+        else:
+            result = HANDLERS[api_key].handle(context, decode_request(api_key, version, body, 0))
+        if isinstance(result, Parked):
+            result.body.add_done_callback(lambda body: None if body.cancelled() else done(body.result()))
+        else:
+            done(result)
+
+    # --- what is so ------------------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Member | None:
+        leaders = [member for member in self.members.values() if member.quorum.is_leader]
+        return max(leaders, key=lambda member: member.quorum.leader_epoch, default=None)
+
+    def is_settled(self) -> bool:
+        """Everybody follows the leader."""
+        leader = self.leader
+        return leader is not None and all(
+            (m.quorum.leader_id, m.quorum.leader_epoch) == (leader.node_id, leader.quorum.leader_epoch)
+            for m in self.members.values()
+        )
+
+    async def settled(self, seconds: float = 10.0) -> Member:
+        await self.until(self.is_settled, seconds)
+        assert self.leader is not None
+        return self.leader
+
+    async def until(self, reached: Any, seconds: float = 10.0) -> None:
+        end = self.loop.time() + seconds
+        while not reached():
+            assert self.loop.time() < end, f"not within {seconds} s"
+            await asyncio.sleep(0.001)
+
+    async def committed_everywhere(self, offset: Offset, seconds: float = 10.0) -> None:
+        await self.until(lambda: all(m.metadata.next_offset > offset for m in self.members.values()), seconds)
+
+    def describe(self, member: Member) -> Any:
+        request = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+        context = RequestContext(cast(Any, member), RequestHeader(55, 2, 0, None), "member")
+        asked = decode_request(55, 2, encode_request(55, 2, request), 0)
+        answer = encode_response(55, 2, describe_quorum.handle(context, asked))
+        return decode_response(55, 2, answer, 0).topics[0].partitions[0]
+
+
+async def _start(member: Member) -> None:
+    await member.quorum.load()
+    await member.quorum.start()
