@@ -230,26 +230,86 @@ def test_only_assigned_partitions_can_be_moved() -> None:
 # --- leader epochs (KIP-320) ---------------------------------------------------------------------------------------
 
 
+def ticket_at(core: ConsumerCore, offset: int, leader_epoch: int) -> FetchTicket:
+    core.seek(T0, offset, leader_epoch=leader_epoch)
+    (ticket,) = core.fetchable(0)
+    return ticket
+
+
 def test_a_new_leader_is_asked_where_our_epoch_ends() -> None:
     core = core_at()
-    core.seek(T0, 10, leader_epoch=3)
+    ticket = ticket_at(core, 10, leader_epoch=3)
     assert core.must_validate(T0, 3) is None
     assert core.must_validate(T0, 5) == 3
-    core.validated(T0, 5, end_epoch=3, end_offset=10)
+    core.validation_begun(ticket)
+    assert core.fetchable(0) == []
+    core.validated(ticket, 5, end_epoch=3, end_offset=10)
     assert core.position(T0) == 10
     assert core.must_validate(T0, 5) is None
+    assert core.fetchable(0) == [ticket]
+
+
+def test_a_leader_that_could_not_be_asked_is_asked_again() -> None:
+    core = core_at()
+    ticket = ticket_at(core, 10, leader_epoch=3)
+    core.validation_begun(ticket)
+    core.fetch_failed(ticket, 50)
+    assert (core.fetchable(49), core.next_retry(0)) == ([], 50)
+    assert core.fetchable(50) == [ticket]
+    assert core.must_validate(T0, 5) == 3
 
 
 def test_a_truncated_log_moves_the_position_back_or_is_told() -> None:
     core = core_at()
-    core.seek(T0, 10, leader_epoch=3)
-    core.validated(T0, 5, end_epoch=3, end_offset=8)
+    core.validated(ticket_at(core, 10, leader_epoch=3), 5, end_epoch=3, end_offset=8)
     assert core.position(T0) == 8
     core = core_at(reset=None)
-    core.seek(T0, 10, leader_epoch=3)
-    core.validated(T0, 5, end_epoch=3, end_offset=8)
+    core.validated(ticket_at(core, 10, leader_epoch=3), 5, end_epoch=3, end_offset=8)
     with pytest.raises(LogTruncated, match="t-0 ends at 8"):
         core.take(1)
+
+
+def test_what_was_fetched_of_the_former_leader_beyond_the_new_ones_epoch_is_fetched_again() -> None:
+    core, log = core_at(), log_of([b"a"], [b"b"])
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert taken(core, 1) == [b"a"]
+    (ticket,) = core.fetchable(0)
+    core.validated(ticket, 5, end_epoch=0, end_offset=1)
+    assert core.take(10) == []
+    (again,) = core.fetchable(0)
+    assert again.offset == 1
+
+
+def test_a_truncation_does_not_skip_what_an_iterator_has_not_given_yet() -> None:
+    core, log = core_at(), log_of([b"a", b"b", b"c"])
+    (ticket,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    given = core.one_by_one(core.take(100))
+    assert next(given).value == b"a"
+    (ticket,) = core.fetchable(0)
+    core.validated(ticket, 5, end_epoch=0, end_offset=2)
+    assert core.position(T0) == 1
+
+
+def test_an_answer_of_a_former_leader_is_not_looked_at() -> None:
+    core, log = core_at(), log_of([b"a"])
+    (ticket,) = begin(core)
+    core.fetch_abandoned(ticket)
+    (again,) = begin(core)
+    core.fetched(ticket, answer(log, ticket), 0)
+    assert core.take(10) == []
+    core.fetched(again, answer(log, again), 0)
+    assert taken(core) == [b"a"]
+
+
+def test_a_new_leader_is_fetched_from_at_once() -> None:
+    core = core_at()
+    (ticket,) = begin(core)
+    core.fetched(ticket, refusal(ErrorCode.not_leader_or_follower), 1_000)
+    assert core.fetchable(0) == []
+    core.leader_changed(T0)
+    assert core.fetchable(0) == [ticket]
 
 
 def test_a_record_that_an_iterator_has_not_given_yet_is_not_committed() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from einmal.client.errors import KafkaError, RetriableError, TransactionAborted, UnknownOutcome
 from einmal.client.producer_core import (
+    MAYBE_WRITTEN,
     WINDOW,
     Appended,
     Outcome,
@@ -32,7 +33,7 @@ NODE = 1
 
 
 def limits(**changes: Any) -> ProduceLimits:
-    return ProduceLimits(linger_ms=0, batch_size=1, delivery_timeout_ms=1_000, retry_backoff_ms=10)._replace(**changes)
+    return ProduceLimits(linger_ms=0, batch_size=1, delivery_timeout_ms=1_000, retry_backoff_ms=100)._replace(**changes)
 
 
 def core_of(**changes: Any) -> ProducerCore:
@@ -242,6 +243,55 @@ def test_a_later_batch_does_not_overtake_one_that_waits_for_its_retry() -> None:
     send(core, b"b")
     assert drain(core, now=1) == []
     assert [batch.tickets for batch in drain_all(core, now=10)] == [[b"a"], [b"b"]]
+
+
+def test_a_new_leader_is_tried_at_once() -> None:
+    core = core_of()
+    send(core, b"a")
+    send(core, b"b", to=T1)
+    first, other = drain(core)
+    core.refused(first, ErrorCode.not_leader_or_follower, None, 0)
+    core.refused(other, ErrorCode.not_leader_or_follower, None, 0)
+    core.retry_now(T0)
+    assert drain(core, now=0) == [first]
+
+
+def test_nothing_goes_to_a_new_leader_before_the_former_one_has_answered_for_what_is_ahead() -> None:
+    core = core_of()
+    for value in (b"a", b"b", b"c"):
+        send(core, value)
+    first = core.drain(0, lambda _: 1, lambda _: 0)[1]
+    second = core.drain(0, lambda _: 1, lambda _: 0)[1]
+    core.refused(*first, ErrorCode.not_leader_or_follower, None, 0)
+    core.retry_now(T0)
+    assert core.drain(0, lambda _: 2, lambda _: 0) == {2: first}
+    assert core.drain(0, lambda _: 2, lambda _: 0) == {}
+    core.refused(*second, ErrorCode.not_leader_or_follower, None, 0)
+    core.retry_now(T0)
+    assert core.drain(0, lambda _: 2, lambda _: 0) == {2: second}
+    assert [batch.tickets for batch in core.drain(0, lambda _: 2, lambda _: 0)[2]] == [[b"c"]]
+
+
+def test_retries_come_soon_at_first_and_then_ever_later() -> None:
+    core = core_of(delivery_timeout_ms=1_000_000, retry_backoff_max_ms=200)
+    send(core, b"a")
+    now, pauses = 0, []
+    for _ in range(10):
+        (batch,) = drain(core, now)
+        core.refused(batch, ErrorCode.not_leader_or_follower, None, now)
+        pauses.append(batch.retry_at_ms - now)
+        now = batch.retry_at_ms
+    assert pauses == [10, 15, 22, 33, 50, 75, 113, 170, 200, 200]
+
+
+@pytest.mark.parametrize("code", sorted(MAYBE_WRITTEN))
+def test_a_refusal_by_who_may_have_written_leaves_the_outcome_open(code: ErrorCode) -> None:
+    core = core_of()
+    send(core, b"a")
+    (batch,) = drain(core)
+    core.refused(batch, code, None, 0)
+    (outcome,) = core.expire(1_000)
+    assert isinstance(outcome.error, UnknownOutcome)
 
 
 def test_a_known_duplicate_counts_as_written() -> None:

@@ -7,6 +7,7 @@ bring back a leader that has been replaced (KIP-320).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from einmal.types import ErrorCode, TopicPartition
@@ -22,8 +23,7 @@ class BrokerAddress:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """``leader`` is -1 while there is none."""
 
     partition: int
@@ -68,12 +68,34 @@ class ClusterMetadata:
         controller_id: int,
         brokers: dict[int, BrokerAddress],
         topics: dict[str, TopicMetadata],
-    ) -> None:
-        """Take over an answer to Metadata. A topic with an error replaces what was known of it."""
+    ) -> list[TopicPartition]:
+        """Take over an answer to Metadata. A topic with an error replaces what was known of it.
+
+        Gives the known partitions that have another leader, or the same one under a new epoch.
+        """
         if brokers:
             self.cluster_id, self.controller_id, self.brokers = cluster_id, controller_id, brokers
+        changed = []
         for name, topic in topics.items():
-            self.topics[name] = _newer(self.topics.get(name), topic)
+            before, after = self.topics.get(name), _newer(self.topics.get(name), topic)
+            self.topics[name] = after
+            for index, partition in after.partitions.items():
+                known = None if before is None else before.partitions.get(index)
+                if known is not None and known[1:3] != partition[1:3]:
+                    changed.append(TopicPartition(name, index))
+        return changed
+
+    def leader_told(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> bool:
+        """A broker that does not lead has said who does (KIP-951); its address must be known. True: that is news."""
+        topic = self.topics.get(topic_partition.topic)
+        known = None if topic is None else topic.partitions.get(topic_partition.partition)
+        if topic is None or known is None or leader not in self.brokers or leader_epoch <= known.leader_epoch:
+            return False
+        told = known._replace(leader=leader, leader_epoch=leader_epoch, error_code=ErrorCode.none)
+        self.topics[topic_partition.topic] = replace(
+            topic, partitions={**topic.partitions, topic_partition.partition: told}
+        )
+        return True
 
 
 def _newer(known: TopicMetadata | None, told: TopicMetadata) -> TopicMetadata:

@@ -35,10 +35,18 @@ class ClientSettings:
     request_timeout_ms: int = _setting(
         30_000, "Longest wait for an answer before the connection is given up.", minimum=1
     )
-    retry_backoff_ms: int = _setting(100, "First pause before a retry; it doubles, with jitter.", minimum=0)
+    socket_connection_setup_timeout_ms: int = _setting(10_000, "Longest wait for a connection to be opened.", minimum=1)
+    retry_backoff_ms: int = _setting(
+        100, "Pace of retries: the first follows after a tenth of this, each next one later, with jitter.", minimum=0
+    )
     retry_backoff_max_ms: int = _setting(1_000, "Longest pause before a retry.", minimum=0)
     reconnect_backoff_ms: int = _setting(50, "First pause before connecting again to a broker that failed.", minimum=0)
     reconnect_backoff_max_ms: int = _setting(1_000, "Longest pause before connecting again.", minimum=0)
+    metadata_recovery_strategy: str = _setting(
+        "rebootstrap",
+        "Where to look when no known broker can be reached: rebootstrap asks bootstrap.servers again.",
+        choices=("rebootstrap", "none"),
+    )
     metadata_max_age_ms: int = _setting(300_000, "Metadata older than this is asked for again.", minimum=0)
     default_api_timeout_ms: int = _setting(60_000, "Deadline of calls that take no timeout of their own.", minimum=1)
     security_protocol: str = _setting("PLAINTEXT", "How to talk to the brokers.", choices=("PLAINTEXT",))

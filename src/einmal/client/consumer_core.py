@@ -68,6 +68,7 @@ class _Partition:
     position: int = -1
     leader_epoch: int = -1
     validated_epoch: int = -1
+    is_being_validated: bool = False
     reset: Reset | None = None
     is_paused: bool = False
     is_fetching: bool = False
@@ -89,7 +90,7 @@ class _Partition:
 
     def drop_fetched(self, generation: int) -> None:
         self.generation = generation
-        self.is_fetching = False
+        self.is_fetching = self.is_being_validated = False
         self.retry_at_ms = 0
         self.pieces.clear()
         self.records.clear()
@@ -220,19 +221,44 @@ class ConsumerCore:
             return None
         return partition.leader_epoch
 
-    def validated(self, topic_partition: TopicPartition, leader_epoch: int, end_epoch: int, end_offset: int) -> None:
-        """The leader's answer: where our epoch ends in its log. Below the position: the log was truncated."""
-        partition = self._partitions.get(topic_partition)
+    def validation_begun(self, ticket: FetchTicket) -> None:
+        """Nothing is fetched until ``validated`` or ``fetch_failed``."""
+        self._partitions[ticket.topic_partition].is_being_validated = True
+
+    def validated(self, ticket: FetchTicket, leader_epoch: int, end_epoch: int, end_offset: int) -> None:
+        """The leader's answer: where our epoch ends in its log. Below the position: the log was truncated.
+
+        An end of -1: the leader cannot tell.
+        """
+        partition = self._of(ticket)
         if partition is None or not partition.has_position:
             return
+        partition.is_being_validated = False
         partition.validated_epoch = leader_epoch
         if end_offset < 0 or end_epoch < 0 or end_offset >= partition.position:
+            # Beyond the end there may be fetched pieces of what is gone.
+            if 0 <= end_offset < partition.fetch_offset:
+                partition.drop_fetched(next(self._generations))
             return
         if self._reset is None:
-            self._errors.append(LogTruncated(detail=f"{topic_partition} ends at {end_offset}"))
+            self._errors.append(LogTruncated(detail=f"{ticket.topic_partition} ends at {end_offset}"))
             return
-        self.seek(topic_partition, end_offset, end_epoch)
+        # An iterator may hold records that it has not given yet.
+        given = self._held.get(ticket.topic_partition, end_offset)
+        self.seek(ticket.topic_partition, min(end_offset, given), end_epoch)
         partition.validated_epoch = leader_epoch
+
+    def leader_changed(self, topic_partition: TopicPartition) -> None:
+        """What waits for its next attempt goes to the new leader at once."""
+        if partition := self._partitions.get(topic_partition):
+            partition.retry_at_ms = 0
+
+    def fetch_abandoned(self, ticket: FetchTicket) -> None:
+        """Another broker leads: an answer that comes all the same is not looked at."""
+        if partition := self._of(ticket):
+            partition.generation = next(self._generations)
+            partition.is_fetching = partition.is_being_validated = False
+            partition.retry_at_ms = 0
 
     # --- fetching -------------------------------------------------------------------------------------------------
 
@@ -244,6 +270,7 @@ class ConsumerCore:
             if state.has_position
             and not state.is_paused
             and not state.is_fetching
+            and not state.is_being_validated
             and len(state.pieces) < PIECES_MAX
             and state.retry_at_ms <= now
         ]
@@ -263,8 +290,12 @@ class ConsumerCore:
     def fetch_failed(self, ticket: FetchTicket, retry_at_ms: int) -> None:
         """No answer for this partition."""
         if partition := self._of(ticket):
-            partition.is_fetching = False
+            partition.is_fetching = partition.is_being_validated = False
             partition.retry_at_ms = retry_at_ms
+
+    def next_retry(self, now: int) -> int | None:
+        """When the first of the partitions that wait for another attempt may be asked for."""
+        return min((state.retry_at_ms for state in self._partitions.values() if state.retry_at_ms > now), default=None)
 
     def fetched(self, ticket: FetchTicket, told: FetchedPartition, retry_at_ms: int) -> Advice:
         """Take over one partition's answer. ``retry_at_ms``: when to ask again after a passing error."""

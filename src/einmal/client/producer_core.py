@@ -7,7 +7,7 @@ identical bytes, so the broker can tell that it has them already.
 Invariants
 1. A batch is sent only while every earlier batch of its partition is in flight. So the order on one connection is the
    order of sequences, and a broker that refuses one batch refuses those behind it (OUT_OF_ORDER_SEQUENCE_NUMBER),
-   which then wait for the first to be sent again.
+   which then wait for the first to be sent again. While an earlier one is in flight at a former leader, it waits.
 2. With idempotence a batch is sent only while it is less than five batches after the oldest unsettled one of its
    partition: the broker remembers five. Before it has acknowledged the first batch of this producer id there, one only:
    a broker without state of a producer takes any sequence, so a second batch could slip in before a refused first.
@@ -29,6 +29,7 @@ from enum import Enum, IntEnum, auto
 from typing import Any, Final, NamedTuple
 
 from einmal.client.errors import KafkaError, RetriableError, UnknownOutcome, error_for
+from einmal.client.pacing import first_pause_ms, pause_ms
 from einmal.types import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
@@ -52,8 +53,16 @@ RECORD_OVERHEAD: Final = 16
 _SHORT_PAUSE_MS: Final = 5
 """Pause while the coordinator writes the last markers of the previous transaction: a matter of milliseconds."""
 
-MAYBE_WRITTEN: Final = frozenset({ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append})
-"""Refusals after which the batch may be in the log."""
+MAYBE_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.request_timed_out,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.kafka_storage_error,
+    }
+)
+"""Refusals after which the batch may be in the log. A broker says that it is no leader also when it has appended the
+batch and has lost the lead before the others had it."""
 
 NOBODY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
@@ -87,6 +96,7 @@ class ProducerBatch:
     data: bytes = b""
     watchers: list[Any] = field(default_factory=list)
     ordinal: int = -1
+    node: int = -1
     attempts: int = 0
     retry_at_ms: int = 0
     is_full: bool = False
@@ -192,6 +202,10 @@ class ProducerCore:
         """Every batch that has no outcome yet."""
         return [batch for topic_partition in self._busy for batch in self._partitions[topic_partition].batches]
 
+    def flying(self) -> list[ProducerBatch]:
+        """Every batch that is in flight."""
+        return [batch for batch in self.unsettled() if batch.state is BatchState.IN_FLIGHT]
+
     def _partition(self, topic_partition: TopicPartition) -> _Partition:
         partition = self._partitions.get(topic_partition)
         if partition is None:
@@ -220,6 +234,8 @@ class ProducerCore:
             node = target(topic_partition)
             if node is None or in_flight(node) >= self.limits.max_in_flight:
                 continue
+            if _is_behind_another_node(partition, batch, node):
+                continue
             size = sizes.get(node, 0)
             if size and size + batch.size > self.limits.max_request_size:
                 continue
@@ -227,6 +243,7 @@ class ProducerCore:
             if not batch.is_sealed:
                 self._seal(partition, batch)
             batch.state = BatchState.IN_FLIGHT
+            batch.node = node
             batch.attempts += 1
             self.in_flight += 1
             requests.setdefault(node, []).append(batch)
@@ -306,8 +323,8 @@ class ProducerCore:
             and (not is_first or self.error is not None)
         )
         if code.retriable or is_behind_a_refused_one:
-            first_pause = _SHORT_PAUSE_MS if code is ErrorCode.concurrent_transactions else self.limits.retry_backoff_ms
-            self._retry_later(batch, now, first_pause)
+            is_short = code is ErrorCode.concurrent_transactions
+            self._retry_later(batch, now, _SHORT_PAUSE_MS if is_short else first_pause_ms(self.limits.retry_backoff_ms))
             return []
         detail = f"{batch.topic_partition}, {len(batch.tickets)} record(s)"
         error = error_for(code, f"{detail}: {message}" if message else detail)
@@ -321,8 +338,14 @@ class ProducerCore:
         if batch.state is BatchState.SETTLED:
             return []
         batch.is_outcome_unknown |= was_sent
-        self._retry_later(batch, now, self.limits.retry_backoff_ms)
+        self._retry_later(batch, now, first_pause_ms(self.limits.retry_backoff_ms))
         return []
+
+    def retry_now(self, topic_partition: TopicPartition) -> None:
+        """The partition has another leader: what waits for its next attempt goes there at once."""
+        partition = self._partitions.get(topic_partition)
+        for batch in () if partition is None else partition.batches:
+            batch.retry_at_ms = 0
 
     def unanswered(self, batch: ProducerBatch) -> list[Outcome]:
         """acks=0: written to the connection, and that is all one will ever know."""
@@ -330,8 +353,7 @@ class ProducerCore:
 
     def _retry_later(self, batch: ProducerBatch, now: int, first_pause: int) -> None:
         batch.state = BatchState.WAITING
-        pause = min(first_pause << min(batch.attempts - 1, 16), self.limits.retry_backoff_max_ms)
-        batch.retry_at_ms = now + pause
+        batch.retry_at_ms = now + pause_ms(batch.attempts - 1, first_pause, self.limits.retry_backoff_max_ms)
 
     def _fail(self, batch: ProducerBatch, error: KafkaError) -> list[Outcome]:
         """Settle with an error; a sealed one leaves a hole behind."""
@@ -437,6 +459,16 @@ class ProducerCore:
         """The transaction that had the error is over; its sequences end with it."""
         assert not self._busy
         self.error = None
+
+
+def _is_behind_another_node(partition: _Partition, batch: ProducerBatch, node: int) -> bool:
+    """Whether an earlier batch has no answer from another node yet: only one connection keeps their order."""
+    for each in partition.batches:
+        if each is batch:
+            return False
+        if each.node != node:
+            return True
+    return False
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: tuple[Any, ...]) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from einmal.client.aio.admin import Admin
-from einmal.client.aio.cluster import Retry
 from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.offsets import EARLIEST, LATEST
+from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, addresses, dotted

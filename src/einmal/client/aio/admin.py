@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
-from einmal.client.aio.cluster import DATA_LANE, GROUP, TRANSACTION, Cluster, Retry, by_leader, by_topic
+from einmal.client.aio.cluster import DATA_LANE, GROUP, TRANSACTION, Cluster, by_leader, by_topic
 from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets
+from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.cluster_metadata import TopicMetadata
 from einmal.client.config import AdminSettings, parse
@@ -268,8 +269,8 @@ class Admin:
                 try:
                     response = await self._cluster.call(node_id, api_key, fields_of(some))
                 except Disconnected as error:
+                    self._cluster.refresh_soon()
                     await retry.after_disconnect(error)
-                    await self._cluster.refresh_soon()
                     continue
                 for each, told in results(response):
                     if told.error_code is ErrorCode.none:
@@ -441,7 +442,7 @@ class Admin:
         return answer.response
 
     async def _call_all(self, api_key: ApiKey, fields: dict[str, Any]) -> list[tuple[int, Any]]:
-        """The answers of all brokers: each tells only what it coordinates."""
+        """The answers of all brokers, but for those that leave the cluster: each tells only what it coordinates."""
         await self._refresh([])
         answers = []
         for node_id in sorted(self._cluster.metadata.brokers):
@@ -450,6 +451,9 @@ class Admin:
                 try:
                     response = await self._cluster.call(node_id, api_key, fields)
                 except Disconnected as error:
+                    await self._refresh([])
+                    if node_id not in self._cluster.metadata.brokers:
+                        break
                     await retry.after_disconnect(error)
                     continue
                 if response.error_code is ErrorCode.none:

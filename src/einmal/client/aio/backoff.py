@@ -1,22 +1,25 @@
-"""Pauses between retries: doubling, with jitter from the client's own source of randomness."""
+"""Pauses between retries, with jitter from the client's own source of randomness."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
+from einmal.client.pacing import pause_ms
+
 
 class Backoff:
-    """One series of retries; ``first_ms`` doubles up to ``longest_ms``, each pause 0.8 to 1.2 times that."""
+    """One series of retries: ``first_ms``, then ever longer up to ``longest_ms``, each pause 0.8 to 1.2 times that."""
 
     def __init__(self, source: random.Random, first_ms: int, longest_ms: int) -> None:
         self._source = source
-        self._next_ms = first_ms
-        self._longest_ms = max(first_ms, longest_ms)
+        self._first_ms = first_ms
+        self._longest_ms = longest_ms
+        self._pauses = 0
 
     def next_ms(self) -> int:
-        pause = self._next_ms
-        self._next_ms = min(pause * 2, self._longest_ms)
+        pause = pause_ms(self._pauses, self._first_ms, self._longest_ms)
+        self._pauses += 1
         return int(pause * self._source.uniform(0.8, 1.2))
 
     async def pause(self, at_most_ms: int | None = None) -> None:

@@ -1,19 +1,22 @@
-"""The client's view of a cluster: connections, versions, metadata, coordinators; and the retries around them.
+"""The client's view of a cluster: who leads, who coordinates, and asking them until they answer.
 
-``call`` is one request to one node, tried once. ``call_coordinator`` and ``call_any`` retry until a deadline, look
-coordinators up again and pause with jitter. Time, network and randomness come from the seams. Knows no producer, no
-consumer.
+``call`` is one request to one node, tried once. ``call_coordinator`` and ``call_any`` retry until a deadline. Whatever
+hints that the view is old (a refusal, a lost connection, an answer that is overdue) makes the client look again: at
+once, then ever later for as long as nothing changes; who listens on ``leaders_changed`` need not wait for his own next
+retry. Time, network and randomness come from the seams. Knows no producer, no consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from einmal.client.aio.backoff import Backoff
-from einmal.client.aio.connection import Answer, Connection, Disconnected
+from einmal.client.aio.connection import PATIENCE_S, Connection, Disconnected
+from einmal.client.aio.connections import Connections, Place, decode
+from einmal.client.aio.retry import PERHAPS_DONE, CoordinatorAnswer, Retry
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.cluster_metadata import (
     NO_TOPIC_ID,
@@ -23,11 +26,14 @@ from einmal.client.cluster_metadata import (
     TopicMetadata,
 )
 from einmal.client.config import ClientSettings, addresses
-from einmal.client.errors import ClientClosed, KafkaError, UnknownOutcome, error_for
+from einmal.client.errors import KafkaError, UnknownOutcome, error_for
+from einmal.client.pacing import first_pause_ms, pause_ms
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode, TopicPartition
-from einmal.wire.errors import WireError
-from einmal.wire.messages import Fields, decode_response, encode_request
+from einmal.wire.messages import Fields, encode_request
+from einmal.wire.produce import LeaderIdAndEpoch, NodeEndpoint
+
+T = TypeVar("T")
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -44,18 +50,6 @@ FINDABLE_AGAIN: Final = frozenset(
     {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out}
 )
 """Answers after which the coordinator is looked up again."""
-_PERHAPS_DONE: Final = frozenset({ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
-"""Answers of a coordinator that may have decided already, and only could not wait for its log any longer."""
-
-_CHECK_VERSIONS_MS: Final = 10_000
-_SHORT_PAUSE_MS: Final = 5
-_MAX_API_VERSIONS: Final = 4
-
-
-class _Place(NamedTuple):
-    host: str
-    port: int
-    lane: str
 
 
 class Cluster:
@@ -66,18 +60,25 @@ class Cluster:
         self.clock = clock
         self.source = source
         self.metadata = ClusterMetadata()
-        self.transaction_version = 0
-        """The finalized level of ``transaction.version``, as the newest connection told."""
-        self._network = network
+        self.leaders_changed: Callable[[list[TopicPartition]], None] = lambda _: None
+        """Told of known partitions that have got another leader, or the same one under a new epoch."""
+        self.silence: Callable[[], None] = lambda: None
+        """Called every second while some answer is overdue."""
+        self._connections = Connections(settings, network=network, clock=clock, source=source, silent=self._silent)
         self._bootstrap = addresses(settings.bootstrap_servers)
-        self._connections: dict[_Place, Connection] = {}
-        self._opening: dict[_Place, asyncio.Task[Connection]] = {}
-        self._failures: dict[tuple[str, int], int] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._wanted_topics: dict[str, bool] = {}
         self._refreshing: asyncio.Task[None] | None = None
+        self._must_refresh_again = False
+        self._refreshes_in_vain = 0
+        self._asked_at_ms = 0
         self._refreshed_at_ms = 0
-        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized level of ``transaction.version``, as the newest connection told."""
+        return self._connections.transaction_version
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -89,96 +90,39 @@ class Cluster:
         return self.now_ms() + (self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms)
 
     def backoff(self) -> Backoff:
-        return Backoff(self.source, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+        settings = self.settings
+        return Backoff(self.source, first_pause_ms(settings.retry_backoff_ms), settings.retry_backoff_max_ms)
 
     # --- connections ----------------------------------------------------------------------------------------------
 
-    async def connection(self, node_id: int, lane: str = DATA_LANE) -> Connection:
-        """An open connection to a known broker. Raises Disconnected."""
+    def _place(self, node_id: int, lane: str) -> Place:
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             raise Disconnected(f"broker {node_id} is not known", was_sent=False)
-        return await self._connect(_Place(broker.host, broker.port, lane))
+        return Place(broker.host, broker.port, lane)
+
+    async def connection(self, node_id: int, lane: str = DATA_LANE) -> Connection:
+        """An open connection to a known broker. Raises Disconnected."""
+        return await self._connections.connect(self._place(node_id, lane))
 
     def open_connection(self, node_id: int, lane: str = DATA_LANE) -> Connection | None:
         """The connection to a broker if there is one already."""
-        broker = self.metadata.brokers.get(node_id)
-        if broker is None:
-            return None
-        connection = self._connections.get(_Place(broker.host, broker.port, lane))
-        return connection if connection is not None and connection.is_open else None
+        return self._connections.get(self._place(node_id, lane)) if node_id in self.metadata.brokers else None
 
-    async def _connect(self, place: _Place) -> Connection:
-        if self._is_closed:
-            raise ClientClosed()
-        connection = self._connections.get(place)
-        if connection is not None and connection.is_open:
-            return connection
-        opening = self._opening.get(place)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open(place))
-            self._opening[place] = opening
-            opening.add_done_callback(lambda done: self._opened(place, done))
-        # Several requests may wait for one connection: a cancelled one must not take it from the others.
-        return await asyncio.shield(opening)
+    async def any_connection(self, avoid: Iterable[Connection] = ()) -> Connection:
+        """A connection to any broker: the least busy one, a known broker, a bootstrap server. Raises Disconnected."""
+        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
+        turn = self.source.randrange(len(known)) if known else 0
+        places = known[turn:] + known[:turn]
+        if not known or self.settings.metadata_recovery_strategy == "rebootstrap":
+            places += [each for each in self._bootstrap if each not in known]
+        lanes = (DATA_LANE, COORDINATOR_LANE)
+        return await self._connections.connect_any([Place(*each, lane) for lane in lanes for each in places], avoid)
 
-    def _opened(self, place: _Place, done: asyncio.Task[Connection]) -> None:
-        self._opening.pop(place, None)
-        if not done.cancelled():
-            done.exception()
-
-    async def _open(self, place: _Place) -> Connection:
-        where = (place.host, place.port)
-        settings = self.settings
-        failures = self._failures.get(where, 0)
-        if failures:
-            backoff = Backoff(self.source, settings.reconnect_backoff_ms << min(failures - 1, 10), 0)
-            await backoff.pause(settings.reconnect_backoff_max_ms)
-        self._failures[where] = failures + 1
-        name = f"{place.host}:{place.port}"
-
-        def make() -> Connection:
-            return Connection(name, settings.client_id)
-
-        try:
-            async with asyncio.timeout(settings.request_timeout_ms / 1000):
-                _transport, connection = await self._network.connect(make, place.host, place.port)
-        except (OSError, TimeoutError) as error:
-            raise Disconnected(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
-        assert isinstance(connection, Connection)
-        try:
-            await self._learn_versions(connection)
-        except BaseException:
-            connection.close()
-            raise
-        if self._is_closed:
-            connection.close()
-            raise ClientClosed()
-        self._failures.pop(where, None)
-        self._connections[place] = connection
-        return connection
-
-    async def _learn_versions(self, connection: Connection) -> None:
-        timeout = min(self.settings.request_timeout_ms, _CHECK_VERSIONS_MS)
-        version = _MAX_API_VERSIONS
-        while True:
-            fields = {"client_software_name": "einmal", "client_software_version": "0"}
-            body = encode_request(ApiKey.API_VERSIONS, version, fields)
-            answer = await connection.send(ApiKey.API_VERSIONS, version, (body,), timeout)
-            # A broker that is older than this request answers UNSUPPORTED_VERSION, in version 0.
-            told = int.from_bytes(answer.frame[answer.position : answer.position + 2], "big", signed=True)
-            if told != ErrorCode.unsupported_version:
-                break
-            if version == 0:
-                raise error_for(ErrorCode.unsupported_version, "ApiVersions")
-            version = 0
-        response = _decode(ApiKey.API_VERSIONS, version, answer)
-        if response.error_code is not ErrorCode.none:
-            raise error_for(response.error_code, f"ApiVersions at {connection.name}")
-        connection.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
-        for feature in getattr(response, "finalized_features", ()) or ():
-            connection.features[feature.name] = feature.max_version_level
-        self.transaction_version = connection.features.get("transaction.version", 0)
+    def _silent(self, _connection: Connection) -> None:
+        if not self._connections.is_closed:
+            self.refresh_soon()
+            self.silence()
 
     def version(self, node_id: int, api_key: ApiKey, *, lane: str = DATA_LANE, at_most: int = 32_767) -> int:
         """The version that would be used on the open connection to a broker. Raises Disconnected, RequestRefused."""
@@ -219,31 +163,39 @@ class Cluster:
         version = choose_version(connection.versions, api_key, at_least=at_least, at_most=at_most)
         body = encode_request(api_key, version, fields)
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        answer = await connection.send(api_key, version, (body,), timeout)
-        try:
-            return _decode(api_key, version, answer)
-        except WireError as error:
-            connection.abort(str(error))
-            raise Disconnected(f"{connection.name}: {error}", was_sent=True) from error
+        return decode(connection, api_key, version, await connection.send(api_key, version, (body,), timeout))
 
-    async def any_connection(self) -> Connection:
-        """A connection to any broker: an open one, a known one, or a bootstrap server. Raises Disconnected."""
-        known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
-        places = [_Place(host, port, DATA_LANE) for host, port in [*known, *self._bootstrap]]
-        for place in places:
-            connection = self._connections.get(place)
-            if connection is not None and connection.is_open:
-                return connection
-        turn = self.source.randrange(len(known)) if known else 0
-        order = places[turn : len(known)] + places[:turn] + places[len(known) :]
-        last: KafkaError | None = None
-        for place in order:
-            try:
-                return await self._connect(place)
-            except Disconnected as error:
-                last = error
-        assert last is not None
-        raise last
+    async def ask_any(self, api_key: ApiKey, fields: Fields) -> Any:
+        """One request to any broker, and to another one as well where the first stays silent. Raises Disconnected.
+
+        Only for questions: several brokers may carry it out.
+        """
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        asked: dict[Connection, asyncio.Task[Any]] = {}
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled() or answer.done():
+                return
+            if task.exception() is None:
+                answer.set_result(task.result())
+            elif all(each.done() for each in asked.values()):
+                answer.set_exception(task.exception() or AssertionError())
+
+        try:
+            while True:
+                connection = await self.any_connection(avoid=asked)
+                asked[connection] = self._loop.create_task(self._call_on(connection, api_key, fields))
+                asked[connection].add_done_callback(done)
+                if await _in_time(answer):
+                    return answer.result()
+        except Disconnected:
+            if all(each.done() for each in asked.values()):
+                raise
+            return await answer
+        finally:
+            await end_tasks(list(asked.values()))
+            if answer.done() and not answer.cancelled():
+                answer.exception()
 
     async def call_any(
         self,
@@ -278,9 +230,12 @@ class Cluster:
             "topics": None if names is None else [{"name": name, "topic_id": NO_TOPIC_ID} for name in names],
             "allow_auto_topic_creation": may_create,
         }
-        connection = await self.any_connection()
-        response = await self._call_on(connection, ApiKey.METADATA, fields)
+        self._asked_at_ms = self.now_ms()
+        response = await self.ask_any(ApiKey.METADATA, fields)
         top_level = getattr(response, "error_code", ErrorCode.none)
+        if top_level is ErrorCode.rebootstrap_required:
+            self.metadata.brokers = {}
+            raise Disconnected("the broker told this client to begin again at bootstrap.servers", was_sent=False)
         if top_level is not ErrorCode.none:
             raise error_for(top_level, "Metadata")
         brokers = {
@@ -290,28 +245,66 @@ class Cluster:
         if names is None:
             for name in [name for name in self.metadata.topics if name not in told]:
                 del self.metadata.topics[name]
-        self.metadata.update(getattr(response, "cluster_id", None), response.controller_id, brokers, told)
+        changed = self.metadata.update(getattr(response, "cluster_id", None), response.controller_id, brokers, told)
         self._refreshed_at_ms = self.now_ms()
+        if changed:
+            self._refreshes_in_vain = 0
+            self.leaders_changed(changed)
+
+    def leaders_told(
+        self,
+        told: Iterable[tuple[TopicPartition, LeaderIdAndEpoch | None]],
+        endpoints: Iterable[NodeEndpoint],
+    ) -> None:
+        """Brokers that do not lead have said who does (KIP-951): nobody needs to be asked then."""
+        changed = []
+        for each, leader in told:
+            for endpoint in endpoints:
+                if leader is not None and endpoint.node_id == leader.leader_id:
+                    self.metadata.brokers[endpoint.node_id] = BrokerAddress(*endpoint)
+            if leader is not None and self.metadata.leader_told(each, *leader):
+                changed.append(each)
+        if changed:
+            self.leaders_changed(changed)
 
     def want_topic(self, name: str, *, may_create: bool) -> None:
         """Keep this topic's metadata fresh from now on."""
         self._wanted_topics[name] = may_create
 
-    def refresh_soon(self) -> asyncio.Task[None]:
-        """Refresh the wanted topics in the background; one refresh at a time. The task does not raise."""
+    def refresh_soon(self) -> asyncio.Future[None]:
+        """Refresh the wanted topics in the background, one request at a time, ever later while nothing changes.
+
+        The future of the refresh that is under way, or to come; it does not raise.
+        """
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_wanted())
-        return self._refreshing
+            self._refreshing = self._loop.create_task(self._refresh_wanted())
+            self._refreshing.add_done_callback(self._refreshed)
+        else:
+            # What is being told now may be older than the reason to ask.
+            self._must_refresh_again = True
+        return asyncio.shield(self._refreshing)
+
+    def _refreshed(self, _task: asyncio.Task[None]) -> None:
+        if self._must_refresh_again and not self._connections.is_closed:
+            self.refresh_soon()
 
     async def _refresh_wanted(self) -> None:
+        settings = self.settings
+        since = self.now_ms() - self._asked_at_ms
+        if since > 2 * settings.retry_backoff_max_ms:
+            self._refreshes_in_vain = 0
+        elif self._refreshes_in_vain:
+            first = first_pause_ms(settings.retry_backoff_ms)
+            pause = pause_ms(self._refreshes_in_vain - 1, first, settings.retry_backoff_max_ms)
+            await asyncio.sleep(max(0, pause * self.source.uniform(0.8, 1.2) - since) / 1000)
+        self._refreshes_in_vain += 1
+        self._must_refresh_again = False
         may_create = any(self._wanted_topics.values())
         try:
             await self.refresh_metadata(list(self._wanted_topics), may_create=may_create)
-        except ClientClosed:
-            return
         except KafkaError:
-            # Whoever needs the metadata asks again after its own pause.
-            await self.backoff().pause()
+            # Whoever needs the metadata asks again.
+            self._asked_at_ms = self.now_ms()
 
     def refresh_when_old(self) -> bool:
         """Refresh in the background what is older than metadata.max.age.ms: topics get new partitions."""
@@ -351,11 +344,11 @@ class Cluster:
             found = self.metadata.leader(topic_partition)
             if found is not None:
                 return found
-            code = ErrorCode.leader_not_available
-            if topic_partition.partition not in topic.partitions:
-                code = ErrorCode.unknown_topic_or_partition
-            await retry.after_refusal(code)
             await self.refresh_soon()
+            if self.metadata.leader(topic_partition) is None:
+                is_there = topic_partition.partition in topic.partitions
+                code = ErrorCode.leader_not_available if is_there else ErrorCode.unknown_topic_or_partition
+                await retry.after_refusal(code)
 
     # --- coordinators ---------------------------------------------------------------------------------------------
 
@@ -365,22 +358,27 @@ class Cluster:
         if found is not None and found in self.metadata.brokers:
             return found
         retry = Retry(self, f"finding the {_COORDINATOR_WORD[kind]} coordinator of {key!r}", deadline)
-        fields = {"key_type": kind, "key": key, "coordinator_keys": [key]}
         while True:
             try:
-                connection = await self.any_connection()
-                response = await self._call_on(connection, ApiKey.FIND_COORDINATOR, fields)
+                node_id, code = await self._find_coordinator(kind, key)
             except Disconnected as error:
                 await retry.after_disconnect(error)
                 continue
-            told = response.coordinators[0] if hasattr(response, "coordinators") else response
-            if told.error_code is ErrorCode.none:
-                self.metadata.brokers[told.node_id] = BrokerAddress(told.node_id, told.host, told.port)
-                self._coordinators[kind, key] = told.node_id
-                return int(told.node_id)
-            if not told.error_code.retriable:
-                raise error_for(told.error_code, retry.what)
-            await retry.after_refusal(told.error_code)
+            if code is ErrorCode.none:
+                self._coordinators[kind, key] = node_id
+                return node_id
+            if not code.retriable:
+                raise error_for(code, retry.what)
+            await retry.after_refusal(code)
+
+    async def _find_coordinator(self, kind: int, key: str) -> tuple[int, ErrorCode]:
+        """Ask once; its address is known then. Raises Disconnected."""
+        fields = {"key_type": kind, "key": key, "coordinator_keys": [key]}
+        response = await self.ask_any(ApiKey.FIND_COORDINATOR, fields)
+        told = response.coordinators[0] if hasattr(response, "coordinators") else response
+        if told.error_code is ErrorCode.none:
+            self.metadata.brokers[told.node_id] = BrokerAddress(told.node_id, told.host, told.port)
+        return int(told.node_id), told.error_code
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         self._coordinators.pop((kind, key), None)
@@ -400,13 +398,21 @@ class Cluster:
         at_most: int = 32_767,
         timeout_ms: int | None = None,
         is_safe_to_repeat: bool = True,
-    ) -> Any:
+        perhaps_done: frozenset[ErrorCode] = PERHAPS_DONE,
+    ) -> CoordinatorAnswer:
         """A request to a coordinator, retried until it answers something that is not "not me" or "not yet".
 
         ``error_of`` finds the code that decides in the response; codes in ``also_retry`` are retried too. At the
-        deadline: UnknownOutcome if a request was sent whose answer never came, else RetriableError.
+        deadline: UnknownOutcome if a request was sent whose answer never came, or one of ``perhaps_done``; else
+        RetriableError.
         """
-        retry = Retry(self, f"{api_key.name} for {key!r}", deadline, is_safe_to_repeat=is_safe_to_repeat)
+        retry = Retry(
+            self,
+            f"{api_key.name} for {key!r}",
+            deadline,
+            is_safe_to_repeat=is_safe_to_repeat,
+            perhaps_done=perhaps_done,
+        )
         while True:
             try:
                 node_id = await self.coordinator(kind, key, deadline=deadline)
@@ -415,9 +421,10 @@ class Cluster:
                     raise UnknownOutcome(error.code, f"{retry.what}; then: {error.detail}") from error
                 raise
             try:
-                response = await self.call(
+                request = self.call(
                     node_id, api_key, fields, lane=lane, at_least=at_least, at_most=at_most, timeout_ms=timeout_ms
                 )
+                response = await self.unless_moved(kind, key, node_id, request)
             except Disconnected as error:
                 self.forget_coordinator(kind, key)
                 await retry.after_disconnect(error)
@@ -429,68 +436,52 @@ class Cluster:
                 return CoordinatorAnswer(response, retry.is_outcome_unknown)
             await retry.after_refusal(code)
 
+    async def unless_moved(self, kind: int, key: str, node_id: int, request: Coroutine[Any, Any, T]) -> T:
+        """The answer of a coordinator. Raises Disconnected once it is overdue and another broker coordinates."""
+        task = self._loop.create_task(request)
+        try:
+            while not await _in_time(task):
+                try:
+                    found, code = await self._find_coordinator(kind, key)
+                except Disconnected:
+                    continue
+                if code is ErrorCode.none and found != node_id and not task.done():
+                    raise Disconnected(f"broker {found} coordinates {key!r} by now", was_sent=True)
+            return task.result()
+        finally:
+            await end_tasks([task])
+
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        self._is_closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
+        self._connections.is_closed = True
+        tasks: list[asyncio.Task[Any]] = [*self._connections.opening]
         if self._refreshing is not None:
             tasks.append(self._refreshing)
         await end_tasks(tasks)
-        for connection in list(self._connections.values()):
-            connection.close()
+        self._connections.close()
         # Transports close in the next turns of the loop.
         await asyncio.sleep(0)
 
 
-class CoordinatorAnswer(NamedTuple):
-    """``was_repeated``: an earlier send of the same request had no answer, so it may have been carried out before."""
+async def _in_time(answer: asyncio.Future[Any]) -> bool:
+    """Whether it is there before it counts as overdue. It goes on in either case."""
+    if answer.done():
+        return True
+    waiter = asyncio.get_running_loop().create_future()
 
-    response: Any
-    was_repeated: bool
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
 
-
-class Retry:
-    """One call's retries: pauses, the deadline, and whether an answer was lost on the way."""
-
-    def __init__(self, cluster: Cluster, what: str, deadline: int, *, is_safe_to_repeat: bool = True) -> None:
-        self.what = what
-        self.is_outcome_unknown = False
-        self._cluster = cluster
-        self._deadline = deadline
-        self._backoff = cluster.backoff()
-        self._is_safe_to_repeat = is_safe_to_repeat
-        self._is_hurried = False
-
-    async def after_disconnect(self, error: Disconnected) -> None:
-        """Pause. Raises at the deadline, or at once when a request was lost that must not be repeated."""
-        if error.was_sent:
-            self.is_outcome_unknown = True
-            if not self._is_safe_to_repeat:
-                raise UnknownOutcome(ErrorCode.network_exception, f"{self.what}; {error.detail}") from error
-        await self._pause(ErrorCode.network_exception, error.detail, error)
-
-    async def after_refusal(self, code: ErrorCode) -> None:
-        """Pause. Raises at the deadline."""
-        if code in _PERHAPS_DONE:
-            self.is_outcome_unknown = True
-        if code is ErrorCode.concurrent_transactions and not self._is_hurried:
-            # The last markers of the previous transaction are being written: a matter of milliseconds.
-            self._is_hurried = True
-            self._backoff = Backoff(self._cluster.source, _SHORT_PAUSE_MS, self._cluster.settings.retry_backoff_max_ms)
-        await self._pause(code, code.name.upper(), None)
-
-    async def _pause(self, code: ErrorCode, detail: str, cause: KafkaError | None) -> None:
-        left = self._deadline - self._cluster.now_ms()
-        if left <= 0:
-            if self.is_outcome_unknown:
-                raise UnknownOutcome(ErrorCode.request_timed_out, f"{self.what}; last: {detail}") from cause
-            raise error_for(code, f"{self.what}; last: {detail}") from cause
-        await self._backoff.pause(left)
-
-
-def _decode(api_key: int, version: int, answer: Answer) -> Any:
-    return decode_response(api_key, version, answer.frame, answer.position)
+    timer = asyncio.get_running_loop().call_later(PATIENCE_S, wake)
+    answer.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        answer.remove_done_callback(wake)
+    return answer.done()
 
 
 def _topic_metadata(told: Any) -> TopicMetadata:
@@ -516,6 +507,8 @@ async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         while not task.done():
             await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled():
+            task.exception()
 
 
 def by_leader(

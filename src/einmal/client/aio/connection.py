@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -21,6 +21,9 @@ from einmal.wire.messages import encode_request_header, response_body_position
 
 MAX_ANSWER_BYTES: Final = 128 * 1024 * 1024
 """More than any fetch.max.bytes in use; a longer length is a broken stream."""
+
+PATIENCE_S: Final = 1.0
+"""After this an answer is overdue, unless the broker was allowed to wait."""
 
 
 class Disconnected(RetriableError):
@@ -46,10 +49,13 @@ class _Pending:
     version: int
     future: asyncio.Future[Answer]
     timer: asyncio.TimerHandle
+    due: float
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, name: str, client_id: str) -> None:
+    """``silent`` is called every second while an answer is overdue: see ``is_silent``."""
+
+    def __init__(self, name: str, client_id: str, silent: Callable[[Connection], None] | None = None) -> None:
         self.name = name
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
@@ -60,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._next_correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._why_lost = "closed by the broker"
+        self._silent = silent
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
@@ -69,6 +77,11 @@ class Connection(asyncio.Protocol):
     def in_flight(self) -> int:
         return len(self._pending)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the oldest request has no answer though its sender thought that it would have one by now."""
+        return bool(self._pending) and self._loop.time() >= self._pending[0].due
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's and the simulator's transports are no subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
@@ -76,6 +89,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         detail = f"{self.name}: {self._why_lost if error is None else error}"
+        if self._watch is not None:
+            self._watch.cancel()
         pending, self._pending = self._pending, deque()
         for each in pending:
             each.timer.cancel()
@@ -106,16 +121,32 @@ class Connection(asyncio.Protocol):
         if not pending.future.done():
             pending.future.set_result(result)
 
-    def send(self, api_key: int, version: int, body: Sequence[Part], timeout_ms: int) -> asyncio.Future[Answer]:
-        """Write one request; the future gives its answer, or Disconnected."""
+    def send(
+        self, api_key: int, version: int, body: Sequence[Part], timeout_ms: int, *, wait_ms: int = 0
+    ) -> asyncio.Future[Answer]:
+        """Write one request; the future gives its answer, or Disconnected.
+
+        ``wait_ms``: how long the broker may let it wait on purpose.
+        """
         future: asyncio.Future[Answer] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             future.set_exception(Disconnected(f"{self.name}: not connected", was_sent=False))
             return future
         correlation_id = self._write(api_key, version, body)
         timer = self._loop.call_later(timeout_ms / 1000, self.abort, f"no answer within {timeout_ms} ms")
-        self._pending.append(_Pending(correlation_id, api_key, version, future, timer))
+        due = self._loop.time() + PATIENCE_S + wait_ms / 1000
+        self._pending.append(_Pending(correlation_id, api_key, version, future, timer, due))
+        if self._watch is None and self._silent is not None:
+            self._watch = self._loop.call_later(PATIENCE_S, self._look)
         return future
+
+    def _look(self) -> None:
+        """Once a second while something is in flight."""
+        self._watch = None
+        if self._pending and self._silent is not None:
+            self._watch = self._loop.call_later(PATIENCE_S, self._look)
+            if self.is_silent:
+                self._silent(self)
 
     def send_unanswered(self, api_key: int, version: int, body: Sequence[Part]) -> bool:
         """Write a request to which the broker gives no answer (Produce with acks=0). False: not connected."""

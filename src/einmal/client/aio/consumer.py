@@ -1,8 +1,8 @@
 """The consumer on asyncio: subscribe or assign, poll, seek, commit.
 
 ``poll`` drives everything that the application must see in order: rebalances and their callbacks, lost positions,
-errors of fetches. Fetches themselves run ahead in the background, one request per broker at a time. What decides is in
-``consumer_core`` and ``group_core``.
+errors of fetches. Fetches themselves run ahead in the background (``fetcher``). What decides is in ``consumer_core``
+and ``group_core``.
 """
 
 from __future__ import annotations
@@ -12,31 +12,24 @@ import inspect
 import random as random_module
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from einmal.client.aio.cluster import Cluster, end_tasks
-from einmal.client.aio.connection import Disconnected
-from einmal.client.aio.fetching import FetchLimits, fetch
+from einmal.client.aio.fetcher import Fetcher
 from einmal.client.aio.membership import Membership
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
-from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings, parse
-from einmal.client.consumer_core import Advice, ConsumerCore, FetchTicket, Reset
-from einmal.client.errors import ClientClosed, CommitFailed, InvalidState, KafkaError, RequestRefused
+from einmal.client.consumer_core import ConsumerCore, Reset
+from einmal.client.errors import ClientClosed, CommitFailed, InvalidState, KafkaError
 from einmal.client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
-from einmal.types import ErrorCode, IsolationLevel, TopicPartition
-from einmal.wire.fetch import FetchPartition
+from einmal.types import IsolationLevel, TopicPartition
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 _RESETS: Final = {"earliest": Reset.EARLIEST, "latest": Reset.LATEST, "none": None}
 _TIMESTAMPS: Final = {Reset.EARLIEST: EARLIEST, Reset.LATEST: LATEST}
-_BUSY_WAIT_MS: Final = 20
-"""Broker's wait while some partitions of it are not asked for because they have records in the buffer already: a long
-wait for the others would hold up the next fetch of those."""
 
 
 class Consumer:
@@ -66,7 +59,7 @@ class Consumer:
         if self.settings.group_id is not None:
             self._membership = Membership(self._cluster, self.settings, self._changed)
         self._loop = asyncio.get_running_loop()
-        self._fetching: dict[int, asyncio.Task[None]] = {}
+        self._fetcher = Fetcher(self._core, self._cluster, self.settings, self.isolation, self._changed)
         self._joining: asyncio.Task[tuple[TopicPartition, ...]] | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._on_assigned: RebalanceCallback | None = None
@@ -165,18 +158,14 @@ class Consumer:
             await self._commit_in_background()
             await self._find_positions(deadline)
             if records := self._core.take(most):
-                self._fetch_ahead()
+                self._fetcher.fetch_ahead()
                 return records
-            self._fetch_ahead()
+            self._fetcher.fetch_ahead()
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 return []
             if not self._core.has_fetched:
-                await self._change(min(left, self._pause_ms()))
-
-    def _pause_ms(self) -> int:
-        """How long nothing but an answer can bring news; fetches that are to be repeated wake nobody."""
-        return max(1, self.settings.retry_backoff_ms)
+                await self._change(min(left, self._fetcher.pause_ms()))
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self._iterate()
@@ -272,7 +261,6 @@ class Consumer:
         resets = self._core.to_reset()
         if resets:
             await self._find_ends(resets, deadline)
-        await self._validate_positions()
 
     async def _find_committed(self, deadline: int) -> None:
         missing = self._core.without_position()
@@ -300,25 +288,6 @@ class Consumer:
         for each, end in ends.items():
             self._core.reset_found(each, resets[each], end.offset, end.leader_epoch)
 
-    async def _validate_positions(self) -> None:
-        """Compare logs with leaders that are new since the position was read (KIP-320)."""
-        for each in self._core.assignment:
-            leader = self._cluster.metadata.leader(each)
-            if leader is None:
-                continue
-            epoch = self._core.must_validate(each, leader.leader_epoch)
-            if epoch is None:
-                continue
-            asked = {"partition": each.partition, "current_leader_epoch": leader.leader_epoch, "leader_epoch": epoch}
-            fields = {"replica_id": -1, "topics": [{"topic": each.topic, "partitions": [asked]}]}
-            try:
-                response = await self._cluster.call(leader.leader, ApiKey.OFFSET_FOR_LEADER_EPOCH, fields)
-            except (Disconnected, RequestRefused):
-                continue
-            told = response.topics[0].partitions[0]
-            if told.error_code is ErrorCode.none:
-                self._core.validated(each, leader.leader_epoch, told.leader_epoch, told.end_offset)
-
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Read on from this offset with the next poll."""
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
@@ -345,66 +314,6 @@ class Consumer:
     def lag(self, topic_partition: TopicPartition) -> int | None:
         """Offsets between the position and the readable end, as of the last fetch; None: not known yet."""
         return self._core.lag(TopicPartition(*topic_partition))
-
-    # --- fetching -------------------------------------------------------------------------------------------------
-
-    def _fetch_ahead(self) -> None:
-        """Ask every broker that has nothing to answer for what is wanted of it."""
-        tickets: dict[int, list[FetchTicket]] = {}
-        for ticket in self._core.fetchable(self._cluster.now_ms()):
-            leader = self._cluster.metadata.leader(ticket.topic_partition)
-            if leader is None:
-                self._cluster.refresh_soon()
-            elif leader.leader not in self._fetching:
-                tickets.setdefault(leader.leader, []).append(ticket)
-        for node_id, wanted in tickets.items():
-            for ticket in wanted:
-                self._core.fetch_begun(ticket)
-            task = self._loop.create_task(self._fetch(node_id, wanted))
-            self._fetching[node_id] = task
-            task.add_done_callback(partial(self._fetch_done, node_id))
-
-    def _fetch_done(self, node_id: int, task: asyncio.Task[None]) -> None:
-        del self._fetching[node_id]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": "a fetch failed", "exception": error})
-        self._changed()
-
-    async def _fetch(self, node_id: int, tickets: list[FetchTicket]) -> None:
-        settings, cluster = self.settings, self._cluster
-        asked = [(ticket.topic_partition, self._asked(ticket)) for ticket in tickets]
-        max_wait_ms = min(settings.fetch_max_wait_ms, _BUSY_WAIT_MS) if self._core.has_fetched else None
-        limits = FetchLimits(
-            self.isolation,
-            settings.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
-            settings.fetch_min_bytes,
-            settings.fetch_max_bytes,
-        )
-        retry_at_ms = cluster.now_ms() + settings.retry_backoff_ms
-        waiting = {ticket.topic_partition: ticket for ticket in tickets}
-        try:
-            for topic_partition, told in await fetch(cluster, node_id, asked, limits):
-                ticket = waiting.pop(topic_partition, None)
-                retry_at_ms = cluster.now_ms() + settings.retry_backoff_ms
-                if ticket is not None and self._core.fetched(ticket, told, retry_at_ms) is Advice.REFRESH_METADATA:
-                    cluster.refresh_soon()
-        except ClientClosed:
-            return
-        except KafkaError:
-            retry_at_ms = cluster.now_ms() + settings.retry_backoff_ms
-            cluster.refresh_soon()
-        finally:
-            for ticket in waiting.values():
-                self._core.fetch_failed(ticket, retry_at_ms)
-
-    def _asked(self, ticket: FetchTicket) -> FetchPartition:
-        leader = self._cluster.metadata.leader(ticket.topic_partition)
-        return FetchPartition(
-            ticket.topic_partition.partition,
-            ticket.offset,
-            self.settings.max_partition_fetch_bytes,
-            current_leader_epoch=-1 if leader is None else leader.leader_epoch,
-        )
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
@@ -488,10 +397,9 @@ class Consumer:
             return
         self._is_closed = True
         self._changed()
-        tasks: list[asyncio.Task[Any]] = list(self._fetching.values())
+        await self._fetcher.close()
         if self._joining is not None:
-            tasks.append(self._joining)
-        await end_tasks(tasks)
+            await end_tasks([self._joining])
         try:
             await self._auto_commit()
         finally:

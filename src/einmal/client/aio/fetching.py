@@ -39,7 +39,10 @@ async def fetch(
     *,
     lane: str = DATA_LANE,
 ) -> list[tuple[TopicPartition, FetchedPartition]]:
-    """The answer's partitions, without a fetch session. Raises Disconnected, or KafkaError for the whole request."""
+    """The answer's partitions, without a fetch session; the cluster has learned which leaders they name.
+
+    Raises Disconnected, or KafkaError for the whole request.
+    """
     partitions = list(asked)
     connection = await cluster.connection(node_id, lane)
     topics = cluster.metadata.topics
@@ -58,7 +61,8 @@ async def fetch(
         limits.max_wait_ms, limits.min_bytes, limits.max_bytes, int(limits.isolation), list(by_topic.items())
     )
     timeout = cluster.settings.request_timeout_ms + limits.max_wait_ms
-    answer = await connection.send(ApiKey.FETCH, version, (encode_fetch_request(version, request),), timeout)
+    body = encode_fetch_request(version, request)
+    answer = await connection.send(ApiKey.FETCH, version, (body,), timeout, wait_ms=limits.max_wait_ms)
     try:
         response = decode_fetch_response(version, answer.frame, answer.position)
     except WireError as error:
@@ -66,9 +70,11 @@ async def fetch(
         raise Disconnected(f"{connection.name}: {error}", was_sent=True) from error
     if response.error_code is not ErrorCode.none:
         raise error_for(response.error_code, f"Fetch at {connection.name}")
-    return [
+    told = [
         (TopicPartition(names[topic], each.partition), each)
-        for topic, told in response.topics
+        for topic, found in response.topics
         if topic in names
-        for each in told
+        for each in found
     ]
+    cluster.leaders_told([(each, partition.current_leader) for each, partition in told], response.node_endpoints)
+    return told

@@ -81,7 +81,8 @@ class Membership:
         deadline = self._cluster.deadline()
         node_id = await self._cluster.coordinator(GROUP, self.core.group_id, deadline=deadline)
         lane = COORDINATOR_LANE if timeout_ms is None else GROUP_LANE
-        return await self._cluster.call(node_id, api_key, fields, lane=lane, timeout_ms=timeout_ms)
+        request = self._cluster.call(node_id, api_key, fields, lane=lane, timeout_ms=timeout_ms)
+        return await self._cluster.unless_moved(GROUP, self.core.group_id, node_id, request)
 
     def _goes_on(self, verdict: Verdict, code: ErrorCode, what: str) -> bool:
         if verdict is Verdict.FAIL:

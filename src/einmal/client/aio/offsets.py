@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from einmal.client.aio.cluster import Cluster, Retry, by_leader
+from einmal.client.aio.cluster import Cluster, by_leader
 from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.errors import error_for
 from einmal.client.records import OffsetAndTimestamp
@@ -36,8 +37,8 @@ async def list_offsets(
                     node_id, ApiKey.LIST_OFFSETS, _fields(cluster, partitions, wanted, isolation)
                 )
             except Disconnected as error:
+                cluster.refresh_soon()
                 await retry.after_disconnect(error)
-                await cluster.refresh_soon()
                 continue
             code = _take(response, found) or code
         if code:

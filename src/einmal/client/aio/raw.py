@@ -12,9 +12,10 @@ import random as random_module
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Self
 
-from einmal.client.aio.cluster import DATA_LANE, Cluster, Retry, by_leader
+from einmal.client.aio.cluster import DATA_LANE, Cluster, by_leader
 from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.fetching import FetchLimits, fetch
+from einmal.client.aio.retry import Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
 from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
 from einmal.client.apis import SPOKEN, ApiKey

@@ -71,7 +71,10 @@ class Sender:
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
         self._background: dict[int | str, asyncio.Task[None]] = {}
+        self._sent_on: dict[int, Connection] = {}
         self._is_closed = False
+        cluster.leaders_changed = self._leaders_changed
+        cluster.silence = self._hang_up_where_it_is_silent
 
     def wake(self) -> None:
         """Something has changed: take a turn soon."""
@@ -153,16 +156,28 @@ class Sender:
 
     async def _refresh_metadata(self) -> None:
         await self._cluster.refresh_soon()
-        leader = self._cluster.metadata.leader
-        if any(leader(batch.topic_partition) is None for batch in self._core.unsettled()):
-            # It is asked for again, but not in a loop without a pause.
-            await self._cluster.backoff().pause()
+
+    def _leaders_changed(self, changed: Iterable[TopicPartition]) -> None:
+        """What waits for its next attempt need not wait any longer."""
+        for each in changed:
+            self._core.retry_now(each)
+        self._hang_up_where_it_is_silent()
+        self.wake()
+
+    def _hang_up_where_it_is_silent(self) -> None:
+        """A broker that does not answer, and does not lead any more, has stopped or is cut off."""
+        for batch in self._core.flying():
+            leader = self._cluster.metadata.leader(batch.topic_partition)
+            connection = self._sent_on.get(batch.node)
+            if leader is not None and leader.leader != batch.node and connection is not None and connection.is_silent:
+                connection.abort("no answer, and another broker leads by now")
 
     # --- requests and answers -------------------------------------------------------------------------------------
 
     def _send(self, node_id: int, batches: list[ProducerBatch]) -> None:
         connection = self._cluster.open_connection(node_id)
         assert connection is not None
+        self._sent_on[node_id] = connection
         lowest, highest = self._versions()
         topics = self._cluster.metadata.topics
         if any(topics[batch.topic_partition.topic].topic_id == NO_TOPIC_ID for batch in batches):
@@ -227,7 +242,18 @@ class Sender:
         for batch in batches:
             outcomes += self._take_answer(batch, told.get(batch.topic_partition))
         self._settle(outcomes)
+        self._cluster.leaders_told(
+            [(each, partition.current_leader) for each, partition in told.items()], response.node_endpoints
+        )
+        self._retry_elsewhere(batches)
         self.wake()
+
+    def _retry_elsewhere(self, batches: Iterable[ProducerBatch]) -> None:
+        """No pause before an attempt at a leader that was not asked yet."""
+        for batch in batches:
+            leader = self._cluster.metadata.leader(batch.topic_partition)
+            if leader is not None and leader.leader != batch.node:
+                self._core.retry_now(batch.topic_partition)
 
     def _take_answer(self, batch: ProducerBatch, told: ProducedPartition | None) -> list[Outcome]:
         now = self._cluster.now_ms()
@@ -245,6 +271,7 @@ class Sender:
             self._settle(self._core.lost(batch, was_sent=was_sent, now=now))
         if not self._is_closed:
             self._cluster.refresh_soon()
+            self._retry_elsewhere(batches)
         self.wake()
 
     def _refuse_all(self, batches: list[ProducerBatch], code: ErrorCode) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from einmal.client.aio.cluster import GROUP, TRANSACTION, Cluster, by_topic
+from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.retry import PERHAPS_DONE, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.errors import CommitFailed, RequestRefused
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
@@ -28,6 +30,9 @@ _STILL_ENDING: Final = frozenset({ErrorCode.concurrent_transactions})
 _EARLY: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unknown_topic_or_partition})
 """A topic that was just created may not be known to the coordinator yet."""
 
+_PERHAPS_ENDED: Final = PERHAPS_DONE | {ErrorCode.not_coordinator}
+"""A coordinator that has written its decision, and has lost its log before the other replicas had it, says so too."""
+
 END_TXN_TV_2: Final = 5
 TXN_OFFSET_COMMIT_TV_2: Final = 5
 PRODUCE_TV_2: Final = 12
@@ -44,7 +49,13 @@ class TransactionRequests:
 
     async def version(self) -> TransactionVersion:
         """What a transaction that begins now speaks with this cluster."""
-        await self._cluster.any_connection()
+        retry = Retry(self._cluster, "asking for the brokers' versions", self._cluster.deadline(self._max_block_ms))
+        while True:
+            try:
+                await self._cluster.any_connection()
+                break
+            except Disconnected as error:
+                await retry.after_disconnect(error)
         return TransactionVersion.TV_2 if self._cluster.transaction_version >= 2 else TransactionVersion.TV_1
 
     async def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
@@ -141,7 +152,7 @@ class TransactionRequests:
         """Commit or abort. Under TV_2 gives the identity of the next transaction, else None.
 
         Raises UnknownOutcome when the commit may have happened: no answer until the deadline, or an answer was lost
-        and the retry was refused.
+        (or left it open) and the retry was refused.
         """
         fields = {
             "transactional_id": self._transactional_id,
@@ -158,6 +169,7 @@ class TransactionRequests:
             deadline=self._cluster.deadline(self._max_block_ms),
             error_of=_error_code,
             also_retry=_STILL_ENDING,
+            perhaps_done=_PERHAPS_ENDED,
             at_least=END_TXN_TV_2 if is_tv_2 else 0,
             at_most=32_767 if is_tv_2 else END_TXN_TV_2 - 1,
         )

@@ -1,0 +1,214 @@
+"""A client's connections: opened when they are needed, and not again at once to a broker that has just failed.
+
+Each knows which versions its broker speaks. A connection is *silent* while a request on it has waited for its answer
+for longer than its sender thought; whoever owns these connections is told, again and again while it lasts. Knows no
+metadata: a broker is a host and a port here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from einmal.client.aio.connection import Answer, Connection, Disconnected
+from einmal.client.apis import ApiKey
+from einmal.client.config import ClientSettings
+from einmal.client.errors import ClientClosed, error_for
+from einmal.seams import Clock, Network
+from einmal.types import ErrorCode
+from einmal.wire.errors import WireError
+from einmal.wire.messages import decode_response, encode_request
+
+_CHECK_VERSIONS_MS: Final = 10_000
+_MAX_API_VERSIONS: Final = 4
+
+
+class Place(NamedTuple):
+    """``lane``: one of several connections to the same broker."""
+
+    host: str
+    port: int
+    lane: str
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int = 0
+    again_at_ms: int = 0
+    last: str = ""
+
+
+class Connections:
+    """``silent`` is called with a connection that is silent, every second. ``close`` it."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        network: Network,
+        clock: Clock,
+        source: random.Random,
+        silent: Callable[[Connection], None],
+    ) -> None:
+        self.transaction_version = 0
+        """The finalized level of ``transaction.version``, as the newest connection told."""
+        self.is_closed = False
+        self._settings = settings
+        self._network = network
+        self._clock = clock
+        self._source = source
+        self._silent = silent
+        self._open: dict[Place, Connection] = {}
+        self._opening: dict[Place, asyncio.Task[Connection]] = {}
+        self._failures: dict[tuple[str, int], _Failures] = {}
+
+    def get(self, place: Place) -> Connection | None:
+        """The connection if there is one."""
+        connection = self._open.get(place)
+        return connection if connection is not None and connection.is_open else None
+
+    def may_try(self, place: Place) -> bool:
+        """Whether connecting is not refused because it has just failed there."""
+        failures = self._failures.get(place[:2])
+        return failures is None or place in self._opening or self._now() >= failures.again_at_ms
+
+    async def connect(self, place: Place) -> Connection:
+        """An open connection. Raises Disconnected; at once, too, where connecting has failed a moment ago."""
+        if self.is_closed:
+            raise ClientClosed()
+        connection = self.get(place)
+        if connection is not None:
+            return connection
+        opening = self._opening.get(place)
+        if opening is None:
+            if not self.may_try(place):
+                raise Disconnected(self._failures[place[:2]].last, was_sent=False)
+            opening = asyncio.get_running_loop().create_task(self._connect(place))
+            self._opening[place] = opening
+            opening.add_done_callback(lambda done: self._opened(place, done))
+        # Several requests may wait for one connection: a cancelled one must not take it from the others.
+        return await asyncio.shield(opening)
+
+    async def connect_any(self, places: Sequence[Place], avoid: Iterable[Connection] = ()) -> Connection:
+        """A connection to one of these places, for a question that should not wait. Raises Disconnected.
+
+        Best is one that is idle; then another lane to a broker that answers, then a broker without a connection.
+        """
+        avoided = list(avoid)
+        connected = {place: connection for place in places if (connection := self.get(place)) is not None}
+        usable = [place for place, connection in connected.items() if connection not in avoided]
+        at = min(usable, key=lambda place: _burden(connected[place]), default=None)
+        best = None if at is None else connected[at]
+        if best is not None and not best.in_flight:
+            return best
+        if at is not None and not connected[at].is_silent:
+            wanted = [place for place in places if place[:2] == at[:2]]
+        else:
+            met = [place[:2] for place in connected]
+            wanted = [place for place in places if place[:2] not in met]
+        last = Disconnected("no broker can be asked", was_sent=False)
+        for place in wanted:
+            if place not in connected:
+                try:
+                    return await self.connect(place)
+                except Disconnected as error:
+                    last = error
+        if best is not None and best.is_open:
+            return best
+        raise last
+
+    def _opened(self, place: Place, done: asyncio.Task[Connection]) -> None:
+        self._opening.pop(place, None)
+        if not done.cancelled():
+            done.exception()
+
+    async def _connect(self, place: Place) -> Connection:
+        try:
+            connection = await self._connect_once(place)
+        except Disconnected as error:
+            self._failed(place, error)
+            raise
+        if self.is_closed:
+            connection.close()
+            raise ClientClosed()
+        self._failures.pop(place[:2], None)
+        self._open[place] = connection
+        return connection
+
+    def _failed(self, place: Place, error: Disconnected) -> None:
+        failures = self._failures.setdefault(place[:2], _Failures())
+        settings = self._settings
+        pause = min(settings.reconnect_backoff_ms << min(failures.count, 10), settings.reconnect_backoff_max_ms)
+        failures.count += 1
+        failures.last = error.detail
+        failures.again_at_ms = self._now() + int(pause * self._source.uniform(0.8, 1.2))
+
+    async def _connect_once(self, place: Place) -> Connection:
+        name = f"{place.host}:{place.port}"
+
+        def make() -> Connection:
+            return Connection(name, self._settings.client_id, self._silent)
+
+        try:
+            async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
+                _transport, connection = await self._network.connect(make, place.host, place.port)
+        except (OSError, TimeoutError) as error:
+            raise Disconnected(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
+        assert isinstance(connection, Connection)
+        try:
+            await self._learn_versions(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _learn_versions(self, connection: Connection) -> None:
+        timeout = min(self._settings.request_timeout_ms, _CHECK_VERSIONS_MS)
+        version = _MAX_API_VERSIONS
+        while True:
+            fields = {"client_software_name": "einmal", "client_software_version": "0"}
+            body = encode_request(ApiKey.API_VERSIONS, version, fields)
+            answer = await connection.send(ApiKey.API_VERSIONS, version, (body,), timeout)
+            # A broker that is older than this request answers UNSUPPORTED_VERSION, in version 0.
+            told = int.from_bytes(answer.frame[answer.position : answer.position + 2], "big", signed=True)
+            if told != ErrorCode.unsupported_version:
+                break
+            if version == 0:
+                raise error_for(ErrorCode.unsupported_version, "ApiVersions")
+            version = 0
+        response = decode(connection, ApiKey.API_VERSIONS, version, answer)
+        if response.error_code is not ErrorCode.none:
+            raise error_for(response.error_code, f"ApiVersions at {connection.name}")
+        connection.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        for feature in getattr(response, "finalized_features", ()) or ():
+            connection.features[feature.name] = feature.max_version_level
+        self.transaction_version = connection.features.get("transaction.version", 0)
+
+    def _now(self) -> int:
+        return self._clock.now().monotonic_ms
+
+    @property
+    def opening(self) -> list[asyncio.Task[Connection]]:
+        """What is being opened; a closing client ends these."""
+        return list(self._opening.values())
+
+    def close(self) -> None:
+        self.is_closed = True
+        for connection in list(self._open.values()):
+            connection.close()
+
+
+def _burden(connection: Connection) -> tuple[bool, int]:
+    return connection.is_silent, connection.in_flight
+
+
+def decode(connection: Connection, api_key: int, version: int, answer: Answer) -> Any:
+    """kio's response object. A broken answer ends the connection: Disconnected."""
+    try:
+        return decode_response(api_key, version, answer.frame, answer.position)
+    except WireError as error:
+        connection.abort(str(error))
+        raise Disconnected(f"{connection.name}: {error}", was_sent=True) from error

@@ -1,0 +1,192 @@
+"""Drives a ``ConsumerCore`` over a ``Cluster``: fetches run ahead in the background, one request per broker at a time.
+
+A position is compared with the log of a leader that is new since it was read, before that log is read (KIP-320). When
+a partition moves to another leader, what waits for an answer of the former one waits no longer. Knows no group and no
+committed offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from einmal.client.aio.cluster import Cluster, end_tasks
+from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.fetching import FetchLimits, fetch
+from einmal.client.apis import ApiKey
+from einmal.client.config import ConsumerSettings
+from einmal.client.consumer_core import Advice, ConsumerCore, FetchTicket
+from einmal.client.errors import ClientClosed, KafkaError, RequestRefused
+from einmal.client.pacing import first_pause_ms
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.fetch import FetchPartition
+
+_BUSY_WAIT_MS: Final = 20
+"""Broker's wait while some partitions of it are not asked for because they have records in the buffer already: a long
+wait for the others would hold up the next fetch of those."""
+
+
+class Fetcher:
+    """``changed`` is called when poll should look again."""
+
+    def __init__(
+        self,
+        core: ConsumerCore,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        isolation: IsolationLevel,
+        changed: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._cluster = cluster
+        self._settings = settings
+        self._isolation = isolation
+        self._changed = changed
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._asked: dict[TopicPartition, tuple[int, FetchTicket]] = {}
+        self._loop = asyncio.get_running_loop()
+        cluster.leaders_changed = self._leaders_changed
+
+    def fetch_ahead(self) -> None:
+        """Ask every broker that has nothing to answer for what is wanted of it."""
+        metadata = self._cluster.metadata
+        tickets: dict[int, list[FetchTicket]] = {}
+        for ticket in self._core.fetchable(self._cluster.now_ms()):
+            leader = metadata.leader(ticket.topic_partition)
+            if leader is None:
+                self._cluster.refresh_soon().add_done_callback(lambda _: self._changed())
+            elif leader.leader not in self._tasks:
+                tickets.setdefault(leader.leader, []).append(ticket)
+        for node_id, wanted in tickets.items():
+            task = self._loop.create_task(self._ask(node_id, wanted, self._begin(node_id, wanted)))
+            self._tasks[node_id] = task
+            task.add_done_callback(partial(self._done, node_id, wanted))
+
+    def _begin(self, node_id: int, tickets: list[FetchTicket]) -> dict[FetchTicket, tuple[int, int]]:
+        """Mark them as asked for. Gives those that are to be validated first: the leader's epoch and the position's."""
+        unsure = {}
+        for ticket in tickets:
+            self._asked[ticket.topic_partition] = (node_id, ticket)
+            leader = self._cluster.metadata.leader(ticket.topic_partition)
+            assert leader is not None
+            epoch = self._core.must_validate(ticket.topic_partition, leader.leader_epoch)
+            if epoch is None:
+                self._core.fetch_begun(ticket)
+            else:
+                self._core.validation_begun(ticket)
+                unsure[ticket] = (leader.leader_epoch, epoch)
+        return unsure
+
+    def _done(self, node_id: int, tickets: list[FetchTicket], task: asyncio.Task[None]) -> None:
+        if self._tasks.get(node_id) is task:
+            del self._tasks[node_id]
+        for ticket in tickets:
+            if self._asked.get(ticket.topic_partition) == (node_id, ticket):
+                del self._asked[ticket.topic_partition]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "a fetch failed", "exception": error})
+        self._changed()
+
+    def _leaders_changed(self, changed: list[TopicPartition]) -> None:
+        for each in changed:
+            self._core.leader_changed(each)
+            node_id, ticket = self._asked.get(each, (-1, None))
+            leader = self._cluster.metadata.leader(each)
+            if ticket is not None and leader is not None and leader.leader != node_id:
+                del self._asked[each]
+                self._core.fetch_abandoned(ticket)
+        self._changed()
+
+    def pause_ms(self) -> int:
+        """How long nothing but an answer can bring news; what is to be asked for again wakes nobody by itself."""
+        now = self._cluster.now_ms()
+        due = self._core.next_retry(now)
+        longest = max(1, self._settings.retry_backoff_ms)
+        return longest if due is None else min(longest, due - now)
+
+    # --- one request ----------------------------------------------------------------------------------------------
+
+    async def _ask(self, node_id: int, tickets: list[FetchTicket], unsure: dict[FetchTicket, tuple[int, int]]) -> None:
+        sure = {ticket.topic_partition: ticket for ticket in tickets if ticket not in unsure}
+        doubtful = {ticket.topic_partition: ticket for ticket in unsure}
+        retry_at_ms = 0
+        try:
+            if unsure:
+                await self._validate(node_id, unsure, doubtful)
+            if sure:
+                await self._fetch(node_id, sure)
+        except ClientClosed:
+            return
+        except KafkaError as error:
+            # The pause is that between two looks at the metadata, unless the broker was there and refused.
+            await self._cluster.refresh_soon()
+            if not (isinstance(error, Disconnected) and not error.was_sent):
+                retry_at_ms = self._retry_at_ms()
+        finally:
+            for ticket in (*sure.values(), *doubtful.values()):
+                self._core.fetch_failed(ticket, retry_at_ms)
+
+    def _retry_at_ms(self) -> int:
+        return self._cluster.now_ms() + self._settings.retry_backoff_ms
+
+    async def _fetch(self, node_id: int, waiting: dict[TopicPartition, FetchTicket]) -> None:
+        """Take over the answer; partitions of ``waiting`` that have one are taken out."""
+        settings = self._settings
+        limits = FetchLimits(
+            self._isolation,
+            min(settings.fetch_max_wait_ms, _BUSY_WAIT_MS) if self._core.has_fetched else settings.fetch_max_wait_ms,
+            settings.fetch_min_bytes,
+            settings.fetch_max_bytes,
+        )
+        asked = [(each, self._fields(ticket)) for each, ticket in waiting.items()]
+        for topic_partition, told in await fetch(self._cluster, node_id, asked, limits):
+            ticket = waiting.pop(topic_partition, None)
+            if ticket is None:
+                continue
+            advice = self._core.fetched(ticket, told, self._retry_at_ms())
+            leader = self._cluster.metadata.leader(topic_partition)
+            if leader is not None and leader.leader != node_id:
+                self._core.leader_changed(topic_partition)
+            elif advice is Advice.REFRESH_METADATA:
+                self._cluster.refresh_soon()
+
+    def _fields(self, ticket: FetchTicket) -> FetchPartition:
+        leader = self._cluster.metadata.leader(ticket.topic_partition)
+        return FetchPartition(
+            ticket.topic_partition.partition,
+            ticket.offset,
+            self._settings.max_partition_fetch_bytes,
+            current_leader_epoch=-1 if leader is None else leader.leader_epoch,
+        )
+
+    async def _validate(
+        self, node_id: int, unsure: dict[FetchTicket, tuple[int, int]], waiting: dict[TopicPartition, FetchTicket]
+    ) -> None:
+        """OffsetForLeaderEpoch; partitions of ``waiting`` that have an answer are taken out."""
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for ticket, (leader_epoch, epoch) in unsure.items():
+            topic, index = ticket.topic_partition
+            asked = {"partition": index, "current_leader_epoch": leader_epoch, "leader_epoch": epoch}
+            topics.setdefault(topic, []).append(asked)
+        fields = {"replica_id": -1, "topics": [{"topic": name, "partitions": each} for name, each in topics.items()]}
+        try:
+            response = await self._cluster.call(node_id, ApiKey.OFFSET_FOR_LEADER_EPOCH, fields)
+        except RequestRefused:
+            # A broker that is too old to be asked: there is nothing to compare with.
+            for ticket, (leader_epoch, _epoch) in unsure.items():
+                self._core.validated(waiting.pop(ticket.topic_partition), leader_epoch, -1, -1)
+            return
+        for topic in response.topics:
+            for told in topic.partitions:
+                ticket = waiting.pop(TopicPartition(topic.topic, told.partition))
+                if told.error_code is ErrorCode.none:
+                    self._core.validated(ticket, unsure[ticket][0], told.leader_epoch, told.end_offset)
+                else:
+                    self._cluster.refresh_soon()
+                    pause = first_pause_ms(self._settings.retry_backoff_ms)
+                    self._core.fetch_failed(ticket, self._cluster.now_ms() + pause)
+
+    async def close(self) -> None:
+        await end_tasks(list(self._tasks.values()))

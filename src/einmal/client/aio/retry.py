@@ -1,0 +1,73 @@
+"""One call's retries: pauses, the deadline, and whether what was asked for may have been done already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from einmal.client.aio.backoff import Backoff
+from einmal.client.aio.connection import Disconnected
+from einmal.client.errors import KafkaError, UnknownOutcome, error_for
+from einmal.types import ErrorCode
+
+if TYPE_CHECKING:
+    from einmal.client.aio.cluster import Cluster
+
+PERHAPS_DONE: Final = frozenset({ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
+"""Answers of a coordinator that may have decided already, and only could not wait for its log any longer."""
+
+_SHORT_PAUSE_MS: Final = 5
+
+
+class CoordinatorAnswer(NamedTuple):
+    """``was_repeated``: the same request may have been carried out before: its answer was lost, or left that open."""
+
+    response: Any
+    was_repeated: bool
+
+
+class Retry:
+    """``perhaps_done``: refusals after which the request may have been carried out all the same."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        what: str,
+        deadline: int,
+        *,
+        is_safe_to_repeat: bool = True,
+        perhaps_done: frozenset[ErrorCode] = PERHAPS_DONE,
+    ) -> None:
+        self.what = what
+        self.is_outcome_unknown = False
+        self._cluster = cluster
+        self._deadline = deadline
+        self._backoff = cluster.backoff()
+        self._is_safe_to_repeat = is_safe_to_repeat
+        self._perhaps_done = perhaps_done
+        self._is_hurried = False
+
+    async def after_disconnect(self, error: Disconnected) -> None:
+        """Pause. Raises at the deadline, or at once when a request was lost that must not be repeated."""
+        if error.was_sent:
+            self.is_outcome_unknown = True
+            if not self._is_safe_to_repeat:
+                raise UnknownOutcome(ErrorCode.network_exception, f"{self.what}; {error.detail}") from error
+        await self._pause(ErrorCode.network_exception, error.detail, error)
+
+    async def after_refusal(self, code: ErrorCode) -> None:
+        """Pause. Raises at the deadline."""
+        if code in self._perhaps_done:
+            self.is_outcome_unknown = True
+        if code is ErrorCode.concurrent_transactions and not self._is_hurried:
+            # The last markers of the previous transaction are being written: a matter of milliseconds.
+            self._is_hurried = True
+            self._backoff = Backoff(self._cluster.source, _SHORT_PAUSE_MS, self._cluster.settings.retry_backoff_max_ms)
+        await self._pause(code, code.name.upper(), None)
+
+    async def _pause(self, code: ErrorCode, detail: str, cause: KafkaError | None) -> None:
+        left = self._deadline - self._cluster.now_ms()
+        if left <= 0:
+            if self.is_outcome_unknown:
+                raise UnknownOutcome(ErrorCode.request_timed_out, f"{self.what}; last: {detail}") from cause
+            raise error_for(code, f"{self.what}; last: {detail}") from cause
+        await self._backoff.pause(left)
