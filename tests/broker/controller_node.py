@@ -209,7 +209,11 @@ class ControllerNode:
             assert not (await self.beat(number)).is_fenced
 
     async def create(self, name: str, *replicas: tuple[int, ...]) -> UUID:
-        topic = NewTopic(name=name, topic_id=UUID(int=7_000), assignments=dict(enumerate(replicas)))
+        topic = NewTopic(
+            name=name,
+            topic_id=UUID(int=7_000 + self.partition.log.log_end_offset),
+            assignments=dict(enumerate(replicas)),
+        )
         results = await self.controller.submit(lambda shard, _: shard.create_topics([topic]))
         assert not isinstance(results, ErrorCode)
         assert results[0].error is ErrorCode.none

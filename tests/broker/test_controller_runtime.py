@@ -188,15 +188,20 @@ def test_an_election_at_risk_is_told_loudly(caplog: pytest.LogCaptureFixture) ->
     async def main() -> None:
         await node.lead()
         await node.join(2)
-        await node.create("t", (2,))
+        assert (await node.register(3)).error_code is ErrorCode.none
+        await node.create("t", (2, 3))
+        await node.create("u", (2,))
         node.connections[2].lose()
         await asyncio.sleep(0.2)
-        assert node.image.topics["t"].partitions[0].leader == NO_LEADER
+        for topic in ("t", "u"):
+            assert node.image.topics[topic].partitions[0].leader == NO_LEADER
         await node.join(2)
-        assert node.image.topics["t"].partitions[0].leader == BrokerId(2)
+        for topic in ("t", "u"):
+            assert node.image.topics[topic].partitions[0].leader == BrokerId(2)
 
     node.run(main)
     assert "t-0 is led by broker 2, which may lack committed records (last known election)" in caplog.text
+    assert "u-0" not in caplog.text, "it has no other replica"
 
 
 # --- handlers ----------------------------------------------------------------------------------------------------

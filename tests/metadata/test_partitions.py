@@ -177,7 +177,7 @@ def test_an_unclean_election_is_made_only_when_it_is_asked_for_and_is_told_of() 
     partition = cluster.partition()
     assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (ONE, ids(1), (), ())
     assert partition.leader_recovery_state == RECOVERING
-    assert cluster.actions[-1] == LedAtRisk("t", 0, ONE, Outcome.UNCLEAN)
+    assert cluster.actions[-1] == LedAtRisk("t", 0, ONE, Outcome.UNCLEAN, has_others=True)
     cluster.ask_isr(1, leader_recovery_state=RECOVERING)
     assert cluster.partition().leader_recovery_state == RECOVERING
     cluster.ask_isr(1)
@@ -210,7 +210,7 @@ def test_allowing_it_later_elects_at_once() -> None:
     assert cluster.controller.alter_topic_configs([("t", [change])], validate_only=True).records == ()
     cluster.done(cluster.controller.alter_topic_configs([("t", [change])]))
     assert cluster.partition().leader == ONE
-    assert cluster.actions[-1] == LedAtRisk("t", 0, ONE, Outcome.UNCLEAN)
+    assert cluster.actions[-1] == LedAtRisk("t", 0, ONE, Outcome.UNCLEAN, has_others=True)
 
 
 # --- min.insync.replicas -----------------------------------------------------------------------------------------

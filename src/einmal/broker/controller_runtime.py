@@ -133,16 +133,22 @@ class ControllerRuntime:
                 log.warning("broker %d, epoch %d, is fenced: %s", broker_id, broker_epoch, reason)
             case BrokerUnfenced(broker_id, broker_epoch):
                 log.info("broker %d, epoch %d, takes part", broker_id, broker_epoch)
-            case LedAtRisk(topic, partition_id, leader, outcome):
-                log.error(
-                    "%s-%d is led by broker %d, which may lack committed records (%s election)",
-                    topic,
-                    partition_id,
-                    leader,
-                    outcome.name.lower().replace("_", " "),
-                )
+            case LedAtRisk():
+                self._tell_of_risk(action)
             case _:
                 raise AssertionError(f"unknown action {action!r}")
+
+    def _tell_of_risk(self, led: LedAtRisk) -> None:
+        # Where there is one replica, nobody could have more than it has.
+        level = logging.ERROR if led.has_others else logging.DEBUG
+        log.log(
+            level,
+            "%s-%d is led by broker %d, which may lack committed records (%s election)",
+            led.topic,
+            led.partition_id,
+            led.leader,
+            led.outcome.name.lower().replace("_", " "),
+        )
 
     async def _call_on(self, broker_id: BrokerId, broker_epoch: int) -> None:
         try:

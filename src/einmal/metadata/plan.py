@@ -43,12 +43,16 @@ class ControllerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class LedAtRisk:
-    """Action: a replica leads that may lack committed records; ``outcome`` tells by what right."""
+    """Action: a replica leads that may lack committed records; ``outcome`` tells by what right.
+
+    ``has_others``: whether there are other replicas, which may have more.
+    """
 
     topic: str
     partition_id: int
     leader: BrokerId
     outcome: Outcome
+    has_others: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,8 @@ class Plan:
         self.records.append(record)
         self._partitions[topic.topic_id, partition_id] = after = before.changed(record)
         if outcome is not Outcome.CLEAN:
-            self.actions.append(LedAtRisk(topic.name, partition_id, after.leader, outcome))
+            has_others = len(after.replicas) > 1
+            self.actions.append(LedAtRisk(topic.name, partition_id, after.leader, outcome, has_others))
         return after
 
     def reconsider(self, topic: TopicImage) -> None:
