@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
@@ -150,3 +150,37 @@ class Machine:
     def cut_power(self) -> None:
         self._host.is_alive = False
         self.disk.cut_power()
+
+
+class DyingDisk:
+    """A disk whose process dies at its n-th change."""
+
+    _CHANGES = ("write_file", "remove", "rename", "sync_directory", "make_directory")
+
+    def __init__(self, disk: Disk, changes: int) -> None:
+        self._disk = disk
+        self.left = changes
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(5, "the process has died")
+
+    def open(self, path: PurePosixPath, *, create: bool = False) -> Any:
+        return _DyingFile(self._disk.open(path, create=create), self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._CHANGES:
+            self.count()
+        return getattr(self._disk, name)
+
+
+class _DyingFile:
+    def __init__(self, file: Any, disk: DyingDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("append", "truncate", "sync"):
+            self._disk.count()
+        return getattr(self._file, name)

@@ -28,6 +28,7 @@ from tests.log.making import (
     SMALL,
     START,
     TOPIC_PARTITION,
+    DyingDisk,
     Machine,
     append,
     batch,
@@ -335,40 +336,6 @@ def without_epoch(each: tuple[Offset, Offset, bytes]) -> tuple[Offset, Offset, b
 
 
 # --- crashes in the middle of something ----------------------------------------------------------------------------
-
-
-class DyingDisk:
-    """A disk whose process dies at its n-th change."""
-
-    _CHANGES = ("write_file", "remove", "rename", "sync_directory", "make_directory")
-
-    def __init__(self, disk: Disk, changes: int) -> None:
-        self._disk = disk
-        self.left = changes
-
-    def count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(5, "the process has died")
-
-    def open(self, path: PurePosixPath, *, create: bool = False) -> Any:
-        return _DyingFile(self._disk.open(path, create=create), self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._CHANGES:
-            self.count()
-        return getattr(self._disk, name)
-
-
-class _DyingFile:
-    def __init__(self, file: Any, disk: DyingDisk) -> None:
-        self._file = file
-        self._disk = disk
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("append", "truncate", "sync"):
-            self._disk.count()
-        return getattr(self._file, name)
 
 
 @pytest.mark.parametrize("power", [False, True])

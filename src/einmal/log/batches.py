@@ -1,6 +1,7 @@
 """Walks over the record batches of a segment file.
 
-``walk`` looks at headers only and believes them; ``scan`` reads every byte and believes the CRC-32C. Knows no index.
+``walk`` looks at headers only and believes them; ``scan`` reads every byte and believes the CRC-32C; ``pieces`` gives
+the bytes and leaves that to others. Knows no index.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 
 from einmal.log.disk import File
 from einmal.wire.errors import CorruptBatch, Truncated
-from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
+from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, iter_headers, peek_header, read_header, validate
 
 _WALK_BYTES: Final = 4096
 """A page: one read for many small batches, little waste for large ones."""
@@ -61,3 +62,21 @@ def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
         validate(chunk, at, header)
         yield position, header
         position += header.size
+
+
+def pieces(file: File, position: int, end: int, size: int) -> Iterator[bytes]:
+    """The batches between ``position`` and ``end``, where batches begin and end, so many whole ones at a time.
+
+    A piece has at most ``size`` bytes, or one batch. Raises CorruptBatch, or Truncated where the last is not whole.
+    """
+    while position < end:
+        chunk = file.read(position, min(size, end - position))
+        whole = sum(header.size for _, header in iter_headers(chunk))
+        if not whole:
+            whole = peek_header(chunk).size
+            if whole > end - position:
+                raise Truncated(f"batch at position {position}")
+            chunk = file.read(position, whole)
+            read_header(chunk)
+        yield chunk[:whole]
+        position += whole

@@ -38,6 +38,8 @@ class Summary:
     segments: tuple[SegmentSummary, ...]
     leader_epochs: Stored
     topic_id: UUID | None = None
+    cleaned_offset: Offset = Offset(0)
+    """Where the log is clean up to (``compaction.py``)."""
 
     def encode(self) -> bytes:
         segments = [
@@ -47,6 +49,7 @@ class Summary:
             "version": _VERSION,
             "topic_id": self.topic_id and self.topic_id.hex,
             "log_start_offset": self.log_start_offset,
+            "cleaned_offset": self.cleaned_offset,
             "leader_epochs": self.leader_epochs,
             "segments": segments,
         }
@@ -68,6 +71,7 @@ class Summary:
             tuple(_segment_summary(numbers) for numbers in fields["segments"]),
             Stored(*fields["leader_epochs"]),
             fields["topic_id"] and UUID(hex=fields["topic_id"]),
+            Offset(fields.get("cleaned_offset", 0)),
         )
 
 
@@ -92,6 +96,8 @@ class Checkpoint:
     sync_names: Callable[[], None]
     failed: Callable[[], None]
     """Called when ``store`` fails."""
+    prepare: Callable[[], None] | None = None
+    """What is to be done before."""
 
     @property
     def end_offset(self) -> Offset:
@@ -107,6 +113,8 @@ class Checkpoint:
             raise
 
     def _store(self) -> None:
+        if self.prepare is not None:
+            self.prepare()
         for segment in self.unflushed:
             segment.sync()
         self.sync_names()

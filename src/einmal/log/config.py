@@ -24,6 +24,11 @@ class LogConfig:
     """How far a producer's CreateTime may be ahead of the broker's clock."""
     cleanup_policy: str = "delete"
     """``delete``, ``compact``, or both with a comma between them."""
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = 86_400_000
+    """How long a tombstone stays after the first round that meets it."""
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
     producer_id_expiration_ms: int = 86_400_000
     flush_each: bool = False
     """``log.flush.interval.messages=1``: nothing counts before it is flushed."""

@@ -14,13 +14,14 @@ import errno
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from einmal.log import checkpoint, leader_epochs, partition_metadata
+from einmal.log import checkpoint, compaction, leader_epochs, partition_metadata, segment_swap
 from einmal.log.aborted_index import AbortedTransaction
 from einmal.log.admission import NONE, error_of_invalid, place, refusal, validated_headers
 from einmal.log.checkpoint import Checkpoint
+from einmal.log.compaction import Cleanable, CleanedSegment, Cleaning
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -48,6 +49,8 @@ from einmal.wire.record_batch import (
     decode_records,
     read_header,
 )
+
+T = TypeVar("T")
 
 _FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
 _CHECKPOINT_BYTES: Final = 32 << 20
@@ -113,11 +116,14 @@ class PartitionLog:
         # Names count up where they change and are noted where they are synced, perhaps in another thread.
         self._names = 1
         self._synced_names = 1 if recovered.matches_checkpoint else 0
-        self._start_moved = False
+        self._marks_moved = False
         self._is_busy = False
         self._is_offline = False
         self._retired: list[Segment] = []
         self._warm: list[Segment] = []
+        self._cleaned_offset = recovered.cleaned_offset
+        self._cuts = 0
+        """How often segments were cut or deleted: a round of cleaning that was begun before is void."""
 
     @classmethod
     def open(
@@ -456,7 +462,7 @@ class PartitionLog:
         assert offset <= self._high_watermark, "records may be deleted below the high watermark only"
         if offset > self._log_start_offset:
             self._start_at(offset)
-            self._start_moved = True
+            self._marks_moved = True
 
     def _start_at(self, offset: Offset) -> None:
         self._log_start_offset = max(self._log_start_offset, offset)
@@ -465,6 +471,7 @@ class PartitionLog:
         self._has_changed = True
 
     def _delete(self, count: int) -> None:
+        self._cuts += 1
         gone, self._segments, self._bases = self._segments[:count], self._segments[count:], self._bases[count:]
         self._warm = [segment for segment in self._warm if segment not in gone]
         self._start_at(self._segments[0].base_offset)
@@ -487,6 +494,8 @@ class PartitionLog:
         self._guarded(lambda: self._truncate(max(offset, self._segments[0].base_offset)))
 
     def _truncate(self, offset: Offset) -> None:
+        self._cuts += 1
+        self._cleaned_offset = min(self._cleaned_offset, offset)
         kept = max(1, bisect_right(self._bases, offset))
         self._flush_now()
         # First a checkpoint that knows nothing of what goes, so that after a crash in between it contradicts nothing.
@@ -515,6 +524,8 @@ class PartitionLog:
         self._guarded(lambda: self._restart(offset))
 
     def _restart(self, offset: Offset) -> None:
+        self._cuts += 1
+        self._cleaned_offset = offset
         # What is left after a crash in between is the beginning of the old log, which contradicts nothing.
         summary = checkpoint.Summary(self._log_start_offset, (), NOTHING_STORED, self.topic_id)
         self._disk.write_file(self._directory / checkpoint.FILE_NAME, summary.encode())
@@ -550,6 +561,88 @@ class PartitionLog:
         self._roll_snapshots.clear()
         self._warm.clear()
 
+    # --- compaction ------------------------------------------------------------------------------------------
+
+    @property
+    def cleaned_offset(self) -> Offset:
+        """Below it no key is twice in the log, except for what is still to go after its delete horizon."""
+        return max(self._cleaned_offset, self._log_start_offset)
+
+    def cleanable(self, now: Instant) -> Cleanable:
+        """How dirty the log is. Raises OSError."""
+        return compaction.cleanable(
+            self._segments,
+            self.config,
+            first_dirty=self.cleaned_offset,
+            stable_offset=self.last_stable_offset,
+            wall_ms=now.wall_ms,
+        )
+
+    def begin_cleaning(self, now: Instant, map_bytes_max: int) -> Cleaning:
+        """A round over what is cleanable now. Its work may be done in another thread."""
+        return Cleaning(
+            self._disk,
+            self._directory,
+            self._segments,
+            self.config,
+            what=self.cleanable(now),
+            last_batches=compaction.last_batches(self.producers),
+            wall_ms=now.wall_ms,
+            map_bytes_max=map_bytes_max,
+            cuts=self._cuts,
+        )
+
+    def is_void(self, cleaning: Cleaning) -> bool:
+        """Whether the log has been truncated, or segments deleted, since the round began."""
+        return cleaning.cuts != self._cuts
+
+    def begin_swap(self, cleaning: Cleaning, cleaned: CleanedSegment) -> Checkpoint | None:
+        """Put a new segment in the place of those that it was made from; None: they are not there any more.
+
+        It is read from now on. The checkpoint is to be stored and then finished by ``finish_swap``; not while a flush
+        or another checkpoint is under way.
+        """
+        segment, replaced = cleaned.segment, list(cleaned.replaced)
+        first = bisect_right(self._bases, segment.base_offset) - 1
+        last = first + len(replaced)
+        if self._is_offline or self.is_void(cleaning):
+            return None
+        assert self._segments[first:last] == replaced, "only a cut changes closed segments"
+        self._segments[first:last] = [segment]
+        self._bases[first:last] = [segment.base_offset]
+        self._warm = [each for each in self._warm if each not in replaced]
+        # They remember transactions as open whose markers may be gone.
+        stale = [offset for offset in self._snapshots if offset < segment.end_offset]
+        self._snapshots = [offset for offset in self._snapshots if offset >= segment.end_offset]
+        self._roll_snapshots = {
+            offset: data for offset, data in self._roll_snapshots.items() if offset >= segment.end_offset
+        }
+        self._names += 1
+
+        def prepare() -> None:
+            segment_swap.prepare(self._disk, self._directory, segment.base_offset)
+            for offset in stale:
+                path = self._directory / file_name(offset, SNAPSHOT)
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+
+        return self.begin_checkpoint(prepare)
+
+    def finish_swap(self, cleaned: CleanedSegment, stored: Checkpoint) -> list[PurePosixPath]:
+        """``stored`` is on disk; returns files that are to be removed, in the background. Raises OSError."""
+        # Whatever comes of it, the checkpoint is over.
+        self._is_busy = False
+        files = self._guarded(lambda: segment_swap.install(self._disk, cleaned.segment, cleaned.replaced))
+        self._names += 1
+        self.finish_checkpoint(stored)
+        return files
+
+    def finish_cleaning(self, cleaning: Cleaning) -> None:
+        """Every new segment of the round is in its place: the log is clean up to there."""
+        if not self.is_void(cleaning) and cleaning.end > self._cleaned_offset:
+            self._cleaned_offset = cleaning.end
+            self._has_changed = self._marks_moved = True
+
     # --- durability ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -579,11 +672,11 @@ class PartitionLog:
             self._disk.sync_directory(self._directory)
             self._synced_names = names
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[[], T]) -> T:
         if self._is_offline:
             raise OSError(errno.EIO, f"{self.topic_partition} is offline")
         try:
-            work()
+            return work()
         except OSError:
             self._is_offline = True
             raise
@@ -595,13 +688,13 @@ class PartitionLog:
     def checkpoint_due(self) -> bool:
         """Whether recovery would have so much to read that a checkpoint is worth its flush."""
         return (
-            self._start_moved
+            self._marks_moved
             or self._unstored_bytes >= _CHECKPOINT_BYTES
             or self._unstored_batches >= _CHECKPOINT_BATCHES
             or bool(self._roll_snapshots)
         )
 
-    def begin_checkpoint(self) -> Checkpoint:
+    def begin_checkpoint(self, prepare: Callable[[], None] | None = None) -> Checkpoint:
         """The log as it is now. Its ``store`` may run in another thread; if that succeeds, ``finish_checkpoint`` it."""
         assert not self._is_busy, "one flush or checkpoint at a time"
         self._is_busy = True
@@ -617,7 +710,7 @@ class PartitionLog:
         if Stored.of(epochs) != self._stored_epochs:
             files.append((self._directory / leader_epochs.FILE_NAME, epochs))
         self._unstored_bytes = self._unstored_batches = 0
-        self._has_changed = self._start_moved = False
+        self._has_changed = self._marks_moved = False
         self._roll_snapshots.clear()
         return Checkpoint(
             disk=self._disk,
@@ -625,10 +718,13 @@ class PartitionLog:
             unflushed=tuple(segment for segment in self._segments if segment.is_dirty),
             index_writes=tuple(writes),
             files=tuple(files),
-            summary=checkpoint.Summary(self._log_start_offset, tuple(summaries), Stored.of(epochs), self.topic_id),
+            summary=checkpoint.Summary(
+                self._log_start_offset, tuple(summaries), Stored.of(epochs), self.topic_id, self._cleaned_offset
+            ),
             snapshots=tuple(snapshots),
             sync_names=self._sync_names,
             failed=self._go_offline,
+            prepare=prepare,
         )
 
     def _go_offline(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
-from einmal.log import checkpoint, leader_epochs
+from einmal.log import checkpoint, leader_epochs, segment_swap
 from einmal.log.aborted_index import AbortedEntry
 from einmal.log.batches import scan
 from einmal.log.config import LogConfig
@@ -63,14 +63,20 @@ class Recovered:
     stored_epochs: Stored = NOTHING_STORED
     aborted_from: dict[Offset, Offset] = field(default_factory=dict)
     """By a segment's base offset: from which marker on its aborted index has to be filled."""
+    cleaned_offset: Offset = Offset(0)
+    """Where it is clean up to; a log of which that is not known is taken to be dirty."""
 
 
 def recover(
     disk: Disk, directory: PurePosixPath, config: LogConfig, now: Instant, topic_id: UUID | None = None
 ) -> Recovered:
     """Read a partition's folder, cutting a torn tail off. Raises LogCorruption or OSError."""
+    summary = checkpoint.load(disk, directory)
+    if summary is not None and summary.topic_id != topic_id:
+        summary = None
+    segment_swap.settle(disk, directory, summary)
     files = _list(disk, directory)
-    summary = _believed(checkpoint.load(disk, directory), topic_id, disk, directory, files[LOG])
+    summary = _believed(summary, disk, directory, files[LOG])
     recovered = _segments(disk, directory, config, summary, files)
     segments = recovered.segments
     for suffix in _DERIVED:
@@ -89,20 +95,16 @@ def _list(disk: Disk, directory: PurePosixPath) -> dict[str, list[Offset]]:
         match = _NAME.fullmatch(name)
         if match:
             files[match[2]].append(Offset(int(match[1])))
-        elif name.endswith((".tmp", ".deleted")):
+        elif name.endswith(".tmp"):
             disk.remove(directory / name)
     return files
 
 
 def _believed(
-    summary: checkpoint.Summary | None,
-    topic_id: UUID | None,
-    disk: Disk,
-    directory: PurePosixPath,
-    bases: list[Offset],
+    summary: checkpoint.Summary | None, disk: Disk, directory: PurePosixPath, bases: list[Offset]
 ) -> checkpoint.Summary | None:
     """The checkpoint, without segments that retention has deleted since; None when the log contradicts it."""
-    if summary is None or summary.topic_id != topic_id or not bases:
+    if summary is None or not bases:
         return None
     segments = tuple(segment for segment in summary.segments if segment.base_offset >= bases[0])
     if bases[: len(segments)] != [segment.base_offset for segment in segments]:
@@ -161,6 +163,7 @@ def _segments(
         producers=ProducerStates(),
         snapshots=files[SNAPSHOT],
         aborted_from=aborted_from,
+        cleaned_offset=min(summary.cleaned_offset, segments[-1].end_offset) if summary else Offset(0),
     )
 
 

@@ -149,10 +149,18 @@ class Segment:
         self._verified: list[tuple[int, int]] = []
 
     @classmethod
-    def create(cls, disk: Disk, directory: PurePosixPath, base_offset: Offset, index_interval_bytes: int) -> Segment:
-        """A new, empty segment. Raises OSError."""
+    def create(
+        cls,
+        disk: Disk,
+        directory: PurePosixPath,
+        base_offset: Offset,
+        index_interval_bytes: int,
+        *,
+        provisional: str = "",
+    ) -> Segment:
+        """A new, empty segment. ``provisional``: how its log's name ends until it gets its own. Raises OSError."""
         segment = cls(disk, directory, base_offset, index_interval_bytes)
-        segment._file = disk.open(segment.path(LOG), create=True)
+        segment._file = disk.open(segment.path(LOG + provisional), create=True)
         segment._file.truncate(0)
         return segment
 

@@ -263,6 +263,23 @@ def encode_records(records: Sequence[NewRecord]) -> bytes:
     return b"".join(parts)
 
 
+def encode_record(since: int, delta: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]) -> bytes:
+    """One record, as far from the batch's base timestamp and base offset as ``since`` and ``delta`` say."""
+    body = b"".join(
+        (
+            b"\x00",
+            encode_varint(since),
+            encode_varint(delta),
+            _NULL if key is None else encode_varint(len(key)),
+            key or b"",
+            _NULL if value is None else encode_varint(len(value)),
+            value or b"",
+            _encode_headers(headers),
+        )
+    )
+    return encode_varint(len(body)) + body
+
+
 def _encode_headers(headers: tuple[Header, ...]) -> bytes:
     parts = [encode_varint(len(headers))]
     for header in headers:
@@ -304,6 +321,17 @@ def encode_batch(
         + section
     )
     return _BEFORE_ATTRIBUTES.pack(base_offset, len(checked) + 9, leader_epoch, MAGIC, crc32c(checked)) + checked
+
+
+def assemble(header: BatchHeader, section: bytes) -> bytes:
+    """The batch of a header and its records section, which is compressed already; length and CRC are made anew."""
+    checked = _FROM_ATTRIBUTES.pack(*header[5:]) + section
+    return (
+        _BEFORE_ATTRIBUTES.pack(
+            header.base_offset, len(checked) + 9, header.partition_leader_epoch, MAGIC, crc32c(checked)
+        )
+        + checked
+    )
 
 
 # --- bytes to records ------------------------------------------------------------------------------------------

@@ -1,0 +1,418 @@
+"""Log compaction: of each key the last record stays (KIP-98, KIP-354, KIP-534).
+
+A log is *clean* up to its cleaned offset: no key is there twice. A round maps the keys of the dirty part behind it, as
+far as memory allows, to their last offsets, and then writes every segment up to there anew without the records that
+have a later one. Merging small segments on the way. Offsets never change. What stays besides:
+
+- everything from the last stable offset on, and the active segment: a round takes closed segments only, whose
+  transactions are all decided and replicated. Records of aborted transactions go at once;
+- a tombstone until its delete horizon, so that whoever reads the log slowly still learns of it. The horizon is fixed,
+  in the batch itself, by the first round that meets the tombstone in the part that it cleans;
+- a marker as long as there is a batch of its transaction, and then until a horizon of its own;
+- the last batch of every producer that is remembered, if need be without records: its sequence and epoch;
+- the last batch of every new segment, if need be without records: so each segment ends where the next one begins.
+
+Segments are replaced in order. Whatever is interrupted is done again: a round changes nothing that a reader may rely
+on, and the cleaned offset moves after its last segment. Everything but ``begin`` runs in the background, in slices, on
+files of its own: the log goes on meanwhile. Knows no partition and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from einmal.log import segment_swap
+from einmal.log.aborted_index import AbortedEntry
+from einmal.log.batches import pieces
+from einmal.log.config import LogConfig
+from einmal.log.disk import Disk
+from einmal.log.errors import LogCorruption
+from einmal.log.offset_index import RELATIVE_OFFSET_MAX
+from einmal.log.producer_state import ProducerStates
+from einmal.log.segment import LOG, Segment, place_of
+from einmal.types import NO_OFFSET, Offset, ProducerEpoch, ProducerId
+from einmal.wire.compacted_batch import delete_horizon, encode_empty, encode_retained
+from einmal.wire.control_batch import ABORT, COMMIT, control_type
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_headers, read_header, validate
+
+SLICE_BYTES: Final = 128 * 1024
+"""Of the log at a time: some milliseconds of work."""
+_ENTRY_BYTES: Final = 160
+"""What a key takes in the map besides its own bytes: two objects, and its share of the table."""
+
+
+class Cleanable(NamedTuple):
+    """How dirty a log is. ``end``: the first offset that may not be cleaned yet."""
+
+    first_dirty: Offset
+    end: Offset
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """Something has been dirty for longer than ``max.compaction.lag.ms``."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes) if self.dirty_bytes else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        return self.dirty_bytes > 0 and (self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio)
+
+
+def cleanable(
+    segments: Sequence[Segment], config: LogConfig, *, first_dirty: Offset, stable_offset: Offset, wall_ms: int
+) -> Cleanable:
+    """What could be cleaned now. Raises OSError."""
+    closed = segments[:-1]
+    dirty = [segment for segment in closed if segment.end_offset > first_dirty]
+    newest = wall_ms - config.min_compaction_lag_ms if config.min_compaction_lag_ms > 0 else None
+    ready = list(
+        takewhile(
+            lambda segment: segment.end_offset <= stable_offset and (newest is None or segment.max_timestamp <= newest),
+            dirty,
+        )
+    )
+    first = len(closed) - len(dirty)
+    oldest = wall_ms - config.max_compaction_lag_ms
+    return Cleanable(
+        first_dirty,
+        segments[first + len(ready)].base_offset,
+        sum(segment.size for segment in closed[:first]),
+        sum(segment.size for segment in ready),
+        oldest > 0 and any(0 < (segment.first_timestamp or 0) < oldest for segment in dirty),
+    )
+
+
+class LastBatch(NamedTuple):
+    """What is remembered of a producer. ``offset`` -1: only a marker, of this epoch."""
+
+    offset: Offset
+    epoch: ProducerEpoch
+
+
+class CleanedSegment(NamedTuple):
+    """A new segment under its provisional name, flushed, and those that it is to replace."""
+
+    segment: Segment
+    replaced: tuple[Segment, ...]
+
+
+class _OffsetMap:
+    """The last offset of each key of the dirty part, for the records before ``end``."""
+
+    __slots__ = ("_bytes_max", "_offsets", "_size", "end")
+
+    def __init__(self, first_dirty: Offset, bytes_max: int) -> None:
+        self._offsets: dict[bytes, Offset] = {}
+        self._size = 0
+        self._bytes_max = bytes_max
+        self.end = first_dirty
+
+    @property
+    def is_full(self) -> bool:
+        return self._size >= self._bytes_max
+
+    def put(self, records: Iterable[Record]) -> None:
+        offsets = self._offsets
+        for record in records:
+            key = record.key
+            if key is not None:
+                if key not in offsets:
+                    self._size += len(key) + _ENTRY_BYTES
+                offsets[key] = record.offset
+
+    def is_superseded(self, record: Record) -> bool:
+        """Whether a later record has the same key. One without a key means nothing in a compacted log."""
+        return record.key is None or self._offsets.get(record.key, NO_OFFSET) > record.offset
+
+
+class _Transactions:
+    """Which batches belong to aborted transactions, and which markers end a transaction of which nothing is left.
+
+    Is told of every batch from some offset on, in order.
+    """
+
+    __slots__ = ("_aborted", "_current", "_observed", "_position")
+
+    def __init__(self, aborted: Sequence[AbortedEntry]) -> None:
+        self._aborted = sorted(aborted, key=lambda entry: entry.first_offset)
+        self._position = 0
+        self._current: dict[ProducerId, AbortedEntry] = {}
+        self._observed: dict[ProducerId, None] = {}
+        """Producers of whose transaction there was a batch."""
+
+    def batch(self, header: BatchHeader) -> bool:
+        """A data batch: whether its transaction was aborted."""
+        if not header.is_transactional:
+            return False
+        self._advance(header.last_offset)
+        self._observed[header.producer_id] = None
+        entry = self._current.get(header.producer_id)
+        return entry is not None and header.last_offset < entry.last_offset
+
+    def marker(self, header: BatchHeader) -> tuple[bool, AbortedEntry | None]:
+        """A marker: whether nothing is left of its transaction; what the aborted index has to know if something is."""
+        self._advance(header.last_offset)
+        is_over = header.producer_id not in self._observed
+        self._observed.pop(header.producer_id, None)
+        entry = self._current.pop(header.producer_id, None)
+        is_its_own = entry is not None and entry.last_offset == header.last_offset
+        return is_over, entry if is_its_own and not is_over else None
+
+    def _advance(self, offset: Offset) -> None:
+        aborted, position = self._aborted, self._position
+        while position < len(aborted) and aborted[position].first_offset <= offset:
+            entry = aborted[position]
+            position += 1
+            if entry.last_offset >= offset:
+                self._current[entry.producer_id] = entry
+        self._position = position
+
+
+class Cleaning:
+    """One round: ``map_keys`` to its end, then ``rewrite`` to its end. Both are iterated in the background."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: PurePosixPath,
+        segments: Sequence[Segment],
+        config: LogConfig,
+        *,
+        what: Cleanable,
+        last_batches: Mapping[ProducerId, LastBatch],
+        wall_ms: int,
+        map_bytes_max: int,
+        cuts: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._sources = [
+            _Source(segment, segment.base_offset, segment.size, segment.end_offset, following.base_offset)
+            for segment, following in pairwise(segments)
+            if segment.base_offset < what.end
+        ]
+        self._aborted = [
+            entry for segment in segments for entry in segment.aborted_index if entry.first_offset < what.end
+        ]
+        self._what = what
+        self._last_batches = last_batches
+        self._now = wall_ms
+        self._map = _OffsetMap(what.first_dirty, map_bytes_max)
+        self._output: _Output | None = None
+        self.cuts = cuts
+        """How often segments had been cut or deleted when this began."""
+
+    @property
+    def end(self) -> Offset:
+        """Where the log will be clean up to, once every new segment is in its place."""
+        return self._map.end
+
+    # --- first: the keys ---------------------------------------------------------------------------------------------
+
+    def map_keys(self) -> Iterator[None]:
+        """Fill the map, a slice at a time. Raises LogCorruption or OSError."""
+        transactions = _Transactions(self._aborted)
+        for source in self._sources:
+            if source.next_base <= self._what.first_dirty:
+                continue
+            for piece in self._pieces(source):
+                for position, header in iter_headers(piece):
+                    if self._map.is_full:
+                        return
+                    self._map_batch(transactions, piece, position, header)
+                yield
+            self._map.end = source.next_base
+
+    def _map_batch(self, transactions: _Transactions, piece: bytes, position: int, header: BatchHeader) -> None:
+        if header.is_control:
+            transactions.marker(header)
+        elif not transactions.batch(header) and header.last_offset >= self._what.first_dirty:
+            self._map.put(decode_records(piece, position, header))
+        self._map.end = max(self._map.end, header.next_offset)
+
+    def _pieces(self, source: _Source) -> Iterator[bytes]:
+        """Whole, valid batches of a segment. Raises LogCorruption or OSError."""
+        file = self._disk.open(source.segment.path(LOG))
+        expected = source.base_offset
+        try:
+            for piece in pieces(file, 0, source.size, SLICE_BYTES):
+                for position, header in iter_headers(piece):
+                    validate(piece, position, header)
+                    if not expected <= header.base_offset <= header.last_offset < source.end_offset:
+                        raise LogCorruption(f"{source.segment.path(LOG)}: offset {header.base_offset}")
+                    expected = header.next_offset
+                yield piece
+        except WireError as error:
+            raise LogCorruption(f"{source.segment.path(LOG)}: {error}") from error
+        finally:
+            file.close()
+
+    # --- then: the segments ------------------------------------------------------------------------------------------
+
+    def rewrite(self) -> Iterator[CleanedSegment | None]:
+        """Write the segments anew; None after a slice of work. Raises LogCorruption or OSError.
+
+        Each new segment is to be put in its place before the next step.
+        """
+        transactions = _Transactions(self._aborted)
+        for source in self._sources:
+            if source.base_offset >= self._map.end:
+                break
+            if self._output is not None and not self._output.has_room_for(source, self._config.segment_bytes):
+                yield from self._finished()
+            if self._output is None:
+                self._output = _Output(self._disk, self._directory, source.base_offset, self._config)
+            self._output.begin(source)
+            for piece in self._pieces(source):
+                self._filter(piece, transactions, self._output)
+                yield None
+        if self._output is not None:
+            yield from self._finished()
+
+    def _finished(self) -> Iterator[CleanedSegment | None]:
+        assert self._output is not None, "there is something to finish"
+        cleaned = self._output.finish()
+        if cleaned is None:
+            self._output.discard()
+        yield cleaned
+        self._output = None
+
+    def _filter(self, piece: bytes, transactions: _Transactions, output: _Output) -> None:
+        for position, header in iter_headers(piece):
+            data = piece[position : position + header.size]
+            if header.is_control:
+                output.add(data, self._marker_left(header, data, transactions, output), data)
+            else:
+                left = self._batch_left(header, data, is_aborted=transactions.batch(header))
+                output.add(data, left, b"" if left else encode_empty(header))
+        output.write()
+
+    def _marker_left(self, header: BatchHeader, data: bytes, transactions: _Transactions, output: _Output) -> bytes:
+        records = decode_records(data, 0, header)
+        if records and control_type(records[0]) not in (ABORT, COMMIT):
+            return data
+        is_over, entry = transactions.marker(header)
+        if entry is not None:
+            output.segment.aborted_index.append(entry)
+        horizon = delete_horizon(header)
+        if is_over and records and horizon is None:
+            return encode_retained(header, records, self._now + self._config.delete_retention_ms)
+        may_go = is_over and (not records or (horizon is not None and horizon <= self._now))
+        return b"" if may_go and not self._is_last_of_producer(header) else data
+
+    def _batch_left(self, header: BatchHeader, data: bytes, *, is_aborted: bool) -> bytes:
+        if not is_aborted and header.base_offset >= self._map.end:
+            return data
+        horizon = delete_horizon(header)
+        kept = [] if is_aborted else self._kept(decode_records(data, 0, header), horizon)
+        if kept:
+            if horizon is None and any(record.value is None for record in kept):
+                horizon = self._now + self._config.delete_retention_ms
+            elif len(kept) == header.record_count:
+                return data
+            return encode_retained(header, kept, horizon)
+        if not self._is_last_of_producer(header):
+            return b""
+        return encode_empty(header) if header.record_count else data
+
+    def _kept(self, records: Iterable[Record], horizon: int | None) -> list[Record]:
+        end, is_superseded = self._map.end, self._map.is_superseded
+        may_tombstones_go = horizon is not None and horizon <= self._now
+        return [
+            record
+            for record in records
+            if record.offset >= end or not (is_superseded(record) or (record.value is None and may_tombstones_go))
+        ]
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._last_batches.get(header.producer_id)
+        if last is None:
+            return False
+        if last.offset >= 0:
+            return header.last_offset == last.offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+    def discard(self) -> None:
+        """Remove what was begun and has not found its place. Blocking. Raises OSError."""
+        if self._output is not None:
+            self._output.discard()
+
+
+class _Source(NamedTuple):
+    """A segment as it was when the round began."""
+
+    segment: Segment
+    base_offset: Offset
+    size: int
+    end_offset: Offset
+    next_base: Offset
+    """Where the segment after it begins."""
+
+
+class _Output:
+    """A new segment while it is written."""
+
+    def __init__(self, disk: Disk, directory: PurePosixPath, base_offset: Offset, config: LogConfig) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.segment = segment_swap.create(disk, directory, base_offset, config.index_interval_bytes)
+        self._replaced: list[Segment] = []
+        self._has_changed = False
+        self._unwritten: list[bytes] = []
+        # The last batch, where nothing of it had to stay, and what of it stays if no other follows.
+        self._last: tuple[bytes, bytes] | None = None
+
+    def has_room_for(self, source: _Source, segment_bytes: int) -> bool:
+        is_near = source.end_offset - 1 - self.segment.base_offset <= RELATIVE_OFFSET_MAX
+        return is_near and (not self.segment.size or self.segment.size + source.size <= segment_bytes)
+
+    def begin(self, source: _Source) -> None:
+        self._has_changed |= len(self._replaced) > 0
+        self._replaced.append(source.segment)
+
+    def add(self, batch: bytes, left: bytes, left_if_last: bytes) -> None:
+        """The next batch, and what must stay of it."""
+        self._has_changed |= self._last is not None
+        self._last = None
+        if left:
+            self._has_changed |= left is not batch
+            self._unwritten.append(left)
+        else:
+            self._last = (batch, left_if_last)
+
+    def write(self) -> None:
+        if self._unwritten:
+            places = [place_of(read_header(batch)) for batch in self._unwritten]
+            self.segment.append(b"".join(self._unwritten), places)
+            self._unwritten = []
+
+    def finish(self) -> CleanedSegment | None:
+        """None: it is the same as what it was made from."""
+        if self._last is not None:
+            batch, left = self._last
+            self._has_changed |= left != batch
+            self._unwritten.append(left)
+            self.write()
+        if not self._has_changed:
+            return None
+        segment_swap.finish(self._disk, self.segment)
+        return CleanedSegment(self.segment, tuple(self._replaced))
+
+    def discard(self) -> None:
+        segment_swap.discard(self._disk, self.segment)
+
+
+def last_batches(producers: ProducerStates) -> dict[ProducerId, LastBatch]:
+    """Of every producer that is remembered."""
+    found = {}
+    for producer in producers.describe():
+        entry = producers.entry(producer.producer_id)
+        last_offset = entry.batches[-1].last_offset if entry is not None and entry.batches else NO_OFFSET
+        found[producer.producer_id] = LastBatch(last_offset, producer.producer_epoch)
+    return found
