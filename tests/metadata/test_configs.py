@@ -1,0 +1,28 @@
+from einmal.metadata.configs import APPEND, DELETE, SET, SUBTRACT, ConfigChange
+from einmal.types import ErrorCode
+from tests.metadata.cluster import Cluster
+
+
+def test_settings_change_one_by_one() -> None:
+    cluster = Cluster(1)
+    cluster.create("t", (1,), cleanup_policy="delete")
+
+    def change(operation: int, name: str, value: str | None) -> ErrorCode:
+        changes = [ConfigChange(name=name, operation=operation, value=value)]
+        decision = cluster.controller.alter_topic_configs([("t", changes)])
+        return cluster.done(decision)[0].error
+
+    assert change(APPEND, "cleanup.policy", "compact") is ErrorCode.none
+    assert cluster.image.topic_configs("t") == {"cleanup.policy": "delete,compact"}
+    assert change(SUBTRACT, "cleanup.policy", "delete") is ErrorCode.none
+    assert cluster.image.topic_configs("t") == {"cleanup.policy": "compact"}
+    assert change(APPEND, "retention.ms", "5") is ErrorCode.invalid_config
+    assert change(SET, "retention.ms", None) is ErrorCode.invalid_config
+    assert change(SET, "retention.ms", "5") is ErrorCode.none
+    assert change(DELETE, "cleanup.policy", None) is ErrorCode.none
+    assert cluster.image.topic_configs("t") == {"retention.ms": "5"}
+    cluster.done(cluster.controller.replace_topic_configs([("t", {"segment.bytes": "1000"})]))
+    assert cluster.image.topic_configs("t") == {"segment.bytes": "1000"}
+    assert (
+        cluster.controller.alter_topic_configs([("no", [])]).response[0].error is ErrorCode.unknown_topic_or_partition
+    )

@@ -1,0 +1,130 @@
+from uuid import UUID
+
+import pytest
+
+from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.metadata.plan import ControllerDefaults
+from einmal.metadata.topics import PARTITIONS_PER_REQUEST_MAX, NewPartitions, NewTopic
+from einmal.types import ErrorCode
+from tests.metadata.cluster import Cluster
+
+
+def with_brokers(count: int, *, partitions: int = 1, replication_factor: int = 1) -> Cluster:
+    return Cluster(count, ControllerDefaults(partitions=partitions, replication_factor=replication_factor))
+
+
+def new(name: str, **fields: object) -> NewTopic:
+    return NewTopic(name=name, topic_id=UUID(int=len(name) + 1), **fields)  # type: ignore[arg-type]
+
+
+def error_of(cluster: Cluster, topic: NewTopic) -> ErrorCode:
+    decision = cluster.controller.create_topics([topic])
+    assert bool(decision.records) == (decision.response[0].error is ErrorCode.none)
+    return decision.response[0].error
+
+
+def test_a_topic_gets_the_defaults_where_it_names_no_counts() -> None:
+    cluster = with_brokers(3, partitions=4, replication_factor=2)
+    decision = cluster.controller.create_topics([new("t")])
+    result = cluster.done(decision)[0]
+    assert (result.partitions, result.replication_factor) == (4, 2)
+    topic = cluster.image.topics["t"]
+    assert [partition.leader for partition in topic.partitions] == [1, 2, 3, 1]
+    assert all(partition.isr == partition.replicas for partition in topic.partitions)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])
+def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
+    assert error_of(with_brokers(1), new(name)) is ErrorCode.invalid_topic_exception
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new("a.b")]))
+    assert error_of(cluster, new("a_b")) is ErrorCode.invalid_topic_exception
+    assert error_of(cluster, new("a.b")) is ErrorCode.topic_already_exists
+    assert error_of(cluster, new("a-b")) is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"partitions": 0}, ErrorCode.invalid_partitions),
+        ({"partitions": -2}, ErrorCode.invalid_partitions),
+        ({"partitions": PARTITIONS_PER_REQUEST_MAX + 1}, ErrorCode.invalid_partitions),
+        ({"replication_factor": 0}, ErrorCode.invalid_replication_factor),
+        ({"replication_factor": 3}, ErrorCode.invalid_replication_factor),
+        ({"assignments": {0: (1, 1)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {0: (1,), 1: (2, 1)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {1: (1,)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {0: (9,)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {0: (1,)}, "partitions": 1}, ErrorCode.invalid_request),
+        ({"configs": {"no.such": "1"}}, ErrorCode.invalid_config),
+        ({"configs": {"retention.ms": "soon"}}, ErrorCode.invalid_config),
+        ({"configs": {"retention.ms": "5"}, "assignments": {0: (2, 1), 1: (1, 2)}}, ErrorCode.none),
+    ],
+)
+def test_each_thing_that_is_wrong_with_a_topic_has_its_error(fields: dict[str, object], error: ErrorCode) -> None:
+    assert error_of(with_brokers(2), new("t", **fields)) is error
+
+
+def test_one_topic_that_cannot_be_made_does_not_stop_the_others() -> None:
+    cluster = with_brokers(1)
+    results = cluster.done(cluster.controller.create_topics([new("good"), new("b ad"), new("twice"), new("twice")]))
+    assert [result.error for result in results] == [
+        ErrorCode.none,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_request,
+    ]
+    assert list(cluster.image.topics) == ["good"]
+
+
+def test_the_partitions_of_one_request_are_counted_together() -> None:
+    half = PARTITIONS_PER_REQUEST_MAX // 2 + 1
+    decision = with_brokers(1).controller.create_topics([new("a", partitions=half), new("bb", partitions=half)])
+    assert [result.error for result in decision.response] == [ErrorCode.none, ErrorCode.invalid_partitions]
+
+
+def test_validate_only_writes_nothing() -> None:
+    cluster = with_brokers(1)
+    decision = cluster.controller.create_topics([new("t")], validate_only=True)
+    assert (decision.records, decision.actions) == ((), ())
+    assert decision.response[0].error is ErrorCode.none
+
+
+def test_topics_are_deleted_by_name_or_by_id_and_take_their_settings_along() -> None:
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new("a", configs={"retention.ms": "5"}), new("bb")]))
+    ids = {name: topic.topic_id for name, topic in cluster.image.topics.items()}
+    decision = cluster.controller.delete_topics(
+        [("a", UUID(int=0)), (None, ids["bb"]), (None, UUID(int=77)), ("no", UUID(int=0))]
+    )
+    assert [result.error for result in cluster.done(decision)] == [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+    cluster.done(cluster.controller.create_topics([new("a")]))
+    assert cluster.image.topic_configs("a") == {}
+
+
+def test_a_coordinators_topic_is_neither_deleted_nor_resized() -> None:
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new(CONSUMER_OFFSETS, partitions=3)]))
+    assert cluster.controller.delete_topics([(CONSUMER_OFFSETS, UUID(int=0))]).response[0].error is not ErrorCode.none
+    assert cluster.controller.create_partitions([NewPartitions(name=CONSUMER_OFFSETS, count=5)]).response[0].error is (
+        ErrorCode.invalid_request
+    )
+
+
+def test_partitions_are_added_after_those_that_exist() -> None:
+    cluster = with_brokers(3, partitions=2, replication_factor=2)
+    cluster.done(cluster.controller.create_topics([new("t")]))
+    before = cluster.image.topics["t"].partitions
+    cluster.done(cluster.controller.create_partitions([NewPartitions(name="t", count=4)]))
+    after = cluster.image.topics["t"].partitions
+    assert after[:2] == before
+    assert [partition.leader for partition in after] == [1, 2, 3, 1]
+    assert all(len(partition.replicas) == 2 for partition in after)
