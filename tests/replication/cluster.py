@@ -304,7 +304,8 @@ class Cluster:
             return FetchedPartition(0, diverging_epoch=diverging)
         if not log.start <= asked.fetch_offset <= log.log_end_offset:
             return FetchedPartition(0, ErrorCode.offset_out_of_range, log_start_offset=log.start)
-        error = leader.fetched(source, broker_epoch, Offset(asked.fetch_offset), log.log_end_offset, self.now)
+        offset, start = Offset(asked.fetch_offset), Offset(asked.log_start_offset)
+        error = leader.fetched(source, broker_epoch, offset, log.log_end_offset, self.now, start)
         self.advanced(broker)
         if error is not ErrorCode.none:
             return FetchedPartition(0, error)

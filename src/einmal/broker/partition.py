@@ -158,7 +158,7 @@ class Partition:
         self._commitment = commitment
         self.replication = commitment if isinstance(commitment, Leader) else None
         self._local_end_moved()
-        self._wake()
+        self.wake()
 
     def follow(self, leader: BrokerId, leader_epoch: LeaderEpoch) -> None:
         """Another broker leads, or none (-1): whoever waits is answered not_leader_or_follower."""
@@ -171,7 +171,7 @@ class Partition:
         self.is_leader = False
         self._commitment = self.replication = None
         self._fail(ErrorCode.not_leader_or_follower)
-        self._wake()
+        self.wake()
 
     # --- writing as leader -------------------------------------------------------------------------------------------
 
@@ -231,13 +231,24 @@ class Partition:
             end = self.log.flushed_offset if self._flush_each else self.log.log_end_offset
             self.advance(self._commitment.local_end_moved(end))
 
+    def delete_records_before(self, offset: Offset) -> None:
+        """Move the log start offset up; followers do the same when they hear of it."""
+        self.log.delete_records_before(offset)
+        self.wake()
+
+    @property
+    def low_watermark(self) -> Offset:
+        """Of a leader: before which offset no replica that may lead has anything."""
+        start = self.log.log_start_offset
+        return start if self.replication is None else self.replication.low_watermark(start)
+
     def advance(self, high_watermark: Offset) -> None:
         """Move the high watermark up, and let go whoever waited for it. One that is not higher changes nothing."""
         if high_watermark <= self.log.high_watermark:
             return
         self.log.advance_high_watermark(high_watermark)
         self._committing.release(high_watermark)
-        self._wake()
+        self.wake()
 
     # --- writing as follower -----------------------------------------------------------------------------------------
 
@@ -404,7 +415,8 @@ class Partition:
         self._watchers.pop(key, None)
         self._end_watchers.pop(key, None)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Something has changed that those who watch may wait for."""
         if self._watchers:
             for watcher in list(self._watchers.values()):
                 watcher()

@@ -42,6 +42,8 @@ class Partitions:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._eligible: Mapping[BrokerId, int] = {}
         """Brokers that may be in an ISR, with their epochs."""
+        self._topics: Mapping[str, TopicImage] = {}
+        """Of the whole cluster."""
         self._metadata: Partition | None = None
         """Not among the others: no client's request may reach it."""
         self._offline: dict[TopicPartition, bool] = {}
@@ -55,6 +57,10 @@ class Partitions:
         """What to answer where ``get`` gives nothing."""
         if topic_partition in self._offline:
             return ErrorCode.kafka_storage_error
+        topic = self._topics.get(topic_partition.topic)
+        if topic is not None and 0 <= topic_partition.partition < len(topic.partitions):
+            # It is with other brokers.
+            return ErrorCode.not_leader_or_follower
         return ErrorCode.unknown_topic_or_partition
 
     @property
@@ -76,6 +82,7 @@ class Partitions:
 
     def apply(self, delta: ImageDelta, image: ClusterImage) -> None:
         """What has changed in the cluster, as far as it concerns the replicas of this broker."""
+        self._topics = image.topics
         if delta.brokers:
             self._brokers_changed(image)
         for name, topic_id in delta.deleted:
@@ -93,6 +100,7 @@ class Partitions:
         for partition in self:
             if partition.replication is not None:
                 partition.advance(partition.replication.brokers_changed(self._eligible))
+                partition.wake()
 
     def open(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
         """Bring the replicas of a topic in line with the image. Those that cannot be opened are left out."""

@@ -179,9 +179,13 @@ class ReplicaSessions:
         if not is_in_range or divergence(partition_log, asked) is not None:
             return
         now_ms = self._node.clock.now().monotonic_ms
-        if leader.fetched(replica, broker_epoch, Offset(asked.fetch_offset), end, now_ms) is not _NONE:
+        offset, start = Offset(asked.fetch_offset), Offset(asked.log_start_offset)
+        low_watermark = leader.low_watermark(partition_log.log_start_offset)
+        if leader.fetched(replica, broker_epoch, offset, end, now_ms, start) is not _NONE:
             return
         partition.advance(leader.high_watermark)
+        if leader.low_watermark(partition_log.log_start_offset) > low_watermark:
+            partition.wake()
         if leader.wants_change:
             self._node.isr_updates.look_at(partition)
 
@@ -253,6 +257,7 @@ class ReplicaSessions:
         partition = tracked.partition
         is_urgent = (
             partition is None
+            or partition.log.log_start_offset != tracked.told_log_start
             or partition.log.log_end_offset > tracked.asked.fetch_offset
             or self._error(partition, tracked.asked) is not _NONE
         )

@@ -47,6 +47,7 @@ class _Follower:
     """When it last had all that the leader had."""
     fetch_offset: Offset = NO_OFFSET
     """Up to here it has everything, as it says itself; -1: it has not fetched in this leader epoch."""
+    log_start: Offset = NO_OFFSET
     broker_epoch: int = -1
     fetched_ms: int = -1
     end_when_fetched: Offset = NO_OFFSET
@@ -109,11 +110,17 @@ class Leader:
         return self.high_watermark
 
     def fetched(
-        self, broker_id: BrokerId, broker_epoch: int, fetch_offset: Offset, log_end: Offset, now_ms: int
+        self,
+        broker_id: BrokerId,
+        broker_epoch: int,
+        fetch_offset: Offset,
+        log_end: Offset,
+        now_ms: int,
+        log_start: Offset = NO_OFFSET,
     ) -> ErrorCode:
         """A follower asks for what comes after ``fetch_offset``, so it has all before. Look at ``high_watermark`` then.
 
-        ``log_end`` is the leader's, flushed or not.
+        ``log_end`` is the leader's, flushed or not; ``log_start`` the follower's.
         """
         follower = self._followers.get(broker_id)
         if follower is None:
@@ -134,6 +141,7 @@ class Leader:
         follower.fetched_ms = now_ms
         follower.end_when_fetched = log_end
         follower.fetch_offset = fetch_offset
+        follower.log_start = log_start
         self._join(follower, now_ms)
         self._advance()
         return ErrorCode.none
@@ -153,6 +161,11 @@ class Leader:
             if low > self.high_watermark:
                 self.high_watermark = low
         return self.high_watermark
+
+    def low_watermark(self, log_start: Offset) -> Offset:
+        """Before which offset no replica that may lead has anything; ``log_start`` is the leader's."""
+        starts = [follower.log_start for follower in self._followers.values() if self._is_eligible(follower)]
+        return min([log_start, *starts])
 
     # --- what others decide ------------------------------------------------------------------------------------------
 

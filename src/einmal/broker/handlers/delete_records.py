@@ -2,15 +2,19 @@
 
 API: 21. Versions: 0-2.
 Behaviour: moves the log's start up to the offset, -1 meaning the high watermark; internal topics are left alone.
+Answers when no replica that may lead has the records any more, or the time is over.
 Version notes: none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from datetime import timedelta
 from typing import Any, Final
 
-from einmal.broker.context import RequestContext, Versions
+from einmal.broker.context import Body, HandlerResult, RequestContext, Versions
+from einmal.broker.partition import Partition
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import NO_OFFSET, ErrorCode, Offset, TopicPartition
 
@@ -21,38 +25,106 @@ VERSIONS: Final = Versions(0, 2, flexible=2)
 _HIGH_WATERMARK: Final = -1
 
 
-def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+def handle(context: RequestContext, request: Any) -> HandlerResult:
+    deletions = [
+        (topic.name, [_Deletion(context, topic.name, asked) for asked in topic.partitions]) for topic in request.topics
+    ]
+    waiting = [deletion for _name, partitions in deletions for deletion in partitions if not deletion.is_done]
+    return _answer_later(deletions, waiting, request.timeout) if waiting else _answer(deletions)
+
+
+def _answer(deletions: list[tuple[str, list[_Deletion]]]) -> Body:
     return {
         "topics": [
             {
-                "name": topic.name,
-                "partitions": [_partition(context, topic.name, asked) for asked in topic.partitions],
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": deletion.partition_index,
+                        "low_watermark": deletion.low_watermark,
+                        "error_code": deletion.error,
+                    }
+                    for deletion in partitions
+                ],
             }
-            for topic in request.topics
+            for name, partitions in deletions
         ]
     }
 
 
-def _partition(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
-    error, low_watermark = _delete(context, TopicPartition(topic, asked.partition_index), asked.offset)
-    return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
+async def _answer_later(
+    deletions: list[tuple[str, list[_Deletion]]], waiting: list[_Deletion], timeout: timedelta
+) -> Body:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout.total_seconds()
+    for deletion in waiting:
+        await deletion.until_done(end - loop.time())
+    return _answer(deletions)
 
 
-def _delete(context: RequestContext, topic_partition: TopicPartition, offset: int) -> tuple[ErrorCode, int]:
-    if topic_partition.topic in INTERNAL_TOPICS:
-        return ErrorCode.invalid_topic_exception, NO_OFFSET
-    partition = context.node.partitions.get(topic_partition)
-    if partition is None:
-        return ErrorCode.unknown_topic_or_partition, NO_OFFSET
-    if offset == _HIGH_WATERMARK:
-        offset = partition.high_watermark
-    if not partition.log.log_start_offset <= offset <= partition.high_watermark:
-        if 0 <= offset < partition.log.log_start_offset:
-            return ErrorCode.none, partition.log.log_start_offset
-        return ErrorCode.offset_out_of_range, NO_OFFSET
-    try:
-        partition.log.delete_records_before(Offset(offset))
-    except OSError as error:
-        log.error("records of %s stay: %s", topic_partition, error)
-        return ErrorCode.kafka_storage_error, NO_OFFSET
-    return ErrorCode.none, partition.log.log_start_offset
+class _Deletion:
+    """In one partition."""
+
+    def __init__(self, context: RequestContext, topic: str, asked: Any) -> None:
+        topic_partition = TopicPartition(topic, asked.partition_index)
+        partitions = context.node.partitions
+        self.partition_index = topic_partition.partition
+        self.error = ErrorCode.none
+        self._offset = Offset(asked.offset)
+        self._partition = partitions.get(topic_partition)
+        if topic in INTERNAL_TOPICS:
+            self.error = ErrorCode.invalid_topic_exception
+        elif self._partition is None or not self._partition.is_leader:
+            self.error = partitions.error_of_missing(topic_partition)
+        else:
+            self._delete(self._partition)
+
+    def _delete(self, partition: Partition) -> None:
+        if self._offset == _HIGH_WATERMARK:
+            self._offset = partition.high_watermark
+        if not 0 <= self._offset <= partition.high_watermark:
+            self.error = ErrorCode.offset_out_of_range
+            return
+        try:
+            partition.delete_records_before(self._offset)
+        except OSError as error:
+            log.error("records of %s stay: %s", partition.topic_partition, error)
+            self.error = ErrorCode.kafka_storage_error
+
+    @property
+    def low_watermark(self) -> Offset:
+        if self.error is not ErrorCode.none or self._partition is None:
+            return NO_OFFSET
+        return self._partition.low_watermark
+
+    @property
+    def is_done(self) -> bool:
+        return self.error is not ErrorCode.none or self.low_watermark >= self._offset
+
+    async def until_done(self, seconds: float) -> None:
+        """Wait until the followers have followed, but not longer."""
+        partition = self._partition
+        assert partition is not None
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def look() -> None:
+            if not ended.done() and (self.is_done or not partition.is_leader):
+                ended.set_result(None)
+
+        def expire() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        timer = loop.call_later(max(0.0, seconds), expire)
+        partition.watch(self, look)
+        try:
+            look()
+            await ended
+        finally:
+            timer.cancel()
+            partition.unwatch(self)
+        if not partition.is_leader:
+            self.error = ErrorCode.not_leader_or_follower
+        elif not self.is_done:
+            self.error = ErrorCode.request_timed_out

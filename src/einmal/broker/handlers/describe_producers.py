@@ -1,7 +1,8 @@
 """DescribeProducers: the producers that a partition remembers.
 
 API: 61. Versions: 0.
-Behaviour: identity, last sequence, last write and the open transaction's first offset, for each (KIP-664).
+Behaviour: identity, last sequence, last write and the open transaction's first offset, for each (KIP-664). Only of
+partitions that this broker leads.
 Version notes: none.
 """
 
@@ -26,9 +27,11 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
 
 
 def _partition(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
-    partition = context.node.partitions.get(TopicPartition(topic, index))
-    if partition is None:
-        return {"partition_index": index, "error_code": ErrorCode.unknown_topic_or_partition, "active_producers": []}
+    partitions, topic_partition = context.node.partitions, TopicPartition(topic, index)
+    partition = partitions.get(topic_partition)
+    if partition is None or not partition.is_leader:
+        error = partitions.error_of_missing(topic_partition)
+        return {"partition_index": index, "error_code": error, "active_producers": []}
     return {
         "partition_index": index,
         "error_code": ErrorCode.none,

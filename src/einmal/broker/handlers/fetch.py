@@ -4,19 +4,25 @@ API: 1. Versions: 4-18.
 Behaviour: read_committed reads below the last stable offset and names the aborted transactions of what it returns;
 read_uncommitted reads below the high watermark. Waits until min_bytes are there, at most max_wait_ms. At least one
 batch of the first partition that has any, whatever the limits; one contiguous read per partition. KIP-227 sessions.
-Version notes: v7 sessions; v9 current leader epoch; v12 last fetched epoch and diverging epoch; v13 topic ids.
+Replicas, which name themselves and their broker epoch, read to the end of the log; the metadata log is the quorum's.
+Version notes: v7 sessions; v9 current leader epoch; v12 last fetched epoch and diverging epoch; v13 topic ids; v15
+replica state; v16 says who leads, where this broker does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
+from einmal.broker.cluster_metadata import METADATA_TOPIC_ID
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.fetch_sessions import NO_SESSION, Wanted
+from einmal.broker.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.partition import Partition
 from einmal.log.errors import LogCorruption
+from einmal.metadata.image import CLUSTER_METADATA
 from einmal.replication.follower import divergence
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 from einmal.wire.fetch import (
@@ -29,6 +35,7 @@ from einmal.wire.fetch import (
     encode_fetch_response,
 )
 from einmal.wire.primitives import Topic
+from einmal.wire.produce import NodeEndpoint
 from einmal.wire.record_batch import iter_headers
 
 log = logging.getLogger(__name__)
@@ -36,11 +43,17 @@ log = logging.getLogger(__name__)
 API_KEY: Final = 1
 VERSIONS: Final = Versions(4, 18, flexible=12)
 _TOPIC_IDS: Final = 13
+_NODE_ENDPOINTS: Final = 16
+_METADATA: Final = (CLUSTER_METADATA, METADATA_TOPIC_ID)
 
 decode = decode_fetch_request
 
 
 def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
+    if len(request.topics) == 1 and request.topics[0][0] in _METADATA:
+        return context.node.quorum.handle_fetch(context, request)
+    if request.replica_id >= 0:
+        return context.node.replica_sessions.handle(context, request)
     wanted = context.node.fetch_sessions.begin(
         request, context.now.monotonic_ms, has_topic_ids=context.api_version >= _TOPIC_IDS
     )
@@ -63,7 +76,8 @@ class _Fetch:
         self._is_incremental = wanted.is_incremental
         self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
         self._bytes_max = min(request.max_bytes, node.config.fetch_max_bytes)
-        names = node.metadata.image.topic_names
+        self._image = node.metadata.image
+        names = self._image.topic_names
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
         for topic, partition in wanted.partitions:
             name = topic if isinstance(topic, str) else names.get(topic)
@@ -203,8 +217,21 @@ class _Fetch:
             is_new = session is None or session.remember(topic, fetched)
             if is_new or not self._is_incremental:
                 topics.setdefault(topic, []).append(fetched)
-        response = FetchResponse(list(topics.items()), session_id=NO_SESSION if session is None else session.session_id)
+        session_id = NO_SESSION if session is None else session.session_id
+        response = FetchResponse(list(topics.items()), session_id=session_id, node_endpoints=self._hint(topics))
         return encode_fetch_response(self._version, response)
+
+    def _hint(self, topics: dict[Topic, list[FetchedPartition]]) -> Sequence[NodeEndpoint]:
+        """Say who leads what this broker does not."""
+        if self._version < _NODE_ENDPOINTS:
+            return ()
+        hints = LeaderHints(self._image)
+        for topic, results in topics.items():
+            for number, fetched in enumerate(results):
+                if fetched.error_code in WRONG_BROKER:
+                    name = topic if isinstance(topic, str) else self._image.topic_names.get(topic, "")
+                    results[number] = fetched._replace(current_leader=hints.of(TopicPartition(name, fetched.partition)))
+        return hints.endpoints
 
 
 def _aborted(partition: Partition, offset: Offset, records: bytes) -> list[tuple[int, int]]:

@@ -3,8 +3,10 @@
 API: 2. Versions: 1-11.
 Behaviour: -1 the end that this isolation level may read, -2 and -4 the log's start, -3 the record with the largest
 timestamp, -5 and -6 nothing (no tiered storage), else the first record of that time or later. What is not visible yet
-is not found.
-Version notes: v2 isolation level; v4 leader epochs; v7 -3; v8 -4; v9 -5; v10 a timeout, not needed here; v11 -6.
+is not found. Only of partitions that this broker leads; a new leader that does not know yet how much was visible under
+its predecessor says OFFSET_NOT_AVAILABLE.
+Version notes: v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE; v7 -3; v8 -4; v9 -5; v10 a timeout, not
+needed here; v11 -6.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
+_START: Final = (_EARLIEST, _EARLIEST_LOCAL)
 _NO_TIMESTAMP: Final = -1
+_OFFSET_NOT_AVAILABLE: Final = 5
 
 
 class _Found(NamedTuple):
@@ -49,6 +53,9 @@ def _partition(context: RequestContext, topic: str, asked: Any, isolation: Isola
     error, found = context.node.partitions.error_of_missing(topic_partition), _Found()
     if partition is not None:
         error = partition.check_leader_epoch(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+        if error is ErrorCode.none and asked.timestamp not in _START and not partition.knows_high_watermark:
+            is_new = context.api_version >= _OFFSET_NOT_AVAILABLE
+            error = ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available
         if error is ErrorCode.none:
             found = _find(partition, asked.timestamp, isolation)
     return {
@@ -64,7 +71,7 @@ def _find(partition: Partition, timestamp: int, isolation: IsolationLevel) -> _F
     end = partition.visible_end(isolation)
     if timestamp == _LATEST:
         return _Found(end, _NO_TIMESTAMP, partition.leader_epoch)
-    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+    if timestamp in _START:
         start = partition.log.log_start_offset
         return _Found(start, _NO_TIMESTAMP, partition.log.epoch_of_offset(start))
     if timestamp == _MAX_TIMESTAMP:

@@ -30,16 +30,12 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
 
 
 def _partition(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
-    partition = context.node.partitions.get(TopicPartition(topic, asked.partition))
-    error, epoch, end_offset = ErrorCode.unknown_topic_or_partition, NO_LEADER_EPOCH, NO_OFFSET
+    partitions = context.node.partitions
+    topic_partition = TopicPartition(topic, asked.partition)
+    partition = partitions.get(topic_partition)
+    error, epoch, end_offset = partitions.error_of_missing(topic_partition), NO_LEADER_EPOCH, NO_OFFSET
     if partition is not None:
         error = partition.check_leader_epoch(asked.current_leader_epoch)
-        if error is ErrorCode.none and asked.leader_epoch >= 0:
-            if asked.leader_epoch >= partition.leader_epoch:
-                # The epoch of now has no end yet. It may have no record yet either, and then the log does not know it.
-                epoch, end_offset = partition.leader_epoch, partition.high_watermark
-                if asked.leader_epoch > partition.leader_epoch:
-                    epoch, end_offset = NO_LEADER_EPOCH, NO_OFFSET
-            else:
-                epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(asked.leader_epoch))
+        if error is ErrorCode.none:
+            epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(asked.leader_epoch))
     return {"partition": asked.partition, "error_code": error, "leader_epoch": epoch, "end_offset": end_offset}

@@ -1,27 +1,31 @@
 """Produce: append record batches.
 
 API: 0. Versions: 3-13 (0 is advertised as the minimum, see ``api_versions``).
-Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all, 1 and all when the batches are below
-the high watermark. The first transactional batch of a transaction in a partition is first verified at, or from v12 on
-added by, the transaction coordinator (KIP-890); all others are appended before this call returns.
-Version notes: v13 names topics by id; errors that old versions do not know are mapped by the coordinator's side.
+Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all, 1 when the leader has the batches
+(flushed, where each write is), all when they are below the high watermark. The first transactional batch of a
+transaction in a partition is first verified at, or from v12 on added by, the transaction coordinator (KIP-890); all
+others are appended before this call returns.
+Version notes: v10 says who leads, where this broker does not; v13 names topics by id; errors that old versions do not
+know are mapped by the coordinator's side.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
+from einmal.broker.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.partition import Partition
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
-from einmal.types import ErrorCode, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import ErrorCode, LeaderEpoch, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import (
+    NodeEndpoint,
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
@@ -37,6 +41,7 @@ _ALL_REPLICAS: Final = -1
 _NONE: Final = ErrorCode.none
 _IMPLICIT_ADD: Final = 12
 """From this version on a transactional write adds its partition to the transaction (TV2)."""
+_CURRENT_LEADER: Final = 10
 _ATTRIBUTES_LOW_BYTE: Final = 22
 """Of the two attribute bytes of a batch, the one with the transactional bit."""
 
@@ -69,6 +74,8 @@ class _Unverified(NamedTuple):
     topic_partition: TopicPartition
     producer: ProducerIdAndEpoch
     guard: VerificationGuard
+    leader_epoch: LeaderEpoch
+    """A guard means nothing to a later leader, nor to this one when it leads again."""
 
 
 class _Waiting(NamedTuple):
@@ -112,7 +119,7 @@ class _Answer:
                     TransactionVersion.TV_2 if self._version >= _IMPLICIT_ADD else TransactionVersion.TV_1,
                 )
                 if guard is not None:
-                    unverified.append(_Unverified(partition.topic_partition, producer, guard))
+                    unverified.append(_Unverified(partition.topic_partition, producer, guard, partition.leader_epoch))
         return unverified
 
     async def verify_and_append(self, unverified: list[_Unverified]) -> Body:
@@ -129,11 +136,18 @@ class _Answer:
                     self._request.transactional_id, producer, [item.topic_partition for item in items], self._version
                 )
                 for item in items:
-                    error = errors[item.topic_partition]
-                    verdicts[item.topic_partition] = item.guard if error is ErrorCode.none else error
+                    verdicts[item.topic_partition] = self._verdict(item, errors[item.topic_partition])
         self.append(verdicts)
         result = self.result()
         return await result.body if isinstance(result, Parked) else result
+
+    def _verdict(self, item: _Unverified, error: ErrorCode) -> ErrorCode | VerificationGuard:
+        if error is not _NONE:
+            return error
+        partition = self._node.partitions.get(item.topic_partition)
+        if partition is None or not partition.is_leader or partition.leader_epoch != item.leader_epoch:
+            return ErrorCode.not_leader_or_follower
+        return item.guard
 
     # --- appending -----------------------------------------------------------------------------------------------
 
@@ -157,10 +171,16 @@ class _Answer:
                     guard = CONTINUES if verdict is None else verdict
                     appended = partition.append(_writable(records), now, verification=guard)
                     error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate = appended
-                    if error is _NONE and not partition.is_committed(last_offset):
+                    if error is _NONE and not self._is_met(partition, last_offset):
                         self._waiting.append(_Waiting(len(self._topics), len(results), partition, last_offset))
                     results.append(ProducedPartition(index, error, base_offset, append_time, log_start_offset))
             self._topics.append((topic, results))
+
+    def _is_met(self, partition: Partition, last_offset: Offset) -> bool:
+        """Whether acks is met."""
+        if self._request.acks == _ALL_REPLICAS:
+            return partition.is_committed(last_offset)
+        return partition.is_written(last_offset)
 
     def _partition(self, topic: Topic, index: int) -> Partition | ErrorCode:
         name = topic if isinstance(topic, str) else self._node.metadata.image.topic_names.get(topic)
@@ -207,13 +227,20 @@ class _Answer:
 
         def expire() -> None:
             for waiting in self._waiting:
-                if not waiting.partition.is_committed(waiting.offset):
-                    self._fail(waiting, ErrorCode.request_timed_out)
+                if self._is_met(waiting.partition, waiting.offset):
+                    continue
+                has_enough = self._request.acks != _ALL_REPLICAS or waiting.partition.has_enough_replicas
+                self._fail(
+                    waiting,
+                    ErrorCode.request_timed_out if has_enough else ErrorCode.not_enough_replicas_after_append,
+                )
             finish()
 
         timer = loop.call_later(max(0, self._request.timeout_ms) / 1000, expire)
         for waiting in self._waiting:
-            future = waiting.partition.when_committed(waiting.offset)
+            partition, offset = waiting.partition, waiting.offset
+            is_all = self._request.acks == _ALL_REPLICAS
+            future = partition.when_committed(offset) if is_all else partition.when_written(offset)
             future.add_done_callback(partial(committed, waiting))
         return done
 
@@ -222,7 +249,24 @@ class _Answer:
         results[waiting.partition_index] = ProducedPartition(results[waiting.partition_index].partition, error)
 
     def _encode(self) -> bytes:
-        return encode_produce_response(self._version, ProduceResponse(self._topics))
+        endpoints: Sequence[NodeEndpoint] = ()
+        if self._version >= _CURRENT_LEADER and any(
+            result.error_code in WRONG_BROKER for _topic, results in self._topics for result in results
+        ):
+            endpoints = self._hint()
+        return encode_produce_response(self._version, ProduceResponse(self._topics, node_endpoints=endpoints))
+
+    def _hint(self) -> Sequence[NodeEndpoint]:
+        """Say who leads what this broker does not."""
+        image = self._node.metadata.image
+        hints = LeaderHints(image)
+        for topic, results in self._topics:
+            name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
+            for number, result in enumerate(results):
+                if result.error_code in WRONG_BROKER:
+                    leader = hints.of(TopicPartition(name, result.partition))
+                    results[number] = result._replace(current_leader=leader)
+        return hints.endpoints
 
 
 def _writable(records: Records) -> bytearray | memoryview:
