@@ -11,13 +11,11 @@ import random
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, cast
-from uuid import UUID
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.context import Parked, RequestContext
 from einmal.broker.handlers import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch_snapshot, vote
-from einmal.broker.partition import Partition
-from einmal.broker.partitions import _METADATA_CONFIGS, Partitions, log_config
+from einmal.broker.partitions import Partitions
 from einmal.broker.quorum_runtime import QuorumRuntime
 from einmal.client.aio.connection import Answer, Disconnected
 from einmal.log.producer_state import Origin
@@ -28,7 +26,7 @@ from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
-from einmal.types import LeaderEpoch, Offset, TopicPartition
+from einmal.types import LeaderEpoch, Offset
 from einmal.wire import fetch
 from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
@@ -75,12 +73,6 @@ class NotedController:
         self.epoch = None
 
 
-class _Partitions(Partitions):
-    def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
-        self._metadata = self._open(topic_partition, topic_id, log_config(self._config, _METADATA_CONFIGS))
-        return self._metadata
-
-
 class Member:
     """As much of a Node as the quorum touches."""
 
@@ -94,7 +86,7 @@ class Member:
         self.directory = PurePosixPath("/data")
         self.disk.make_directory(self.directory)
         self.disk.sync_directory(self.directory.parent)
-        self.partitions = _Partitions(self.config, self.directory, self.disk, self.clock)
+        self.partitions = Partitions(self.config, self.directory, self.disk, self.clock)
         self.metadata = NotedMetadata(self)
         self.controller = NotedController()
         self.peers = self

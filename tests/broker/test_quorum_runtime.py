@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from einmal.broker.cluster_metadata import METADATA_TOPIC_ID
 from einmal.broker.context import RequestContext
 from einmal.broker.handlers import begin_quorum_epoch, end_quorum_epoch, vote
 from einmal.types import ErrorCode, Offset
+from einmal.wire.fetch import FetchPartition, FetchRequest, decode_fetch_response
 from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
 from tests.broker.quorum_members import Member, Quorum
 
@@ -369,5 +371,21 @@ def test_a_member_of_another_cluster_is_refused() -> None:
         answer = asked(quorum, quorum.members[1], vote, 2, cluster_id="another", replica_id=2, replica_epoch=9)
         assert answer.error_code is ErrorCode.inconsistent_cluster_id
         assert quorum.members[1].quorum.leader_epoch == 0
+
+    quorum.run(scenario())
+
+
+@pytest.mark.parametrize(("replica", "partitions"), [(-1, [0]), (2, []), (2, [1]), (2, [0, 0])])
+def test_who_is_no_replica_or_asks_for_another_partition_gets_nothing(replica: int, partitions: list[int]) -> None:
+    quorum = Quorum(voters=1)
+
+    async def scenario() -> None:
+        await quorum.start(1)
+        wanted = [FetchPartition(partition, 0, 1_000, last_fetched_epoch=0) for partition in partitions]
+        request = FetchRequest(0, 1, 1_000, 0, [(METADATA_TOPIC_ID, wanted)], replica_id=replica)
+        context = RequestContext(cast(Any, quorum.members[1]), RequestHeader(1, 18, 0, None), "somebody")
+        answer = quorum.members[1].quorum.handle_fetch(context, request)
+        ((_topic, fetched),) = decode_fetch_response(18, b"".join(cast(Any, answer)), 0).topics
+        assert [part.error_code for part in fetched] == [ErrorCode.unknown_topic_or_partition] * len(partitions)
 
     quorum.run(scenario())

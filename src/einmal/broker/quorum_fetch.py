@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from einmal.broker.cluster_metadata import METADATA_PARTITION
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.quorum_messages import leader_of
 from einmal.log.errors import LogCorruption
@@ -32,6 +33,12 @@ log = logging.getLogger(__name__)
 
 
 def answer_fetch(runtime: QuorumRuntime, context: RequestContext, request: FetchRequest) -> HandlerResult:
+    topic, partitions = request.topics[0]
+    if request.replica_id < 0 or [wanted.partition for wanted in partitions] != [METADATA_PARTITION.partition]:
+        # No client reads the metadata, and there is only one partition of it.
+        error = ErrorCode.unknown_topic_or_partition
+        refused = [FetchedPartition(wanted.partition, error) for wanted in partitions]
+        return encode_fetch_response(context.api_version, FetchResponse([(topic, refused)]))
     fetch = _MetadataFetch(runtime, context.api_version, request)
     if fetch.is_complete or request.max_wait_ms <= 0:
         return fetch.encode()
@@ -43,7 +50,7 @@ class _MetadataFetch:
         self._runtime = runtime
         self._version = version
         self._request = request
-        self._topic, (self._wanted, *_none) = request.topics[0]
+        self._topic, (self._wanted,) = request.topics[0]
         wanted = self._wanted
         self._event = FetchRequested(
             request.replica_id,
