@@ -395,6 +395,9 @@ def test_a_broker_is_unregistered() -> None:
     async def main() -> None:
         await node.lead()
         await node.join(1, 2)
+        alive = await node.call(UNREGISTER, 0, {"broker_id": 2})
+        assert (alive.error_code, alive.error_message) == (ErrorCode.invalid_request, "Broker 2 is alive: stop it.")
+        await node.beat(2, want_fence=True)
         assert (await node.call(UNREGISTER, 0, {"broker_id": 2})).error_code is ErrorCode.none
         assert list(node.image.brokers) == [1]
         again = await node.call(UNREGISTER, 0, {"broker_id": 2})

@@ -139,11 +139,16 @@ def test_a_wiped_folder_is_forgotten_as_the_last_known_leader_also_later() -> No
 def test_a_broker_that_is_unregistered_is_nowhere_in_sync() -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))
-    assert cluster.done(cluster.controller.unregister_broker(BrokerId(9))) is ErrorCode.broker_id_not_registered
+
+    def unregister(number: int) -> ErrorCode:
+        return cluster.done(cluster.controller.unregister_broker(BrokerId(number))).error
+
+    assert unregister(9) is ErrorCode.broker_id_not_registered
+    assert unregister(1) is ErrorCode.invalid_request, "it is alive"
     cluster.lose(2)
     cluster.lose(1)
     assert cluster.partition().elr == ids(1)
-    assert cluster.done(cluster.controller.unregister_broker(ONE)) is ErrorCode.none
+    assert unregister(1) is ErrorCode.none
     partition = cluster.partition()
     assert (partition.isr, partition.elr, partition.replicas) == (ids(3), (), ids(1, 2, 3))
     assert ONE not in cluster.image.brokers

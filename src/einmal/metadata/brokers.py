@@ -55,6 +55,12 @@ class Registered:
     message: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """``metadata_offset``: of the last record that the broker has applied."""
@@ -146,15 +152,18 @@ class BrokerDecisions(Deciding):
                 isr = tuple(other for other in partition.isr if other != broker_id)
                 plan.change(topic, partition_id, replace(partition, isr=isr), unclean=unclean, wiped=wiped)
 
-    def unregister_broker(self, broker_id: BrokerId) -> Decision[ErrorCode]:
-        """Forget a broker that will not come back."""
+    def unregister_broker(self, broker_id: BrokerId) -> Decision[Unregistered]:
+        """Forget a broker that will not come back; not one that takes part: it would only register again."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
-            return Decision(response=ErrorCode.broker_id_not_registered)
+            message = f"Broker {broker_id} is not registered."
+            return Decision(response=Unregistered(ErrorCode.broker_id_not_registered, message))
+        if not broker.is_fenced:
+            return Decision(response=Unregistered(ErrorCode.invalid_request, f"Broker {broker_id} is alive: stop it."))
         plan = self._plan({broker_id: False})
         self._withdraw(plan, broker_id, is_unclean=True)
         plan.records.append(UnregisterBrokerRecord(broker_id, broker.broker_epoch))
-        return plan.decision(ErrorCode.none)
+        return plan.decision(Unregistered())
 
     # --- heartbeats ----------------------------------------------------------------------------------------------
 
