@@ -6,6 +6,7 @@ Whatever the node reports to the event loop's exception handler fails the test t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import struct
 import traceback
@@ -31,6 +32,8 @@ from einmal.wire.record_batch import NewRecord, encode_batch
 
 T = TypeVar("T")
 SECONDS_MAX = 30
+_SEEDS = itertools.count(1)
+"""Each process draws numbers of its own, also ids."""
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:
@@ -65,7 +68,7 @@ def new_node(directory: Path, settings: Mapping[str, Any] | None = None) -> Node
     values = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **(settings or {})}
     config, unknown = broker_config({key: str(value) for key, value in values.items()})
     assert not unknown
-    return Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random(1))
+    return Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random(next(_SEEDS)))
 
 
 class Client:

@@ -57,10 +57,8 @@ def test_whoever_waits_on_a_shard_that_is_dropped_is_sent_to_look_for_its_coordi
         async with running_node(tmp_path, PATIENT) as node, Client.connect(node) as client:
             join = await start_join(client)
             await until(lambda: waiting(node) == 1)
-            partition = node.groups.partition_of("g")
-            assert partition is not None
-            runtime = node.groups.runtime(partition)
-            assert runtime is not None
+            runtime = node.groups.runtime_of("g")
+            assert not isinstance(runtime, ErrorCode)
             runtime.start()
             assert (await join).error_code is ErrorCode.not_coordinator
             assert waiting(node) == 0

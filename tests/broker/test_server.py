@@ -224,21 +224,22 @@ def test_a_peer_that_does_not_read_stops_being_served(tmp_path: Path) -> None:
 
 
 def test_every_version_that_is_advertised_is_flexible_where_its_schema_says(tmp_path: Path) -> None:
-    from einmal.broker.router import HANDLERS
+    from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS
     from einmal.wire.messages import is_flexible
 
-    for module in HANDLERS:
+    for module in (*BROKER_HANDLERS, *CONTROLLER_HANDLERS):
         versions = module.VERSIONS
         for version in range(versions.min, versions.max + 1):
             assert is_flexible(module.API_KEY, version) == (version >= versions.flexible), module.__name__
 
 
 def test_every_handler_names_its_key_and_versions_in_its_header() -> None:
-    from einmal.broker.router import HANDLERS
+    from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS
 
-    keys = [module.API_KEY for module in HANDLERS]
-    assert keys == sorted(keys)
-    for module in HANDLERS:
+    for handlers in (BROKER_HANDLERS, CONTROLLER_HANDLERS):
+        keys = [module.API_KEY for module in handlers]
+        assert keys == sorted(keys)
+    for module in (*BROKER_HANDLERS, *CONTROLLER_HANDLERS):
         assert module.__doc__ is not None
         text = module.__doc__
         low, high = module.VERSIONS.min, module.VERSIONS.max

@@ -1,61 +1,65 @@
-"""The cluster's metadata at run time: the controller's shard on its log, and what a change of it does to this broker.
+"""The cluster's metadata as this node has it: what is committed, and what a change of it does here.
 
-Every change goes: decide, append to ``__cluster_metadata-0``, flush, publish, then the folders and logs of replicas;
-then whoever asked is answered. What others are told of the cluster is the published image: committed records only.
+Every committed record is replayed into the image. Each change of the image is then applied to the node: replicas,
+fetchers, transaction coordinators, group coordinators, in this order. A broker applies nothing before its image has its
+own registration: an older one would let it lead what it has lost since, and take topics it does not know yet for
+deleted ones. Changes are the active controller's to make, wherever that is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from einmal.broker.config import ConfigError
-from einmal.broker.shard_runtime import ShardRuntime
+from einmal.client.aio.connection import Disconnected
 from einmal.log.errors import LogCorruption
 from einmal.metadata import records
-from einmal.metadata.brokers import Heartbeat, Registration
 from einmal.metadata.configs import ConfigChange
-from einmal.metadata.controller import CallOnBrokers, Controller
-from einmal.metadata.features import FIRST_LEVELS, SUPPORTED_FEATURES, TRANSACTION_VERSION
-from einmal.metadata.image import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, ClusterImage
-from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
-from einmal.metadata.records import BrokerEndpoint
+from einmal.metadata.image import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE, ClusterImage, ImageDelta
+from einmal.metadata.records import MetadataRecord
 from einmal.metadata.topics import NewPartitions, NewTopic, TopicResult
-from einmal.shard.decision import Decision
-from einmal.types import BrokerId, ErrorCode, Instant, TopicPartition
+from einmal.types import ErrorCode, Offset, TopicPartition
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import decode_records, iter_headers
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
 
-R = TypeVar("R")
+log = logging.getLogger(__name__)
+
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA, 0)
 METADATA_TOPIC_ID: Final = UUID(int=1)
 """Kafka's fixed id of the metadata topic."""
 _ENCODED_MAX: Final = 256
 """Encoded Metadata answers kept: enough for the topics that the clients of a broker ask for together."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """Action: these records are committed; whoever asks may be told."""
-
-    records: tuple[Any, ...]
+_READ_BYTES: Final = 1024 * 1024
+_CREATE_TOPICS: Final = 19
+_CREATE_TOPICS_VERSION: Final = 7
+_ALLOCATE_PRODUCER_IDS: Final = 67
+_CONTROLLER_TIMEOUT_MS: Final = 5_000
+_SEEN_SECONDS: Final = 5.0
+"""So long a new topic may take to be seen here."""
 
 
 class ClusterMetadata:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._runtime: ShardRuntime[Controller] | None = None
-        self._controller = Controller()
         self._encoded: dict[Any, bytes] = {}
         self._encoded_version = -1
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._creating: dict[str, asyncio.Task[ErrorCode]] = {}
         self.image = ClusterImage()
         """What is committed. The controller's own image may be ahead of it."""
+        self.next_offset = Offset(0)
+        """Of the first record that is not in the image."""
         self.cluster_id = ""
-        self.broker_epoch = -1
+        self.is_applied = False
+        """Whether the node follows the image."""
 
     def encoded_answers(self) -> dict[Any, bytes]:
         """Encoded Metadata answers of the image as it is now, by what was asked."""
@@ -64,178 +68,210 @@ class ClusterMetadata:
             self._encoded_version = self.image.version
         return self._encoded
 
-    # --- start ---------------------------------------------------------------------------------------------------
+    # --- what is committed ---------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Replay the metadata log. Raises OSError, LogCorruption or ConfigError."""
-        partition = self._node.partitions.open_metadata(METADATA_PARTITION, METADATA_TOPIC_ID)
-        await partition.flushed()
-        if partition.log.log_end_offset == 0 and self._node.partitions.folders():
-            # They would be taken for what is left of deleted topics.
-            raise ConfigError(
-                f"{self._node.directory} holds partitions, but {METADATA_PARTITION} has lost what they are"
-            )
-        self._runtime = ShardRuntime(
-            partition, self._new_controller, records, clock=self._node.clock, perform=self._perform
-        )
-        await self._runtime.load()
-        self.image = self._controller.image.copy()
-        if not self._runtime.is_loaded:
-            raise LogCorruption(f"{METADATA_PARTITION} cannot be replayed")
+    def published(self, high_watermark: Offset) -> None:
+        """The metadata log is committed up to here: take it in."""
+        committed: list[MetadataRecord] = []
+        partition_log = self._node.quorum.partition.log
+        try:
+            while self.next_offset < high_watermark:
+                batches = partition_log.read(self.next_offset, _READ_BYTES, below=high_watermark)
+                for position, header in iter_headers(batches):
+                    if not header.is_control:
+                        for record in decode_records(batches, position, header):
+                            decoded = records.decode(record.key, record.value, None)
+                            if decoded is not None:
+                                committed.append(decoded)
+                    self.next_offset = header.next_offset
+                if not batches:
+                    break
+        except (OSError, LogCorruption, WireError) as error:
+            # What was read is taken in; the rest when there is more.
+            log.error("cannot read %s at offset %d: %s", METADATA_PARTITION, self.next_offset, error)
+        self._changed(self.image.apply(committed))
+
+    def load_snapshot(self, snapshot: Sequence[MetadataRecord], end_offset: Offset, epoch: int) -> None:
+        """Take what is in a snapshot for all that was before."""
+        log.info("metadata snapshot", extra={"end_offset": end_offset, "epoch": epoch})
+        before, image = self.image, ClusterImage()
+        image.apply(snapshot)
+        image.version += before.version
+        deleted = [
+            (topic.name, topic.topic_id) for topic in before.topics.values() if topic.topic_id not in image.topic_names
+        ]
+        self.image, self.next_offset = image, end_offset
+        self._changed(_whole(image, deleted))
+
+    def _changed(self, delta: ImageDelta) -> None:
+        if self.is_applied:
+            self._node.apply(delta)
+        self.look()
+        for done, future in [waiting for waiting in self._waiting if waiting[0]()]:
+            self._waiting.remove((done, future))
+            if not future.done():
+                future.set_result(None)
+
+    def look(self) -> None:
+        """Begin to follow the image, if it has this broker's registration."""
+        if not self.is_applied and 0 <= self._node.broker_epoch < self.next_offset:
+            self.is_applied = True
+            try:
+                self._node.partitions.remove_strays(self.image.topics)
+            except OSError as error:
+                log.error("what is left of deleted topics stays: %s", error)
+            self._node.apply(_whole(self.image, ()))
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until the image is as the condition wants it; False: it was not in time."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (condition, future)
+        self._waiting.append(waiting)
+        timer = asyncio.get_running_loop().call_later(seconds, future.cancel)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                raise
+            return condition()
+        finally:
+            timer.cancel()
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+        return True
 
     def stop(self) -> None:
-        if self._runtime is not None:
-            self._runtime.stop()
-
-    def _new_controller(self) -> Controller:
-        config = self._node.config
-        transaction_version = {TRANSACTION_VERSION: config.transaction_version}
-        self._controller = Controller(
-            ControllerDefaults(
-                partitions=config.num_partitions,
-                replication_factor=config.default_replication_factor,
-                min_insync_replicas=config.min_insync_replicas,
-                unclean_leader_election=config.unclean_leader_election_enable,
-                session_timeout_ms=2**40,
-                features={**FIRST_LEVELS, **transaction_version},
-                fixed_features=transaction_version if TRANSACTION_VERSION in config.given else {},
-            )
-        )
-        return self._controller
-
-    async def register(self, end_points: tuple[BrokerEndpoint, ...]) -> None:
-        """Tell the cluster that this broker is here. Raises OSError when that cannot be written down."""
-        assert self._runtime is not None, "the metadata log has not been loaded"
-        config = self._node.config
-        partition_log = self._runtime.partition.log
-        broker_id = BrokerId(config.node_id)
-        registration = Registration(
-            broker_id=broker_id,
-            incarnation_id=self._node.new_uuid(),
-            end_points=end_points,
-            rack=config.broker_rack or None,
-            features=SUPPORTED_FEATURES,
-        )
-        now = self._node.clock.now()
-        registered = await self._submit(
-            lambda controller: controller.register_broker(registration, partition_log.log_end_offset, now)
-        )
-        if isinstance(registered, ErrorCode):
-            raise OSError(f"cannot write to {METADATA_PARTITION}: {registered.name}")
-        self.broker_epoch = registered.broker_epoch
-        end = partition_log.log_end_offset
-        beat = Heartbeat(broker_id=broker_id, broker_epoch=self.broker_epoch, metadata_offset=end)
-        answer = await self._submit(lambda controller: controller.heartbeat(beat, end, now))
-        error = answer if isinstance(answer, ErrorCode) else None
-        if error is not None:
-            raise OSError(f"cannot write to {METADATA_PARTITION}: {error.name}")
-
-    def open_replicas(self) -> None:
-        """Open what the image says this broker has, and remove what it does not know. Raises OSError."""
-        for topic in list(self.image.topics.values()):
-            self._node.partitions.open(topic, self.image.topic_configs(topic.name))
-        self._node.partitions.remove_strays(self.image.topics)
+        for _condition, future in self._waiting:
+            future.cancel()
+        for task in list(self._creating.values()):
+            task.cancel()
 
     # --- changes -------------------------------------------------------------------------------------------------
-
-    async def _submit(self, decide: Callable[[Controller], Decision[R]]) -> R | ErrorCode:
-        """Make one change. An ErrorCode: it could not be written, or not in time."""
-        assert self._runtime is not None, "the metadata log has not been loaded"
-
-        def decide_and_publish(controller: Controller, now: Instant) -> Decision[R]:
-            decision = decide(controller)
-            return replace(decision, actions=(_Committed(decision.records), *decision.actions))
-
-        return await self._runtime.submit(decide_and_publish)
-
-    def _perform(self, action: Any) -> None:
-        match action:
-            case _Committed(committed):
-                delta = self.image.apply(committed)
-                self._node.partitions.apply(delta, self.image)
-                if delta.deleted:
-                    self._node.groups.topics_deleted()
-            case BrokerFenced() | BrokerUnfenced() | LedAtRisk() | CallOnBrokers():
-                pass
-            case _:
-                raise AssertionError(f"unknown action {action!r}")
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self._submit(lambda controller: controller.create_topics(topics, validate_only=validate_only))
+        return await self._node.controller.submit(
+            lambda controller, _: controller.create_topics(topics, validate_only=validate_only)
+        )
 
     async def delete_topics(self, topics: Sequence[tuple[str | None, UUID]]) -> list[TopicResult] | ErrorCode:
-        return await self._submit(lambda controller: controller.delete_topics(topics))
+        return await self._node.controller.submit(lambda controller, _: controller.delete_topics(topics))
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self._submit(lambda controller: controller.create_partitions(topics, validate_only=validate_only))
+        return await self._node.controller.submit(
+            lambda controller, _: controller.create_partitions(topics, validate_only=validate_only)
+        )
 
     async def alter_topic_configs(
         self, changes: Sequence[tuple[str, Sequence[ConfigChange]]], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self._submit(
-            lambda controller: controller.alter_topic_configs(changes, validate_only=validate_only)
+        return await self._node.controller.submit(
+            lambda controller, _: controller.alter_topic_configs(changes, validate_only=validate_only)
         )
 
     async def replace_topic_configs(
         self, settings: Sequence[tuple[str, Mapping[str, str | None]]], *, validate_only: bool = False
     ) -> list[TopicResult] | ErrorCode:
-        return await self._submit(
-            lambda controller: controller.replace_topic_configs(settings, validate_only=validate_only)
+        return await self._node.controller.submit(
+            lambda controller, _: controller.replace_topic_configs(settings, validate_only=validate_only)
         )
 
     async def ensure_topic(self, name: str) -> ErrorCode:
         """Create the topic with the cluster's defaults, or as the internal topic that it is, unless it is there."""
         if name in self.image.topics:
             return ErrorCode.none
-        results = await self.create_topics([self._new_topic(name)])
-        if isinstance(results, ErrorCode):
-            return results
-        error = results[0].error
-        return ErrorCode.none if error is ErrorCode.topic_already_exists else error
+        creating = self._creating.get(name)
+        if creating is None:
+            creating = self._creating[name] = asyncio.get_running_loop().create_task(self._create(name))
+            creating.add_done_callback(lambda _: self._creating.pop(name, None))
+        return await asyncio.shield(creating)
 
     async def ensure_internal_topic(self, name: str) -> ErrorCode:
         return await self.ensure_topic(name)
 
-    def _new_topic(self, name: str) -> NewTopic:
+    async def _create(self, name: str) -> ErrorCode:
+        """Ask the controller, and wait until the topic is seen here."""
+        fields = {"topics": [self._topic_fields(name)], "timeout": _CONTROLLER_TIMEOUT_MS}
+        try:
+            answer = await self._node.peers.ask_controller(
+                _CREATE_TOPICS, _CREATE_TOPICS_VERSION, fields, timeout_ms=_CONTROLLER_TIMEOUT_MS
+            )
+        except (Disconnected, WireError) as failure:
+            log.warning("topic %s is not made: %s", name, failure)
+            return ErrorCode.request_timed_out
+        error: ErrorCode = answer.topics[0].error_code
+        if error not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            log.warning("topic %s is not made: %s", name, answer.topics[0].error_message or error.name)
+            return error
+        is_seen = await self.until(lambda: name in self.image.topics, _SEEN_SECONDS)
+        return ErrorCode.none if is_seen else ErrorCode.leader_not_available
+
+    def _topic_fields(self, name: str) -> dict[str, Any]:
+        """Of CreateTopics: an internal topic is as this broker's settings have it, another one as the controller's."""
         config = self._node.config
-        topic_id = self._node.new_uuid()
+        partitions = replication_factor = -1
+        configs: dict[str, str] = {}
         if name == CONSUMER_OFFSETS:
-            return NewTopic(
-                name=name,
-                topic_id=topic_id,
-                partitions=config.offsets_topic_num_partitions,
-                replication_factor=config.offsets_topic_replication_factor,
-                configs={
-                    "cleanup.policy": "compact",
-                    "compression.type": "producer",
-                    "segment.bytes": str(config.offsets_topic_segment_bytes),
-                },
-            )
-        if name == TRANSACTION_STATE:
-            return NewTopic(
-                name=name,
-                topic_id=topic_id,
-                partitions=config.transaction_state_log_num_partitions,
-                replication_factor=config.transaction_state_log_replication_factor,
-                configs={
-                    "cleanup.policy": "compact",
-                    "compression.type": "uncompressed",
-                    "min.insync.replicas": str(config.transaction_state_log_min_isr),
-                    "segment.bytes": str(config.transaction_state_log_segment_bytes),
-                    "unclean.leader.election.enable": "false",
-                },
-            )
-        return NewTopic(name=name, topic_id=topic_id)
+            partitions = config.offsets_topic_num_partitions
+            replication_factor = config.offsets_topic_replication_factor
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            }
+        elif name == TRANSACTION_STATE:
+            partitions = config.transaction_state_log_num_partitions
+            replication_factor = config.transaction_state_log_replication_factor
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            }
+        return {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "assignments": (),
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
 
     async def allocate_producer_ids(self) -> range | ErrorCode:
         """A block of producer ids that nobody else gets, also after a crash."""
-        return await self._submit(
-            lambda controller: controller.allocate_producer_ids(BrokerId(self._node.config.node_id), self.broker_epoch)
-        )
+        fields = {"broker_id": self._node.config.node_id, "broker_epoch": self._node.broker_epoch}
+        try:
+            answer = await self._node.peers.ask_controller(
+                _ALLOCATE_PRODUCER_IDS, 0, fields, timeout_ms=_CONTROLLER_TIMEOUT_MS
+            )
+        except (Disconnected, WireError):
+            return ErrorCode.coordinator_not_available
+        if answer.error_code is not ErrorCode.none:
+            return ErrorCode(answer.error_code)
+        return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+
+
+def _whole(image: ClusterImage, deleted: Sequence[tuple[str, UUID]]) -> ImageDelta:
+    """Everything is new."""
+    return ImageDelta(
+        topics=dict.fromkeys(image.topics),
+        deleted=tuple(deleted),
+        configs=dict.fromkeys(image.topics),
+        cluster_configs=True,
+        brokers=True,
+        features=True,
+    )
+
+
+def cluster_id_of(voters: Mapping[int, object]) -> str:
+    """The id of a cluster whose nodes have it from nobody: it follows from who its controllers are."""
+    told = ",".join(f"{node_id}@{endpoint}" for node_id, endpoint in sorted(voters.items()))
+    return new_cluster_id(UUID(bytes=hashlib.sha256(told.encode()).digest()[:16], version=4))
 
 
 def new_cluster_id(random_uuid: UUID) -> str:

@@ -12,10 +12,11 @@ once or as a coroutine, one of:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from einmal.broker.config import PLAINTEXT
 from einmal.types import Instant
 
 if TYPE_CHECKING:
@@ -36,11 +37,22 @@ class Parked(NamedTuple):
 HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body]
 
 
+class Origin(Protocol):
+    """The connection that a request came on."""
+
+    def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """Call back once the connection is lost; at once when it is. A later call with the same key replaces it."""
+
+
 @dataclass(slots=True)
 class RequestContext:
+    """``listener``: the name of the one that the request came to. ``origin`` None: the node asks itself."""
+
     node: Node
     header: RequestHeader
     client_address: str
+    listener: str = PLAINTEXT
+    origin: Origin | None = None
 
     @property
     def api_version(self) -> int:
@@ -54,6 +66,11 @@ class RequestContext:
     def now(self) -> Instant:
         return self.node.clock.now()
 
+    def on_connection_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """See ``Origin.when_lost``; never called for what the node asks itself."""
+        if self.origin is not None:
+            self.origin.when_lost(key, callback)
+
 
 class Versions(NamedTuple):
     """What is spoken of one API, both ends included. ``flexible``: the first version with tagged fields."""
@@ -64,7 +81,10 @@ class Versions(NamedTuple):
 
 
 class Handler(Protocol):
-    """A module of ``handlers/``. It may also have ``decode(version, frame, position)``: its own codec."""
+    """A module of ``handlers/``. It may also have ``decode(version, frame, position)``: its own codec.
+
+    And ``FORWARDED = True``: only the active controller can answer, other nodes pass the request on to it.
+    """
 
     API_KEY: int
     VERSIONS: Versions

@@ -12,16 +12,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from einmal.broker.partition import Partition
 from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.shards import Shards
 from einmal.groups import records
 from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.requests import Respond, Response, Ticket
-from einmal.log.producer_state import VerificationGuard
-from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.metadata.image import CONSUMER_OFFSETS, ImageDelta
 from einmal.shard.decision import Decision
-from einmal.types import ErrorCode, Instant, TopicPartition
-from einmal.wire.java_hash import partition_for_id
+from einmal.types import ErrorCode, Instant
 
 if TYPE_CHECKING:
     from einmal.broker.config import BrokerConfig
@@ -33,7 +33,7 @@ Runtime: TypeAlias = ShardRuntime[GroupCoordinator]
 
 
 class _Waiting(NamedTuple):
-    shard: int
+    runtime: Runtime
     answer: asyncio.Future[Response | ErrorCode]
 
 
@@ -41,81 +41,78 @@ class GroupService:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._config = group_config(node.config)
-        self._runtimes: dict[int, Runtime] = {}
+        self._shards: Shards[GroupCoordinator] = Shards(
+            node, CONSUMER_OFFSETS, self._new_runtime, elected=self._elected, resigned=lambda runtime: None
+        )
         self._waiting: dict[Ticket, _Waiting] = {}
         self._tickets = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
         """Begin to load every shard; groups are refused with COORDINATOR_LOAD_IN_PROGRESS until theirs is."""
-        for partition in range(self._partition_count()):
-            runtime = self._new_runtime(partition)
-            if runtime is not None:
-                self._spawn(self._load(runtime))
+        self._shards.refresh()
 
     async def stop(self) -> None:
-        for runtime in self._runtimes.values():
-            runtime.stop()
+        self._shards.stop()
         for task in list(self._tasks):
             task.cancel()
-        self._runtimes.clear()
+
+    def apply(self, delta: ImageDelta) -> None:
+        """What has changed in the cluster, and in the replicas of this broker."""
+        self._shards.apply(delta)
+        if delta.deleted:
+            for runtime in self.runtimes():
+                self._spawn(self._forget_deleted_topics(runtime))
+
+    def refresh(self) -> None:
+        """Some replicas may have been opened."""
+        self._shards.refresh()
 
     # --- shards ---------------------------------------------------------------------------------------------------
 
-    def partition_of(self, group_id: str) -> int | None:
-        """Where a group's records are; None while there is no ``__consumer_offsets``."""
-        count = self._partition_count()
-        return partition_for_id(group_id, count) if count else None
-
     def runtime(self, partition: int) -> Runtime | None:
         """The shard of one partition of ``__consumer_offsets``, if it is led here."""
-        runtime = self._runtimes.get(partition)
-        if runtime is None:
-            runtime = self._new_runtime(partition)
-            if runtime is not None:
-                runtime.start()
-        return runtime
+        return self._shards.get(partition)
 
-    def _new_runtime(self, partition: int) -> Runtime | None:
-        led = self._node.partitions.get(TopicPartition(CONSUMER_OFFSETS, partition))
-        if led is None:
-            return None
-        runtime = self._runtimes[partition] = ShardRuntime(
-            led,
+    def runtimes(self) -> list[Runtime]:
+        """Of every partition that is led here."""
+        return self._shards.all()
+
+    def runtime_of(self, group_id: str) -> Runtime | ErrorCode:
+        """The shard of a group; what to answer where there is none."""
+        partition = self._shards.partition_of(group_id)
+        if partition is None:
+            return ErrorCode.coordinator_not_available
+        return self._shards.get(partition) or ErrorCode.not_coordinator
+
+    def _new_runtime(self, partition: Partition) -> Runtime:
+        def dropped() -> None:
+            self._abandon(runtime)
+
+        runtime: Runtime = ShardRuntime(
+            partition,
             partial(GroupCoordinator, self._config),
             records,
             clock=self._node.clock,
             perform=self._perform,
-            dropped=partial(self._abandon, partition),
+            dropped=dropped,
         )
         return runtime
 
-    def runtimes(self) -> list[Runtime]:
-        """Of every partition that is led here."""
-        return [runtime for runtime in map(self.runtime, range(self._partition_count())) if runtime is not None]
+    def _elected(self, runtime: Runtime) -> None:
+        runtime.start()
+        self._spawn(self._forget_deleted_topics(runtime))
 
-    def _partition_count(self) -> int:
-        topic = self._node.metadata.image.topics.get(CONSUMER_OFFSETS)
-        return 0 if topic is None else len(topic.partitions)
-
-    def _abandon(self, index: int) -> None:
+    def _abandon(self, runtime: Runtime) -> None:
         """A shard that is loaded anew does not know who waited on its predecessor."""
         for waiting in self._waiting.values():
-            if waiting.shard == index:
+            if waiting.runtime is runtime:
                 _answer(waiting, ErrorCode.not_coordinator)
 
-    async def _load(self, runtime: Runtime) -> None:
-        await runtime.load()
-        await self._forget_deleted_topics(runtime)
-
-    def topics_deleted(self) -> None:
-        """Some topics are gone: groups need not remember them."""
-        for runtime in self.runtimes():
-            self._spawn(self._forget_deleted_topics(runtime))
-
     async def _forget_deleted_topics(self, runtime: Runtime) -> None:
-        # An error needs no care: it is done again when the shard is loaded at the next start.
-        await runtime.submit(lambda shard, now: shard.forget_other_topics(self._node.metadata.image.topics))
+        """Groups need not remember topics that are gone; those may have been deleted under an earlier coordinator."""
+        await runtime.loaded()
+        await runtime.insist(lambda shard, now: shard.forget_other_topics(self._node.metadata.image.topics))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -125,39 +122,30 @@ class GroupService:
     # --- requests -------------------------------------------------------------------------------------------------
 
     async def ask(
-        self,
-        group_id: str,
-        decide: Callable[[GroupCoordinator, Instant], Decision[R]],
-        *,
-        verification: VerificationGuard | None = None,
+        self, group_id: str, decide: Callable[[GroupCoordinator, Instant], Decision[R]], *, reads_only: bool = False
     ) -> R | ErrorCode:
-        """The answer of the group's shard, or why there is none."""
-        runtime = self._runtime_of(group_id)
-        if runtime is None:
-            return ErrorCode.coordinator_not_available
-        return await runtime.submit(decide, verification=verification)
+        """The answer of the group's shard, or why there is none. ``reads_only``: see ``ShardRuntime.submit``."""
+        runtime = self.runtime_of(group_id)
+        if isinstance(runtime, ErrorCode):
+            return runtime
+        return await runtime.submit(decide, reads_only=reads_only)
 
     async def ask_and_wait(
         self, group_id: str, decide: Callable[[GroupCoordinator, Ticket, Instant], Decision[Response | None]]
     ) -> Response | ErrorCode:
         """As ``ask``, for what may be answered much later. To be cancelled when the client is gone."""
-        runtime = self._runtime_of(group_id)
-        if runtime is None:
-            return ErrorCode.coordinator_not_available
+        runtime = self.runtime_of(group_id)
+        if isinstance(runtime, ErrorCode):
+            return runtime
         self._tickets += 1
         ticket = Ticket(self._tickets)
-        shard = runtime.partition.topic_partition.partition
-        waiting = _Waiting(shard, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(runtime, asyncio.get_running_loop().create_future())
         self._waiting[ticket] = waiting
         try:
             response = await runtime.submit(lambda shard, now: decide(shard, ticket, now))
             return await waiting.answer if response is None else response
         finally:
             del self._waiting[ticket]
-
-    def _runtime_of(self, group_id: str) -> Runtime | None:
-        partition = self.partition_of(group_id)
-        return None if partition is None else self.runtime(partition)
 
     def _perform(self, action: Any) -> None:
         assert isinstance(action, Respond)

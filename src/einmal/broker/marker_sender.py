@@ -1,42 +1,47 @@
 """Brings the outcome of each transaction to the leaders of its partitions, until every one has it.
 
-A failure that may pass is tried again, with growing pauses, as long as the coordinator's partition is led here: a
-reader of committed data waits meanwhile, but never skips. Two failures end it for a partition: it was deleted, or it
-has seen a later epoch of the producer and so an end of this transaction. A coordinator that finds itself fenced
-stops. Knows leaders by one interface; with one broker there is one leader, this broker itself.
+One request is on its way to each broker, with the markers of all transactions that wait for it by then; brokers do not
+wait for each other. A failure that may pass is tried again, with growing pauses and at once when leaders have changed,
+as long as the coordinator's partition is led here: a reader of committed data waits meanwhile, but never skips. That
+nobody leads a partition at the moment is such a failure. Two things end it for a partition: its topic was deleted, or
+it has seen a later epoch of the producer and so an end of this transaction. A coordinator that finds itself fenced
+stops. Knows brokers by one interface, this one itself among them.
 
 Each outcome has one sender at a time. Of two, the slower one could bring its marker when the faster one's report has
-let the next transaction begin, which before TV2 has the same epoch: half of it would be ended by its predecessor.
+let the next transaction begin, which before TV2 has the same epoch: half of it would be ended by its predecessor. An
+earlier coordinator's marker is refused by its epoch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
-from einmal.broker.marker_writer import TransactionEnd
+from einmal.broker.marker_writer import Markers, PartitionErrors, TransactionEnd
+from einmal.metadata.records import NO_LEADER
 from einmal.transactions.markers import WriteMarkers
-from einmal.types import ErrorCode, TopicPartition
+from einmal.types import BrokerId, ErrorCode, TopicPartition
 
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS_MIN: Final = 0.01
 _PAUSE_SECONDS_MAX: Final = 1.0
+_MARKERS_MAX: Final = 10_000
+"""In one request: others on the broker's loop are to have their turn."""
 
 
 class MarkerTarget(Protocol):
     """A broker that leads partitions."""
 
-    async def write_markers(
-        self, end: TransactionEnd, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, ErrorCode]: ...
+    async def write_markers(self, asked: Sequence[Markers]) -> Sequence[PartitionErrors]:
+        """The outcome of each marker; network_exception where that is not known."""
 
 
-LeaderOf = Callable[[TopicPartition], MarkerTarget | None]
-"""Who leads a partition now; None: the partition does not exist (any more)."""
-
+LeaderOf = Callable[[TopicPartition], BrokerId | None]
+"""Who leads a partition now, ``NO_LEADER`` among the answers; None: it was deleted, for certain."""
 
 _SETTLED: Final = (
     ErrorCode.none,
@@ -45,79 +50,174 @@ _SETTLED: Final = (
 )
 
 
-class MarkerSender:
-    def __init__(self, leader_of: LeaderOf) -> None:
-        self._leader_of = leader_of
-        # A dict, not a set: tasks are cancelled in the order in which they began.
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._under_way: set[str] = set()
-        """Transactional ids whose markers are being written."""
+class Coordinator(NamedTuple):
+    """In whose name markers go out: a partition of the transaction log, under the leader epoch of this broker."""
 
-    def send(self, action: WriteMarkers, coordinator_epoch: int, written: Callable[[], Awaitable[object]]) -> None:
+    partition: int
+    epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class _Outcome:
+    """What is on its way for one transaction."""
+
+    coordinator: Coordinator
+    transactional_id: str
+    end: TransactionEnd
+    written: Callable[[], Awaitable[object]]
+    missing: dict[TopicPartition, BrokerId] = field(default_factory=dict)
+    """Partitions without their marker, and the broker that is asked; ``NO_LEADER``: they wait for the next try."""
+    pause: float = _PAUSE_SECONDS_MIN
+    timer: asyncio.TimerHandle | None = None
+    is_over: bool = False
+
+
+class _Lane:
+    """What waits for one broker, and the task that brings it there."""
+
+    __slots__ = ("queue", "task")
+
+    def __init__(self) -> None:
+        self.queue: dict[_Outcome, dict[TopicPartition, None]] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    def take(self) -> list[tuple[_Outcome, tuple[TopicPartition, ...]]]:
+        """As much as one request may hold, the oldest first."""
+        taken = []
+        count = 0
+        while self.queue and count < _MARKERS_MAX:
+            outcome, partitions = next(iter(self.queue.items()))
+            del self.queue[outcome]
+            if partitions and not outcome.is_over:
+                taken.append((outcome, tuple(partitions)))
+                count += len(partitions)
+        return taken
+
+
+class MarkerSender:
+    def __init__(self, leader_of: LeaderOf, target: Callable[[BrokerId], MarkerTarget]) -> None:
+        self._leader_of = leader_of
+        self._target = target
+        self._outcomes: dict[tuple[Coordinator, str], _Outcome] = {}
+        self._lanes: dict[BrokerId, _Lane] = {}
+        # A dict, not a set: tasks are cancelled in the order in which they began.
+        self._reports: dict[asyncio.Task[None], None] = {}
+
+    def send(self, action: WriteMarkers, coordinator: Coordinator, written: Callable[[], Awaitable[object]]) -> None:
         """Begin. ``written`` is called once, when each partition has its marker or needs none.
 
         A coordinator that is loaded again asks for what may be on its way already: that is left to the first call.
         """
-        if action.transactional_id in self._under_way:
+        key = (coordinator, action.transactional_id)
+        if key in self._outcomes:
             return
-        self._under_way.add(action.transactional_id)
         end = TransactionEnd(
             producer=action.producer,
             committed=action.committed,
-            coordinator_epoch=coordinator_epoch,
+            coordinator_epoch=coordinator.epoch,
             transaction_version=action.transaction_version,
         )
-        task = asyncio.get_running_loop().create_task(
-            self._send(action.transactional_id, end, action.partitions, written)
-        )
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        outcome = self._outcomes[key] = _Outcome(coordinator, action.transactional_id, end, written)
+        self._route(outcome, action.partitions)
+
+    def forget(self, coordinator: Coordinator) -> None:
+        """Its leadership is over: what is left is its successor's task, and nothing is reported any more."""
+        for outcome in list(self._outcomes.values()):
+            if outcome.coordinator == coordinator:
+                self._end(outcome)
+
+    def leaders_changed(self) -> None:
+        """Ask whoever leads now, at once, and not whoever may have been asked before."""
+        for outcome in list(self._outcomes.values()):
+            moved = [each for each, asked in outcome.missing.items() if asked != self._leader_of(each)]
+            for topic_partition in moved:
+                lane = self._lanes.get(outcome.missing[topic_partition])
+                if lane is not None:
+                    lane.queue.get(outcome, {}).pop(topic_partition, None)
+            if moved:
+                outcome.pause = _PAUSE_SECONDS_MIN
+                self._route(outcome, moved)
 
     def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        for outcome in list(self._outcomes.values()):
+            self._end(outcome)
+        for lane in self._lanes.values():
+            if lane.task is not None:
+                lane.task.cancel()
+        for report in list(self._reports):
+            report.cancel()
 
-    async def _send(
-        self,
-        transactional_id: str,
-        end: TransactionEnd,
-        partitions: tuple[TopicPartition, ...],
-        written: Callable[[], Awaitable[object]],
-    ) -> None:
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _route(self, outcome: _Outcome, partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in partitions:
+            leader = self._leader_of(topic_partition)
+            if leader is None:
+                outcome.missing.pop(topic_partition, None)
+                continue
+            outcome.missing[topic_partition] = leader
+            if leader != NO_LEADER:
+                self._enqueue(leader, outcome, topic_partition)
+        self._go_on(outcome)
+
+    def _enqueue(self, leader: BrokerId, outcome: _Outcome, topic_partition: TopicPartition) -> None:
+        lane = self._lanes.get(leader)
+        if lane is None:
+            lane = self._lanes[leader] = _Lane()
+        lane.queue.setdefault(outcome, {})[topic_partition] = None
+        if lane.task is None:
+            # Runs in the loop's next turn: what else is decided in this one goes along.
+            lane.task = asyncio.get_running_loop().create_task(self._drain(leader, lane))
+
+    async def _drain(self, broker_id: BrokerId, lane: _Lane) -> None:
         try:
-            is_written = await self._write(end, partitions)
+            while taken := lane.take():
+                asked = [Markers(outcome.end, partitions) for outcome, partitions in taken]
+                answers = await self._target(broker_id).write_markers(asked)
+                for (outcome, _partitions), errors in zip(taken, answers, strict=True):
+                    self._answered(outcome, broker_id, errors)
         finally:
+            lane.task = None
+
+    def _answered(self, outcome: _Outcome, broker_id: BrokerId, errors: PartitionErrors) -> None:
+        if outcome.is_over:
+            return
+        if ErrorCode.transaction_coordinator_fenced in errors.values():
+            log.warning(
+                "another coordinator speaks for producer %d; its markers are left to it", outcome.end.producer[0]
+            )
+            self._end(outcome)
+            return
+        for topic_partition, error in errors.items():
+            if error in _SETTLED:
+                # Whoever leads by now: what is committed stays.
+                outcome.missing.pop(topic_partition, None)
+            elif outcome.missing.get(topic_partition) == broker_id:
+                outcome.missing[topic_partition] = NO_LEADER
+        self._go_on(outcome)
+
+    def _go_on(self, outcome: _Outcome) -> None:
+        if not outcome.missing:
             # Before the report: with it the next transaction may begin, and end.
-            self._under_way.discard(transactional_id)
-        if is_written:
-            await written()
+            self._end(outcome)
+            report = asyncio.get_running_loop().create_task(self._report(outcome))
+            self._reports[report] = None
+            report.add_done_callback(lambda done: self._reports.pop(done, None))
+        elif outcome.timer is None and NO_LEADER in outcome.missing.values():
+            log.debug("markers of producer %d are still missing: %s", outcome.end.producer[0], outcome.missing)
+            outcome.timer = asyncio.get_running_loop().call_later(outcome.pause, self._try_again, outcome)
 
-    async def _write(self, end: TransactionEnd, partitions: tuple[TopicPartition, ...]) -> bool:
-        """Until every partition has its marker or needs none; false: it is another coordinator's task."""
-        pause = _PAUSE_SECONDS_MIN
-        missing: tuple[TopicPartition, ...] = partitions
-        while missing:
-            errors = await self._try(end, missing)
-            if ErrorCode.transaction_coordinator_fenced in errors.values():
-                log.warning("another coordinator speaks for producer %d; its markers are left to it", end.producer[0])
-                return False
-            missing = tuple(partition for partition, error in errors.items() if error not in _SETTLED)
-            if missing:
-                log.debug("markers of producer %d are still missing: %s", end.producer[0], errors)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-        return True
+    def _try_again(self, outcome: _Outcome) -> None:
+        outcome.timer = None
+        outcome.pause = min(2 * outcome.pause, _PAUSE_SECONDS_MAX)
+        self._route(outcome, [each for each, asked in outcome.missing.items() if asked == NO_LEADER])
 
-    async def _try(
-        self, end: TransactionEnd, partitions: tuple[TopicPartition, ...]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """One round over the leaders. Partitions that do not exist any more are left out."""
-        by_leader: dict[MarkerTarget, list[TopicPartition]] = {}
-        for partition in partitions:
-            leader = self._leader_of(partition)
-            if leader is not None:
-                by_leader.setdefault(leader, []).append(partition)
-        errors: dict[TopicPartition, ErrorCode] = {}
-        for leader, led in by_leader.items():
-            errors.update(await leader.write_markers(end, led))
-        return errors
+    async def _report(self, outcome: _Outcome) -> None:
+        await outcome.written()
+
+    def _end(self, outcome: _Outcome) -> None:
+        outcome.is_over = True
+        del self._outcomes[outcome.coordinator, outcome.transactional_id]
+        if outcome.timer is not None:
+            outcome.timer.cancel()
+            outcome.timer = None

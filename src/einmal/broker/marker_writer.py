@@ -2,20 +2,31 @@
 
 A marker in a partition of ``__consumer_offsets`` goes through that partition's shard, which settles the pending
 offsets of the transaction with it. None is written to the transaction log, whose coordinator could not load it.
+While too few replicas are in sync none is written either: each try would leave another copy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
+
+_COMMIT_SECONDS: Final = 2.0
+"""How long markers may take to be committed. What takes longer must not hold up the markers behind it."""
+
+_COORDINATOR_AWAY: Final = (
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,36 +39,49 @@ class TransactionEnd:
     transaction_version: TransactionVersion
 
 
+class Markers(NamedTuple):
+    """Markers that are to be written: one in each partition."""
+
+    end: TransactionEnd
+    partitions: tuple[TopicPartition, ...]
+
+
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+
 class MarkerWriter:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def write_markers(
-        self, end: TransactionEnd, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        """Append the marker to each partition. Returns when those that were appended are committed."""
-        # All are appended before the first wait, so that one flush may serve them all.
-        appended = [(partition, self._append(end, partition)) for partition in partitions]
-        return {
-            partition: outcome if isinstance(outcome, ErrorCode) else await outcome for partition, outcome in appended
-        }
+    async def write_markers(self, asked: Sequence[Markers]) -> list[PartitionErrors]:
+        """Append all markers. Returns when those that were appended are committed, or have taken too long."""
+        # All are appended before the first wait, so that one flush and one fetch of the followers may serve them all.
+        errors: list[PartitionErrors] = []
+        waiting: list[_Waiting] = []
+        for end, partitions in asked:
+            errors.append({})
+            for partition in partitions:
+                outcome = self._append(end, partition)
+                if isinstance(outcome, ErrorCode):
+                    errors[-1][partition] = outcome
+                else:
+                    errors[-1][partition] = ErrorCode.request_timed_out
+                    waiting.append(_Waiting(errors[-1], partition, outcome))
+        if waiting:
+            await _committed(waiting)
+        return errors
 
     def _append(self, end: TransactionEnd, topic_partition: TopicPartition) -> ErrorCode | asyncio.Future[ErrorCode]:
         if topic_partition.topic == CONSUMER_OFFSETS:
-            runtime = self._node.groups.runtime(topic_partition.partition)
-            if runtime is None:
-                return ErrorCode.not_leader_or_follower
-            return runtime.append_marker(
-                end.producer,
-                committed=end.committed,
-                coordinator_epoch=end.coordinator_epoch,
-                transaction_version=end.transaction_version,
-            )
+            return self._append_to_offsets(end, topic_partition.partition)
         if topic_partition.topic == TRANSACTION_STATE:
             return ErrorCode.topic_authorization_failed
-        partition = self._node.partitions.get(topic_partition)
+        partitions = self._node.partitions
+        partition = partitions.get(topic_partition)
         if partition is None:
-            return ErrorCode.unknown_topic_or_partition
+            return partitions.error_of_missing(topic_partition)
+        if not partition.has_enough_replicas:
+            return ErrorCode.not_enough_replicas
         result = partition.append_marker(
             end.producer,
             self._node.clock.now(),
@@ -68,3 +92,51 @@ class MarkerWriter:
         if result.error is not ErrorCode.none:
             return result.error
         return partition.when_committed(result.last_offset)
+
+    def _append_to_offsets(self, end: TransactionEnd, index: int) -> ErrorCode | asyncio.Future[ErrorCode]:
+        runtime = self._node.groups.runtime(index)
+        if runtime is None:
+            return ErrorCode.not_leader_or_follower
+        outcome = runtime.append_marker(
+            end.producer,
+            committed=end.committed,
+            coordinator_epoch=end.coordinator_epoch,
+            transaction_version=end.transaction_version,
+        )
+        # That the shard is loading says nothing to a coordinator of transactions: it is to come again.
+        return ErrorCode.not_leader_or_follower if outcome in _COORDINATOR_AWAY else outcome
+
+
+class _Waiting(NamedTuple):
+    """A marker that is appended and not committed yet."""
+
+    of: PartitionErrors
+    """The answer that it belongs to."""
+    partition: TopicPartition
+    committed: asyncio.Future[ErrorCode]
+
+
+async def _committed(waiting: list[_Waiting]) -> None:
+    """Wait for them, but not too long; what becomes of each is put into its answer."""
+    loop = asyncio.get_running_loop()
+    all_done: asyncio.Future[None] = loop.create_future()
+    remaining = len(waiting)
+
+    def finish() -> None:
+        if not all_done.done():
+            all_done.set_result(None)
+
+    def committed(marker: _Waiting, outcome: asyncio.Future[ErrorCode]) -> None:
+        nonlocal remaining
+        marker.of[marker.partition] = outcome.result()
+        remaining -= 1
+        if remaining == 0:
+            finish()
+
+    timer = loop.call_later(_COMMIT_SECONDS, finish)
+    for marker in waiting:
+        marker.committed.add_done_callback(partial(committed, marker))
+    try:
+        await all_done
+    finally:
+        timer.cancel()

@@ -1,7 +1,8 @@
-"""The composition root: one broker, from its settings and the three seams.
+"""The composition root: one node of a cluster, from its settings and the three seams.
 
-No globals, no threads but those behind ``Disk.in_background``, no randomness but the one that is given: the simulator
-builds the same node on virtual time, network and disk.
+A node is a broker, a controller, or both; a cluster of one is a quorum of one voter and takes the same way, only
+without a socket. No globals, no threads but those behind ``Disk.in_background``, no randomness but the one that is
+given: the simulator builds the same node on virtual time, network and disk.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
-from einmal.broker.cluster_metadata import METADATA_PARTITION, ClusterMetadata, new_cluster_id
-from einmal.broker.config import BrokerConfig, ConfigError, Endpoint, parse_properties
+from einmal.broker.broker_lifecycle import BrokerLifecycle
+from einmal.broker.cluster_metadata import METADATA_PARTITION, ClusterMetadata, cluster_id_of, new_cluster_id
+from einmal.broker.config import CONTROLLER, BrokerConfig, ConfigError, Endpoint, parse_properties
+from einmal.broker.controller_runtime import ControllerRuntime
 from einmal.broker.fetch_sessions import FetchSessions
 from einmal.broker.group_service import GroupService
+from einmal.broker.isr_updates import IsrUpdates
 from einmal.broker.partitions import Partitions
+from einmal.broker.peers import Peers
+from einmal.broker.quorum_runtime import QuorumRuntime
+from einmal.broker.replica_fetcher import ReplicaFetchers
+from einmal.broker.replica_sessions import ReplicaSessions
 from einmal.broker.router import Router
 from einmal.broker.server import Server
 from einmal.broker.transaction_service import TransactionService
 from einmal.log.disk import Disk
 from einmal.metadata.features import SUPPORTED_FEATURES
-from einmal.metadata.records import BrokerEndpoint
+from einmal.metadata.image import ImageDelta
 from einmal.seams import Clock, Listener, Network
 
 log = logging.getLogger(__name__)
@@ -38,26 +46,39 @@ class Node:
     def __init__(
         self, config: BrokerConfig, *, clock: Clock, network: Network, disk: Disk, random: random.Random
     ) -> None:
+        config.check_roles()
         self.config = config
         self.clock = clock
         self.network = network
         self.disk = disk
         self.random = random
         self.directory = PurePosixPath(config.log_dirs)
+        self.directory_id = UUID(int=0)
+        """Of the data folder: a folder that was wiped has another one."""
         self.partitions = Partitions(config, self.directory, disk, clock)
+        self.peers = Peers(self)
         self.metadata = ClusterMetadata(self)
+        self.quorum = QuorumRuntime(self)
+        self.controller = ControllerRuntime(self)
+        self.lifecycle = BrokerLifecycle(self)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, random)
+        self.replica_sessions = ReplicaSessions(self)
+        self.isr_updates = IsrUpdates(self)
+        self.fetchers = ReplicaFetchers(self)
         self.transactions = TransactionService(self)
         self.groups = GroupService(self)
         self.router = Router(self)
+        self.controller_router = Router(self, CONTROLLER)
         self.server = Server(self.router, config, clock)
+        self.controller_server = Server(self.controller_router, config, clock)
         self._listener: Listener | None = None
+        self._controller_listener: Listener | None = None
         self._stopping = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
 
     @property
     def port(self) -> int:
-        """The port that is listened on. Only after ``start``."""
+        """The port that is listened on for clients. Only after ``start``."""
         assert self._listener is not None, "the node has not been started"
         return self._listener.port
 
@@ -66,43 +87,86 @@ class Node:
         """What clients are told to connect to. Only after ``start``."""
         return self.config.advertised(self.port)
 
+    @property
+    def broker_epoch(self) -> int:
+        """Of this process as a broker; -1: it has none yet."""
+        return self.lifecycle.broker_epoch
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
     async def start(self) -> None:
-        """Recover what is on disk, then listen. Raises OSError, LogCorruption or ConfigError."""
+        """Recover what is on disk, join the cluster, listen. Raises OSError, LogCorruption or ConfigError.
+
+        Returns when this broker takes part: then a majority of the controllers is there.
+        """
         if not self.disk.exists(self.directory):
             self.disk.make_directory(self.directory)
             # A folder is only as durable as its name in the folder above.
             self.disk.sync_directory(self.directory.parent)
-        self.metadata.cluster_id = self._identify()
-        await self.metadata.load()
-        # The port is taken before anything is written down that names it; requests wait for their turn below.
-        self._listener = await self.network.listen(self.server.connection, *self.config.listener)
-        host, port = self.endpoint
-        await self.metadata.register((BrokerEndpoint("PLAINTEXT", host, port),))
-        self.metadata.open_replicas()
-        await self.partitions.flushed()
-        await self.groups.start()
-        await self.transactions.start()
-        self.server.start()
+        self._identify()
+        self.lifecycle.load()
+        await self.quorum.load()
+        is_blank = self.quorum.voters == (self.config.node_id,) and self.quorum.partition.log.log_end_offset == 0
+        if is_blank and self.partitions.folders():
+            # They would be taken for what is left of deleted topics.
+            raise ConfigError(f"{self.directory} holds partitions, but {METADATA_PARTITION} has lost what they are")
+        address = self.config.controller_listener
+        if address is not None:
+            self._controller_listener = await self.network.listen(self.controller_server.connection, *address)
+            self.controller_server.start()
+        if self.config.is_broker:
+            # The port is taken before anything is written down that names it; requests wait for their turn below.
+            self._listener = await self.network.listen(self.server.connection, *self.config.listener)
+        await self.quorum.start()
+        if self.config.is_broker:
+            self.lifecycle.start()
+            await self.lifecycle.unfenced()
+            await self.partitions.flushed()
+            await self.transactions.start()
+            self.isr_updates.start()
+            self.server.start()
         self._every(_CHECKPOINT_SECONDS, self._look_after_partitions)
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retain)
 
+    def apply(self, delta: ImageDelta) -> None:
+        """Follow what has changed in the cluster."""
+        if not self.config.is_broker:
+            return
+        self.partitions.apply(delta, self.metadata.image)
+        self.fetchers.apply(delta, self.metadata.image)
+        self.transactions.apply(delta)
+        self.groups.apply(delta)
+
     async def stop(self) -> None:
-        """Clean stop: no new connections, the existing ones closed, everything flushed."""
+        """Clean stop: what is led is handed over, no new connections, the existing ones closed, everything flushed."""
+        if self.config.is_broker:
+            await self.lifecycle.shut_down()
+            await self.lifecycle.stop()
         if self._listener is not None:
             self._listener.close()
         self._stopping.set()
         self.server.stop()
         await self.transactions.stop()
         await self.groups.stop()
+        await self.fetchers.stop()
+        await self.isr_updates.stop()
+        self.replica_sessions.close()
+        self.controller.resign()
+        await self.quorum.stop()
+        if self._controller_listener is not None:
+            self._controller_listener.close()
+        self.controller_server.stop()
         self.metadata.stop()
+        self.peers.close()
         await asyncio.gather(*self._chores, return_exceptions=True)
         await self.partitions.close()
+        self.lifecycle.stopped_cleanly()
 
     def new_uuid(self) -> UUID:
         return UUID(bytes=self.random.randbytes(16), version=4)
 
-    def _identify(self) -> str:
-        """The cluster's id: read, or given now to an empty data folder. Raises ConfigError."""
+    def _identify(self) -> None:
+        """The ids of cluster and data folder: read, or given now to an empty one. Raises ConfigError."""
         path = self.directory / _META_PROPERTIES
         if self.disk.exists(path):
             known = parse_properties(self.disk.read_file(path).decode())
@@ -111,13 +175,21 @@ class Node:
                     f"the data in {self.directory} is of node.id={known.get('node.id')}, "
                     f"this broker is node.id={self.config.node_id}"
                 )
-            return known["cluster.id"]
-        if self.partitions.folders() or self.disk.exists(self.directory / str(METADATA_PARTITION)):
+            self.metadata.cluster_id = known["cluster.id"]
+            if "directory.id" in known:
+                self.directory_id = UUID(known["directory.id"])
+                return
+        elif self.partitions.folders() or self.disk.exists(self.directory / str(METADATA_PARTITION)):
             raise ConfigError(f"{self.directory} holds partitions, but no {_META_PROPERTIES} that says whose they are")
-        cluster_id = new_cluster_id(self.new_uuid())
-        text = f"version=1\ncluster.id={cluster_id}\nnode.id={self.config.node_id}\n"
+        else:
+            voters = self.config.quorum_voters
+            self.metadata.cluster_id = cluster_id_of(voters) if voters else new_cluster_id(self.new_uuid())
+        self.directory_id = self.new_uuid()
+        text = (
+            f"version=1\ncluster.id={self.metadata.cluster_id}\nnode.id={self.config.node_id}\n"
+            f"directory.id={self.directory_id}\n"
+        )
         self.disk.write_file(path, text.encode())
-        return cluster_id
 
     def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:
@@ -143,11 +215,12 @@ class Node:
         self._chores.append(task)
 
     async def _look_after_partitions(self) -> None:
-        if self.partitions.may_open_more:
-            self.metadata.open_replicas()
+        if self.metadata.is_applied and self.partitions.may_open_more:
+            self.partitions.open_all(self.metadata.image)
+            self.fetchers.refresh()
             # Nobody need ask a coordinator for its open transactions to time out, or its decided ones to be ended.
-            self.transactions.runtimes()
-            self.groups.runtimes()
+            self.transactions.refresh()
+            self.groups.refresh()
         await self.partitions.checkpoint()
 
     async def _retain(self) -> None:
@@ -166,4 +239,4 @@ class Node:
         return tuple((name, level) for name, level in self.metadata.image.features.items() if level > 0)
 
     def features_epoch(self) -> int:
-        return self.metadata.broker_epoch
+        return self.metadata.next_offset - 1

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from einmal.broker.router import Deferred
 from einmal.client.aio.connection import Answer, Connection, Disconnected
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.frames import Part
@@ -60,7 +59,7 @@ class Peers:
     ) -> Answer:
         """As ``ask``, of and into bytes. Raises Disconnected."""
         if node_id == self._node.config.node_id:
-            return await self._ask_self(api_key, version, body)
+            return await self._ask_self(api_key, version, body, lane)
         connection = await self._connection(self._place(node_id, lane), timeout_ms)
         return await connection.send(api_key, version, body, timeout_ms)
 
@@ -88,17 +87,13 @@ class Peers:
             await asyncio.sleep(min(_RETRY_SECONDS, max(0.0, end - loop.time())))
         raise failure
 
-    async def _ask_self(self, api_key: int, version: int, body: Sequence[Part]) -> Answer:
-        router = self._node.router
+    async def _ask_self(self, api_key: int, version: int, body: Sequence[Part], lane: str) -> Answer:
+        node = self._node
         frame = bytearray(encode_request_header(api_key, version, 0, self._client_id))
         for part in body:
             frame += part
-        result = router.dispatch(frame, "itself")
-        if isinstance(result, Deferred):
-            running = result.running if result.parked is None else result.parked.body
-            assert running is not None, "an answer that comes later comes from somewhere"
-            result = router.encode(result.header, await running)
-        answer = b"".join(result)[4:]
+        router = node.controller_router if lane in _CONTROLLER_LANES else node.router
+        answer = await router.answer(frame, "itself")
         return Answer(answer, response_body_position(api_key, version, answer))
 
     # --- connections ---------------------------------------------------------------------------------------------

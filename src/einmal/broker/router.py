@@ -12,12 +12,20 @@ import struct
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-from einmal.broker.context import Body, Buffer, Handler, HandlerResult, Parked, RequestContext, Versions
+from einmal.broker.config import CONTROLLER, PLAINTEXT
+from einmal.broker.context import Body, Buffer, Handler, HandlerResult, Origin, Parked, RequestContext, Versions
+from einmal.broker.forwarding import forward
 from einmal.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    allocate_producer_ids,
     alter_configs,
+    alter_partition,
+    alter_partition_reassignments,
     api_versions,
+    begin_quorum_epoch,
+    broker_heartbeat,
+    broker_registration,
     create_partitions,
     create_topics,
     delete_groups,
@@ -28,10 +36,15 @@ from einmal.broker.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
     describe_topic_partitions,
     describe_transactions,
+    elect_leaders,
+    end_quorum_epoch,
     end_txn,
+    envelope,
     fetch,
+    fetch_snapshot,
     find_coordinator,
     heartbeat,
     incremental_alter_configs,
@@ -40,6 +53,7 @@ from einmal.broker.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     list_transactions,
     metadata,
     offset_commit,
@@ -49,6 +63,9 @@ from einmal.broker.handlers import (
     produce,
     sync_group,
     txn_offset_commit,
+    unregister_broker,
+    update_features,
+    vote,
     write_txn_markers,
 )
 from einmal.types import ErrorCode
@@ -65,7 +82,7 @@ if TYPE_CHECKING:
 
     from einmal.broker.node import Node
 
-HANDLERS: Final[tuple[ModuleType, ...]] = (
+BROKER_HANDLERS: Final[tuple[ModuleType, ...]] = (
     produce,
     fetch,
     list_offsets,
@@ -95,15 +112,49 @@ HANDLERS: Final[tuple[ModuleType, ...]] = (
     describe_log_dirs,
     create_partitions,
     delete_groups,
+    elect_leaders,
     incremental_alter_configs,
+    alter_partition_reassignments,
+    list_partition_reassignments,
     offset_delete,
+    describe_quorum,
+    update_features,
     describe_cluster,
     describe_producers,
+    unregister_broker,
     describe_transactions,
     list_transactions,
     describe_topic_partitions,
 )
-"""One module per API, in the order of their keys. To add an API, add its module here."""
+"""What clients and other brokers ask of a broker: one module per API, in the order of their keys."""
+
+CONTROLLER_HANDLERS: Final[tuple[ModuleType, ...]] = (
+    fetch,
+    api_versions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    alter_configs,
+    create_partitions,
+    elect_leaders,
+    incremental_alter_configs,
+    alter_partition_reassignments,
+    list_partition_reassignments,
+    vote,
+    begin_quorum_epoch,
+    end_quorum_epoch,
+    describe_quorum,
+    alter_partition,
+    update_features,
+    envelope,
+    fetch_snapshot,
+    describe_cluster,
+    broker_registration,
+    broker_heartbeat,
+    unregister_broker,
+    allocate_producer_ids,
+)
+"""What the cluster's nodes, and operators' tools, ask of a controller. To add an API, add its module to a table."""
 
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
@@ -119,6 +170,7 @@ class _Route(NamedTuple):
     handle: Callable[[RequestContext, Any], HandlerResult]
     decode: Callable[[int, bytearray, int], Any] | None
     versions: Versions
+    is_forwarded: bool
 
 
 class Deferred(NamedTuple):
@@ -128,30 +180,49 @@ class Deferred(NamedTuple):
     parked: Parked | None
     running: Coroutine[Any, Any, Body] | None
 
+    async def body(self) -> Body:
+        if self.parked is not None:
+            return await self.parked.body
+        assert self.running is not None, "an answer that comes later comes from somewhere"
+        return await self.running
+
 
 class Router:
-    def __init__(self, node: Node) -> None:
+    """The APIs of one listener, of brokers or of controllers."""
+
+    def __init__(self, node: Node, listener: str = PLAINTEXT) -> None:
         self._node = node
-        self._routes = {module.API_KEY: _route(module) for module in HANDLERS}
+        self._listener = listener
+        handlers = CONTROLLER_HANDLERS if listener == CONTROLLER else BROKER_HANDLERS
+        self._routes = {module.API_KEY: _route(module) for module in handlers}
 
     def versions(self) -> list[tuple[int, Versions]]:
-        """By API key, in the order of ``HANDLERS``."""
+        """By API key, in its order."""
         return [(key, route.versions) for key, route in self._routes.items()]
 
-    def dispatch(self, frame: bytearray, client_address: str) -> Parts | Deferred:
+    def is_passed_on(self, api_key: int) -> bool:
+        """Whether it is an API that only the active controller can answer."""
+        route = self._routes.get(api_key)
+        return route is not None and route.is_forwarded
+
+    def dispatch(self, frame: bytearray, client_address: str, origin: Origin | None = None) -> Parts | Deferred:
         """Start one request. Raises WireError: the connection that sent it is to be closed."""
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
-        handle, decode, (oldest, newest, _flexible) = self._routes[api_key]
+        route = self._routes[api_key]
+        oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:
             return self._refuse_version(header)
         if len(frame) > _UNPACKED_BYTES_MAX and api_key != produce.API_KEY:
             raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
-        if decode is None:
+        if route.decode is None:
             request = decode_request(api_key, version, bytes(frame), position)
         else:
-            request = decode(version, frame, position)
-        result = handle(RequestContext(self._node, header, client_address), request)
+            request = route.decode(version, frame, position)
+        context = RequestContext(self._node, header, client_address, self._listener, origin)
+        if route.is_forwarded and self._listener == PLAINTEXT and not self._node.controller.is_active:
+            return Deferred(header, None, forward(context, bytes(frame), lambda: route.handle(context, request)))
+        result = route.handle(context, request)
         if isinstance(result, bytes):
             return self.encode(header, result)
         if isinstance(result, Parked):
@@ -159,6 +230,13 @@ class Router:
         if inspect.iscoroutine(result):
             return Deferred(header, None, result)
         return self.encode(header, cast(Body, result))
+
+    async def answer(self, frame: bytearray, client_address: str) -> bytes:
+        """The whole answer to a request that came on no connection; empty: it has none. Raises WireError."""
+        result = self.dispatch(frame, client_address)
+        if isinstance(result, Deferred):
+            result = self.encode(result.header, await result.body())
+        return b"".join(result)[4:]
 
     def encode(self, header: RequestHeader, body: Body) -> Parts:
         """The answer frame of a handler's result."""
@@ -190,10 +268,11 @@ class Router:
     def _refuse_version(self, header: RequestHeader) -> Parts:
         if header.api_key != api_versions.API_KEY:
             raise UnknownVersion(f"api key {header.api_key} version {header.api_version}")
-        fields = api_versions.supported(self._node, 0, ErrorCode.unsupported_version)
+        fields = api_versions.supported(self._node, self._listener, 0, ErrorCode.unsupported_version)
         return self.encode(header._replace(api_version=0), fields)
 
 
 def _route(module: ModuleType) -> _Route:
     handler = cast(Handler, module)
-    return _Route(handler.handle, getattr(module, "decode", None), handler.VERSIONS)
+    is_forwarded = getattr(module, "FORWARDED", False)
+    return _Route(handler.handle, getattr(module, "decode", None), handler.VERSIONS, is_forwarded)

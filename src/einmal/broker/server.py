@@ -1,4 +1,4 @@
-"""The data port: bytes of a connection to frames, frames to the router, answers back in the order of the requests.
+"""A listening port: bytes of a connection to frames, frames to the router, answers back in the order of the requests.
 
 A connection may pipeline. Its requests start one after the other; an answer that is parked (Produce that waits for its
 flush, Fetch that waits for data) does not hold up the start of the next one, but answers never overtake each other.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
 from einmal.broker.context import Body
@@ -36,7 +37,7 @@ WRITE_BUFFER_HIGH: Final = 8 * 1024 * 1024
 
 
 class Server:
-    """All connections of one broker."""
+    """All connections of one listener."""
 
     def __init__(self, router: Router, config: BrokerConfig, clock: Clock) -> None:
         self.router = router
@@ -93,6 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._can_write = True
         self._is_closed = False
+        self._when_lost: dict[Hashable, Callable[[], None]] = {}
+        self._is_lost = False
         self._address = "?"
         self.last_active_ms = server.clock.now().monotonic_ms
 
@@ -140,12 +143,22 @@ class Connection(asyncio.BufferedProtocol):
         self._run()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._is_closed = True
+        self._is_closed = self._is_lost = True
         self._server.connections.pop(self._id, None)
         self._frames.clear()
         for answer in self._answers:
             answer.abandon()
         self._answers.clear()
+        when_lost, self._when_lost = self._when_lost, {}
+        for callback in when_lost.values():
+            callback()
+
+    def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """See ``context.Origin``."""
+        if self._is_lost:
+            self._loop.call_soon(callback)
+        else:
+            self._when_lost[key] = callback
 
     # --- requests ---
 
@@ -214,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         try:
-            result = self._server.router.dispatch(frame, self._address)
+            result = self._server.router.dispatch(frame, self._address, self)
         except WireError as error:
             self._refuse(error)
         except Exception as error:  # noqa: BLE001 - a bug in a handler ends its connection, never the broker.

@@ -1,13 +1,18 @@
-"""Runs a coordinator's shard on its partition: one order for requests, records, answers, actions and time.
+"""Runs a coordinator's shard for one leadership of its partition: one order for requests, records, answers and time.
 
 Pipelined: a request is decided, its records are appended and replayed, without waiting for the one before. Its answer
 and its actions are parked behind the end of the log as it is then, and released in order once the high watermark has
 passed it: also an answer without records, which was decided on state that may not be committed yet. A decision that
 is appended is never taken back. Whoever waits too long is told COORDINATOR_NOT_AVAILABLE, and the state stays.
 
-What cannot be appended is not replayed either. But deciding may have moved a shard's timers, so after a refused append
-the shard is dropped and loaded from the log again (not after a refused batch of a client's transaction: that one is the
-client's own affair). Knows no API and no shard in particular. Everything happens on the event loop's thread.
+While too few replicas are in sync nothing is decided that would have to be written: requests are told so before they
+are decided, and what is due by the clock waits. What cannot be appended for another reason is not replayed either. But
+deciding may have moved a shard's timers, so after a refused append the shard is dropped and loaded from the log again
+(not after a refused batch of a client's transaction: that one is the client's own affair).
+
+A runtime serves under one leader epoch. When that is over, all who wait are told NOT_COORDINATOR: their records may or
+may not survive, and whoever asks the next coordinator again finds out. Knows no API and no shard in particular.
+Everything happens on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -33,8 +38,12 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard[Any])
 
-_READ_BYTES: Final = 1024 * 1024
+_READ_BYTES: Final = 128 * 1024
+"""Replayed in one turn: others on the same loop must not wait for the load of a large log."""
 _RELOAD_SECONDS: Final = 1.0
+_REPLICAS_AWAITED_SECONDS: Final = 0.5
+"""Between two looks whether what is due may be written by now."""
+_INSIST_SECONDS: Final = 0.5
 _TICK_SECONDS_MIN: Final = 0.1
 """A shard that cannot do yet what is overdue (no producer id at hand, say) is not asked in a tight loop."""
 
@@ -86,6 +95,8 @@ class ShardRuntime(Generic[S]):
         wait_seconds: float = 5.0,
     ) -> None:
         self._partition = partition
+        self.leader_epoch = partition.leader_epoch
+        """Of the leadership that this runtime serves; a coordinator's epoch."""
         self._new_shard = new_shard
         self._codec = codec
         self._clock = clock
@@ -110,20 +121,34 @@ class ShardRuntime(Generic[S]):
     def is_loaded(self) -> bool:
         return self._shard is not None
 
+    @property
+    def _is_over(self) -> bool:
+        return not self._partition.is_leader or self._partition.leader_epoch != self.leader_epoch
+
     # --- requests --------------------------------------------------------------------------------------------------
 
     async def submit(
-        self, decide: Callable[[S, Instant], Decision[R]], *, verification: VerificationGuard | None = None
+        self,
+        decide: Callable[[S, Instant], Decision[R]],
+        *,
+        verification: VerificationGuard | None = None,
+        reads_only: bool = False,
     ) -> R | ErrorCode:
         """The answer, once it is committed; an ErrorCode where there is none.
 
-        ``verification`` guards the append of a decision with a producer. The decision is made before the first wait.
+        ``verification`` guards the append of a decision with a producer. ``reads_only``: no records come of it, so it
+        is decided also while too few replicas are in sync. The decision is made before the first wait.
         """
+        if self._is_over:
+            self.stop()
         shard = self._shard
         if shard is None:
             return self._unavailable
+        if not reads_only and not self._partition.has_enough_replicas:
+            return ErrorCode.coordinator_not_available
         now = self._clock.now()
         decision = decide(shard, now)
+        assert not (reads_only and decision.records), "a question has written something"
         error = self._write(shard, decision, now, verification)
         if error is not ErrorCode.none:
             return error
@@ -133,6 +158,13 @@ class ShardRuntime(Generic[S]):
         if answer.done():
             return answer.result()
         return await self._bounded(answer)
+
+    async def insist(self, decide: Callable[[S, Instant], Decision[Any]]) -> None:
+        """Decide what nobody waits for, again and again until it is committed or the shard is dropped."""
+        while True:
+            if await self.submit(decide) is not ErrorCode.coordinator_not_available:
+                return
+            await asyncio.sleep(_INSIST_SECONDS)
 
     async def _bounded(self, answer: asyncio.Future[R | ErrorCode]) -> R | ErrorCode:
         def give_up() -> None:
@@ -154,9 +186,13 @@ class ShardRuntime(Generic[S]):
         transaction_version: TransactionVersion,
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
         """End a transaction in the shard's own partition: append its marker and replay it. The future: committed."""
+        if self._is_over:
+            self.stop()
         shard = self._shard
         if shard is None:
             return self._unavailable
+        if not self._partition.has_enough_replicas:
+            return ErrorCode.not_enough_replicas
         result = self._partition.append_marker(
             producer,
             self._clock.now(),
@@ -251,6 +287,13 @@ class ShardRuntime(Generic[S]):
         self._timer_deadline = None
         shard = self._shard
         assert shard is not None, "no timer outlives its shard"
+        if self._is_over:
+            self.stop()
+            return
+        if not self._partition.has_enough_replicas:
+            self._timer_deadline = shard.next_deadline()
+            self._set_timer(_REPLICAS_AWAITED_SECONDS)
+            return
         now = self._clock.now()
         if not self._run(shard, shard.tick(now), now):
             return
@@ -290,14 +333,22 @@ class ShardRuntime(Generic[S]):
     async def load(self) -> None:
         """As ``start``, and wait for the end of it; ``is_loaded`` tells whether all went well."""
         self.start()
+        await self.loaded()
+
+    async def loaded(self) -> None:
+        """Wait for the end of the load that is under way. Cancelled when that is."""
         if self._loading is not None:
             await self._loading
 
     async def _load(self, shard: S, offset: Offset) -> None:
+        # Also what is not committed yet: this leader will never take it back, and no answer leaves before it is.
         partition_log = self._partition.log
         try:
             while offset < partition_log.log_end_offset:
                 batches = partition_log.read(offset, _READ_BYTES, below=partition_log.log_end_offset)
+                if not batches:
+                    # Compaction may leave nothing before the end.
+                    break
                 for position, header in iter_headers(batches):
                     self._replay(shard, batches, position, header)
                     offset = header.next_offset
@@ -305,6 +356,9 @@ class ShardRuntime(Generic[S]):
         except (WireError, LogCorruption, OSError) as error:
             log.error("cannot load %s at offset %d: %s", self._partition.topic_partition, offset, error)
             self._unavailable = ErrorCode.coordinator_not_available
+            if isinstance(error, OSError):
+                # A sick disk may recover; what is corrupt stays so.
+                self._reload_later()
             return
         self._serve(shard)
 

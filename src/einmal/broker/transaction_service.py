@@ -1,19 +1,23 @@
 """The transaction coordinators of this broker: a shard for each partition of ``__transaction_state`` that it leads.
 
 Composes the pure coordinator, its runtime, the marker sender and the producer ids; decides nothing. A shard begins with
-the node where its partition exists already (open transactions must time out, decided ones must get their markers), else
-with the first request.
+the leadership of its partition, not with the first request: open transactions must time out, decided ones must get
+their markers. For the partitions that this broker leads it asks the coordinators, its own and others', to verify or add
+them (KIP-890).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from einmal.broker.marker_sender import MarkerSender, MarkerTarget
+from einmal.broker.marker_sender import Coordinator, MarkerSender, MarkerTarget
 from einmal.broker.marker_writer import MarkerWriter
+from einmal.broker.partition import Partition
 from einmal.broker.producer_ids import ProducerIds
+from einmal.broker.remote_markers import RemoteMarkers
 from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.shards import Shards
 from einmal.broker.transaction_verification import (
     Operation,
     offset_commit_error,
@@ -21,21 +25,24 @@ from einmal.broker.transaction_verification import (
     produce_error,
     produce_operation,
 )
+from einmal.broker.verification_requests import VerificationRequests
 from einmal.log.producer_state import CONTINUES, VerificationGuard
-from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.metadata.features import TRANSACTION_VERSION
+from einmal.metadata.image import TRANSACTION_STATE, ImageDelta
+from einmal.metadata.records import NO_LEADER
 from einmal.shard.decision import Decision
 from einmal.transactions import records
 from einmal.transactions.coordinator import PartitionErrors, TransactionConfig, TransactionCoordinator
 from einmal.transactions.markers import WriteMarkers
 from einmal.types import (
     NO_SEQUENCE,
+    BrokerId,
     ErrorCode,
     Instant,
     ProducerIdAndEpoch,
     TopicPartition,
     TransactionVersion,
 )
-from einmal.wire.java_hash import partition_for_id
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -47,53 +54,76 @@ Runtime = ShardRuntime[TransactionCoordinator]
 class TransactionService:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._runtimes: dict[int, Runtime] = {}
-        self._sender = MarkerSender(self._leader_of)
+        self._shards: Shards[TransactionCoordinator] = Shards(
+            node, TRANSACTION_STATE, self._new_runtime, elected=ShardRuntime.start, resigned=self._resigned
+        )
+        self._version = TransactionVersion.TV_0
+        self._sender = MarkerSender(self._leader_of, self._target)
+        self._verifications = VerificationRequests(node.peers)
         self.markers = MarkerWriter(node)
         """What WriteTxnMarkers does on this broker."""
         self.producer_ids = ProducerIds(node.metadata.allocate_producer_ids)
 
     async def start(self) -> None:
-        self.runtimes()
+        self._shards.refresh()
 
     async def stop(self) -> None:
-        for runtime in self._runtimes.values():
-            runtime.stop()
+        self._shards.stop()
         self._sender.stop()
+        self._verifications.stop()
         self.producer_ids.stop()
+
+    def apply(self, delta: ImageDelta) -> None:
+        """What has changed in the cluster, and in the replicas of this broker."""
+        if self._version != self._agreed_version():
+            # Shards know the version that the cluster had agreed on when they were made.
+            self._version = self._agreed_version()
+            for runtime in self._shards.all():
+                runtime.start()
+        self._shards.apply(delta)
+        if delta.topics or delta.deleted or delta.brokers:
+            self._sender.leaders_changed()
+
+    def refresh(self) -> None:
+        """Some replicas may have been opened."""
+        self._shards.refresh()
 
     # --- shards ----------------------------------------------------------------------------------------------------
 
     def runtimes(self) -> list[Runtime]:
         """Of every partition that is led here."""
-        topic = self._node.metadata.image.topics.get(TRANSACTION_STATE)
-        count = 0 if topic is None else len(topic.partitions)
-        return [runtime for runtime in map(self._runtime, range(count)) if runtime is not None]
+        return self._shards.all()
 
     async def submit(
-        self, transactional_id: str, decide: Callable[[TransactionCoordinator, Instant], Decision[R]]
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionCoordinator, Instant], Decision[R]],
+        *,
+        reads_only: bool = False,
     ) -> R | ErrorCode:
-        """Ask the coordinator of a transactional id."""
-        topic = self._node.metadata.image.topics.get(TRANSACTION_STATE)
-        if topic is None:
-            return ErrorCode.not_coordinator
-        runtime = self._runtime(partition_for_id(transactional_id, len(topic.partitions)))
-        return ErrorCode.not_coordinator if runtime is None else await runtime.submit(decide)
-
-    def _runtime(self, index: int) -> Runtime | None:
-        runtime = self._runtimes.get(index)
+        """Ask the coordinator of a transactional id, if it is here. ``reads_only``: see ``ShardRuntime.submit``."""
+        index = self._shards.partition_of(transactional_id)
+        runtime = None if index is None else self._shards.get(index)
         if runtime is None:
-            partition = self._node.partitions.get(TopicPartition(TRANSACTION_STATE, index))
-            if partition is None:
-                return None
+            return ErrorCode.not_coordinator
+        return await runtime.submit(decide, reads_only=reads_only)
 
-            def perform(action: Any) -> None:
-                self._perform(index, action)
+    def _new_runtime(self, partition: Partition) -> Runtime:
+        def perform(action: Any) -> None:
+            assert isinstance(action, WriteMarkers)
+            self._sender.send(action, _coordinator(runtime), _report(runtime, action))
 
-            runtime = ShardRuntime(partition, self._new_shard, records, clock=self._node.clock, perform=perform)
-            self._runtimes[index] = runtime
-            runtime.start()
+        runtime: Runtime = ShardRuntime(
+            partition,
+            self._new_shard,
+            records,
+            clock=self._node.clock,
+            perform=perform,
+        )
         return runtime
+
+    def _resigned(self, runtime: Runtime) -> None:
+        self._sender.forget(_coordinator(runtime))
 
     def _new_shard(self) -> TransactionCoordinator:
         config = self._node.config
@@ -102,31 +132,29 @@ class TransactionService:
                 max_timeout_ms=config.transaction_max_timeout_ms,
                 id_expiration_ms=config.transactional_id_expiration_ms,
                 id_expiration_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
-                version=TransactionVersion(self._node.metadata.image.features.get("transaction.version", 0)),
+                version=self._version,
             ),
             self.producer_ids.take,
         )
 
+    def _agreed_version(self) -> TransactionVersion:
+        return TransactionVersion(self._node.metadata.image.features.get(TRANSACTION_VERSION, 0))
+
     # --- markers ---------------------------------------------------------------------------------------------------
 
-    def _perform(self, index: int, action: Any) -> None:
-        assert isinstance(action, WriteMarkers)
-        runtime = self._runtimes[index]
+    def _leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
+        """None: its topic was deleted.
 
-        async def written() -> None:
-            # An error needs no care: whatever keeps the report out of the log has the shard loaded again, and then
-            # the markers are written once more.
-            await runtime.submit(
-                lambda shard, now: shard.markers_written(action.transactional_id, action.producer, now)
-            )
-
-        self._sender.send(action, runtime.partition.leader_epoch, written)
-
-    def _leader_of(self, topic_partition: TopicPartition) -> MarkerTarget | None:
+        For certain: who leads here has taken in all that came before this leadership, the making of every topic that
+        an earlier coordinator can have added among it.
+        """
         topic = self._node.metadata.image.topics.get(topic_partition.topic)
         if topic is None or topic_partition.partition >= len(topic.partitions):
             return None
-        return self.markers
+        return topic.partitions[topic_partition.partition].leader
+
+    def _target(self, broker_id: BrokerId) -> MarkerTarget:
+        return self.markers if broker_id == self._node.config.node_id else RemoteMarkers(self._node.peers, broker_id)
 
     # --- verification (KIP-890) --------------------------------------------------------------------------------------
 
@@ -139,46 +167,84 @@ class TransactionService:
     ) -> dict[TopicPartition, ErrorCode]:
         """Before the first batch of a transaction in these partitions. ``version``: of the Produce request."""
         operation = produce_operation(version)
-        errors = await self.verify_or_add(transactional_id, producer, partitions, operation)
+        errors = await self._ask_coordinator(transactional_id, producer, partitions, operation)
         return {partition: produce_error(errors[partition], operation) for partition in partitions}
 
     async def verify_offset_commit(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: int, version: int
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: Partition, version: int
     ) -> VerificationGuard | ErrorCode:
         """Before a TxnOffsetCommit in that partition of ``__consumer_offsets``. The guard is for the append of it."""
-        topic_partition = TopicPartition(CONSUMER_OFFSETS, partition)
-        replica = self._node.partitions.get(topic_partition)
-        if replica is None:
-            return ErrorCode.not_coordinator
         operation = offset_commit_operation(version)
         protocol = TransactionVersion.TV_2 if operation is Operation.ADD else TransactionVersion.TV_1
-        guard = replica.log.producers.begin_verification(producer, NO_SEQUENCE, protocol)
+        guard = partition.log.producers.begin_verification(producer, NO_SEQUENCE, protocol)
         if guard is None:
             return CONTINUES
-        errors = await self.verify_or_add(transactional_id, producer, [topic_partition], operation)
-        error = offset_commit_error(errors[topic_partition], operation)
+        offsets = partition.topic_partition
+        errors = await self._ask_coordinator(transactional_id, producer, [offsets], operation)
+        error = offset_commit_error(errors[offsets], operation)
         return guard if error is ErrorCode.none else error
 
-    async def verify_or_add(
+    async def _ask_coordinator(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         operation: Operation,
     ) -> PartitionErrors:
-        """Ask the coordinator, in the client's name."""
+        """Ask in the client's name, wherever the coordinator is."""
+        adds = operation is Operation.ADD
+        if not adds and not self._node.config.transaction_partition_verification_enable:
+            return dict.fromkeys(partitions, ErrorCode.none)
+        coordinator = self._coordinator_of(transactional_id)
+        if coordinator == self._node.config.node_id:
+            return await self.verify_or_add(transactional_id, producer, partitions, adds=adds)
+        if coordinator == NO_LEADER:
+            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        return await self._verifications.ask(coordinator, transactional_id, producer, partitions, adds=adds)
+
+    def _coordinator_of(self, transactional_id: str) -> BrokerId:
+        index = self._shards.partition_of(transactional_id)
+        if index is None:
+            return NO_LEADER
+        leader = self._leader_of(TopicPartition(TRANSACTION_STATE, index))
+        return NO_LEADER if leader is None else leader
+
+    async def verify_or_add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        *,
+        adds: bool,
+    ) -> PartitionErrors:
+        """What a partition's leader asks of the coordinator here."""
         outcome: Mapping[TopicPartition, ErrorCode] | ErrorCode
-        if operation is Operation.ADD:
+        if adds:
             outcome = await self.submit(
                 transactional_id,
                 lambda shard, now: shard.add_partitions_to_txn(
                     transactional_id, producer, partitions, TransactionVersion.TV_2, now
                 ),
             )
-        elif not self._node.config.transaction_partition_verification_enable:
-            outcome = ErrorCode.none
         else:
             outcome = await self.submit(
-                transactional_id, lambda shard, _: shard.verify_partitions(transactional_id, producer, partitions)
+                transactional_id,
+                lambda shard, _: shard.verify_partitions(transactional_id, producer, partitions),
+                reads_only=True,
             )
         return dict.fromkeys(partitions, outcome) if isinstance(outcome, ErrorCode) else outcome
+
+
+def _coordinator(runtime: Runtime) -> Coordinator:
+    return Coordinator(runtime.partition.topic_partition.partition, runtime.leader_epoch)
+
+
+def _report(runtime: Runtime, action: WriteMarkers) -> Callable[[], Awaitable[None]]:
+    """Tell the leadership that decided the outcome, and no later one, that all markers are written."""
+
+    async def report() -> None:
+        # Whatever keeps the report out of the log for good has the shard loaded again, here or elsewhere, and then the
+        # markers are written once more.
+        await runtime.insist(lambda shard, now: shard.markers_written(action.transactional_id, action.producer, now))
+
+    return report

@@ -35,7 +35,12 @@ _COORDINATOR_AWAY: Final = (
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
+    # It is on another broker, which has not answered.
+    ErrorCode.network_exception,
+    # Another partition of the same question was refused.
+    ErrorCode.operation_not_attempted,
 )
+"""What may pass, and is nothing that the client asked for: it speaks to this broker, not to that coordinator."""
 
 
 def produce_error(error: ErrorCode, operation: Operation) -> ErrorCode:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.broker.transaction_verification import Operation
 from einmal.metadata.image import INTERNAL_TOPICS, TRANSACTION_STATE
 from einmal.transactions.coordinator import PartitionErrors
 from einmal.types import (
@@ -59,9 +58,8 @@ async def _transaction(context: RequestContext, transaction: Any) -> dict[str, A
     partitions = _partitions(transaction.topics)
     errors: PartitionErrors = _refused(context, partitions, (TRANSACTION_STATE,))
     if not errors:
-        operation = Operation.VERIFY_ABORTABLE if transaction.verify_only else Operation.ADD
         errors = await context.node.transactions.verify_or_add(
-            transaction.transactional_id, producer, partitions, operation
+            transaction.transactional_id, producer, partitions, adds=not transaction.verify_only
         )
     return {"transactional_id": transaction.transactional_id, "topic_results": _topics(errors)}
 

@@ -15,6 +15,7 @@ from einmal.metadata.image import TOPIC_RESOURCE
 
 API_KEY: Final = 33
 VERSIONS: Final = Versions(0, 2, flexible=2)
+FORWARDED: Final = True
 
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:

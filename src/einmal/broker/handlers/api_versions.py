@@ -1,7 +1,7 @@
 """ApiVersions: what this broker speaks.
 
 API: 18. Versions: 0-4.
-Behaviour: the routes that exist, with their ranges, and the features of the cluster. Needs no authentication.
+Behaviour: the listener's routes, with their ranges, and the features of the cluster. Needs no authentication.
 Version notes: the response header is always v0; an unknown version is answered in v0 with UNSUPPORTED_VERSION and the
 list (KIP-511); v3 brings the client's software name and the features (KIP-584); features with a minimum of 0 are left
 out below v4, whose older readers refuse them.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from einmal.broker.config import CONTROLLER
 from einmal.broker.context import RequestContext, Versions
 from einmal.types import ErrorCode
 
@@ -23,11 +24,12 @@ _PRODUCE: Final = 0
 
 
 def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    return supported(context.node, context.api_version, ErrorCode.none)
+    return supported(context.node, context.listener, context.api_version, ErrorCode.none)
 
 
-def supported(node: Node, version: int, error: ErrorCode) -> dict[str, Any]:
+def supported(node: Node, listener: str, version: int, error: ErrorCode) -> dict[str, Any]:
     """The answer's fields, also for a request that could not be read."""
+    router = node.controller_router if listener == CONTROLLER else node.router
     return {
         "error_code": error,
         "api_keys": [
@@ -37,7 +39,7 @@ def supported(node: Node, version: int, error: ErrorCode) -> dict[str, Any]:
                 "min_version": 0 if key == _PRODUCE else versions.min,
                 "max_version": versions.max,
             }
-            for key, versions in node.router.versions()
+            for key, versions in router.versions()
         ],
         "throttle_time": 0,
         "supported_features": [

@@ -15,6 +15,7 @@ from einmal.types import ErrorCode
 
 API_KEY: Final = 37
 VERSIONS: Final = Versions(0, 3, flexible=2)
+FORWARDED: Final = True
 
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from einmal.types import ErrorCode
 
 API_KEY: Final = 19
 VERSIONS: Final = Versions(2, 7, flexible=5)
+FORWARDED: Final = True
 
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from einmal.types import ErrorCode
 
 API_KEY: Final = 20
 VERSIONS: Final = Versions(1, 6, flexible=4)
+FORWARDED: Final = True
 _NO_TOPIC_ID: Final = UUID(int=0)
 
 

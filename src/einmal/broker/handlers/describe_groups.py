@@ -25,7 +25,9 @@ async def handle(context: RequestContext, request: Any) -> Body:
 
 
 async def _describe(context: RequestContext, request: Any, group_id: str) -> dict[str, Any]:
-    response = await context.node.groups.ask(group_id, lambda shard, now: shard.describe_groups([group_id]))
+    response = await context.node.groups.ask(
+        group_id, lambda shard, now: shard.describe_groups([group_id]), reads_only=True
+    )
     if isinstance(response, ErrorCode):
         return {"error_code": response, "group_id": group_id}
     group = dict(response["groups"][0])

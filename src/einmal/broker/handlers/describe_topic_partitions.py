@@ -7,13 +7,15 @@ Version notes: none.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 from uuid import UUID
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.broker.handlers.metadata import TOPIC_OPERATIONS
-from einmal.metadata.image import TopicImage
-from einmal.types import ErrorCode
+from einmal.broker.handlers.metadata import TOPIC_OPERATIONS, offline_replicas
+from einmal.metadata.image import PartitionImage, TopicImage
+from einmal.metadata.records import NO_LEADER
+from einmal.types import BrokerId, ErrorCode
 
 API_KEY: Final = 75
 VERSIONS: Final = Versions(0, 0, flexible=0)
@@ -22,6 +24,7 @@ _PARTITIONS_MAX: Final = 2_000
 
 def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     image = context.node.metadata.image
+    alive = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
     room = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
     names = sorted(dict.fromkeys(topic.name for topic in request.topics)) or sorted(image.topics)
     first_partition = 0
@@ -40,30 +43,33 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
             continue
         after = min(len(topic.partitions), first_partition + room)
         room -= after - first_partition
-        topics.append(_topic(topic, first_partition, after))
+        topics.append(_topic(topic, first_partition, after, alive))
         if after < len(topic.partitions):
             return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": after}}
         first_partition = 0
     return {"topics": topics, "next_cursor": None}
 
 
-def _topic(topic: TopicImage, first: int, after: int) -> dict[str, Any]:
+def _topic(topic: TopicImage, first: int, after: int, alive: Container[BrokerId]) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [
-            {
-                "partition_index": index,
-                "leader_id": topic.partitions[index].leader,
-                "leader_epoch": topic.partitions[index].leader_epoch,
-                "replica_nodes": topic.partitions[index].replicas,
-                "isr_nodes": topic.partitions[index].isr,
-                "eligible_leader_replicas": (),
-                "last_known_elr": (),
-                "offline_replicas": (),
-            }
-            for index in range(first, after)
-        ],
+        "partitions": [_partition(index, topic.partitions[index], alive) for index in range(first, after)],
         "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _partition(index: int, partition: PartitionImage, alive: Container[BrokerId]) -> dict[str, Any]:
+    is_led = partition.leader in alive
+    return {
+        "error_code": ErrorCode.none if is_led else ErrorCode.leader_not_available,
+        "partition_index": index,
+        "leader_id": partition.leader if is_led else NO_LEADER,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": partition.last_known_elr,
+        "offline_replicas": offline_replicas(partition, alive),
     }

@@ -29,7 +29,7 @@ async def handle(context: RequestContext, request: Any) -> bytes:
 
 async def _state(context: RequestContext, transactional_id: str) -> bytes:
     outcome = await context.node.transactions.submit(
-        transactional_id, lambda shard, _: shard.describe_transactions(transactional_id)
+        transactional_id, lambda shard, _: shard.describe_transactions(transactional_id), reads_only=True
     )
     return encode_state(transactional_id, outcome)
 

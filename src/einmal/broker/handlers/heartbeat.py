@@ -24,5 +24,7 @@ async def handle(context: RequestContext, request: Any) -> Body:
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
     )
-    response = await context.node.groups.ask(heartbeat.group_id, lambda shard, now: shard.heartbeat(heartbeat, now))
+    response = await context.node.groups.ask(
+        heartbeat.group_id, lambda shard, now: shard.heartbeat(heartbeat, now), reads_only=True
+    )
     return {"error_code": response} if isinstance(response, ErrorCode) else response

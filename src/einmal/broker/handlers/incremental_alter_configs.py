@@ -18,6 +18,7 @@ from einmal.types import ErrorCode
 
 API_KEY: Final = 44
 VERSIONS: Final = Versions(0, 1, flexible=1)
+FORWARDED: Final = True
 
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:

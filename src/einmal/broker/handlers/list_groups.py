@@ -22,7 +22,7 @@ async def handle(context: RequestContext, request: Any) -> Body:
     error = ErrorCode.none
     groups: list[Any] = []
     for runtime in context.node.groups.runtimes():
-        response = await runtime.submit(lambda shard, now: shard.list_groups(states, types))
+        response = await runtime.submit(lambda shard, now: shard.list_groups(states, types), reads_only=True)
         if isinstance(response, ErrorCode):
             error = response
         else:

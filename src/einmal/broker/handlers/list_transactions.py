@@ -34,7 +34,8 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
                     producer_ids=request.producer_id_filters,
                     longer_than_ms=getattr(request, "duration_filter", -1),
                     now=now,
-                )
+                ),
+                reads_only=True,
             )
             if isinstance(outcome, ErrorCode):
                 return {"error_code": outcome}

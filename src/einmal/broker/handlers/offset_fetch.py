@@ -55,7 +55,7 @@ async def _fetch(context: RequestContext, asked: _Asked, require_stable: bool) -
                 topics += [TopicPartition(name, index) for index in topic.partition_indexes]
     group = OffsetFetchGroup(asked.group_id, None if topics is None else tuple(topics))
     response = await context.node.groups.ask(
-        asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=require_stable)
+        asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=require_stable), reads_only=True
     )
     if isinstance(response, ErrorCode):
         return {"group_id": asked.group_id, "topics": (), "error_code": response}

@@ -34,15 +34,15 @@ async def handle(context: RequestContext, request: Any) -> Body:
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=topics.offsets,
     )
-    partition = node.groups.partition_of(commit.group_id)
-    if partition is None:
-        return topics.answer(ErrorCode.coordinator_not_available)
+    runtime = node.groups.runtime_of(commit.group_id)
+    if isinstance(runtime, ErrorCode):
+        return topics.answer(runtime)
     guard = await node.transactions.verify_offset_commit(
-        request.transactional_id, commit.producer, partition, context.api_version
+        request.transactional_id, commit.producer, runtime.partition, context.api_version
     )
     if isinstance(guard, ErrorCode):
         return topics.answer(guard)
-    response = await node.groups.ask(
-        commit.group_id, lambda shard, now: shard.txn_offset_commit(commit, now), verification=guard
+    # The same leadership as before the verification, or none: a guard is good for no other.
+    return topics.answer(
+        await runtime.submit(lambda shard, now: shard.txn_offset_commit(commit, now), verification=guard)
     )
-    return topics.answer(response)

@@ -1,8 +1,9 @@
 """WriteTxnMarkers: end transactions in the partitions that this broker leads.
 
 API: 27. Versions: 1-2.
-Behaviour: appends a commit or abort marker to each partition and answers when they are committed. Sent by transaction
-coordinators, and by the tools that abort a hanging transaction (KIP-664).
+Behaviour: appends a commit or abort marker to each partition and answers when they are committed; those that are not
+within some seconds are answered REQUEST_TIMED_OUT. Sent by transaction coordinators, and by the tools that abort a
+hanging transaction (KIP-664). A group coordinator that is loading is NOT_LEADER_OR_FOLLOWER, as in Kafka.
 Version notes: v2 tells the version of the transaction: a marker of TV2 has a later epoch than the data (KIP-1228).
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.broker.marker_writer import TransactionEnd
+from einmal.broker.marker_writer import Markers, TransactionEnd
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,
@@ -27,11 +28,17 @@ VERSIONS: Final = Versions(1, 2, flexible=1)
 
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    return {"markers": [await _write(context, marker) for marker in request.markers]}
+    asked = [_markers(marker) for marker in request.markers]
+    results = await context.node.transactions.markers.write_markers(asked)
+    return {
+        "markers": [
+            {"producer_id": end.producer.producer_id, "topics": _topics(errors)}
+            for (end, _partitions), errors in zip(asked, results, strict=True)
+        ]
+    }
 
 
-async def _write(context: RequestContext, marker: Any) -> dict[str, Any]:
-    partitions = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+def _markers(marker: Any) -> Markers:
     version = getattr(marker, "transaction_version", 0)
     end = TransactionEnd(
         producer=ProducerIdAndEpoch(ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch)),
@@ -39,8 +46,8 @@ async def _write(context: RequestContext, marker: Any) -> dict[str, Any]:
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=TransactionVersion.TV_2 if version >= TransactionVersion.TV_2 else TransactionVersion.TV_0,
     )
-    errors = await context.node.transactions.markers.write_markers(end, partitions)
-    return {"producer_id": marker.producer_id, "topics": _topics(errors)}
+    partitions = (TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
+    return Markers(end, tuple(partitions))
 
 
 def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[dict[str, Any]]:

@@ -1,0 +1,268 @@
+"""This broker as a member of its cluster: it registers, says that it lives, and takes its leave.
+
+A broker is fenced until its image has its own registration; then its heartbeats unfence it. They have a connection of
+their own to the active controller, so that the end of this process is noticed with the end of the connection. Before a
+clean stop it asks for its leaders to be moved. Its data folder keeps the broker epoch under which nothing was lost
+(KIP-966): written after a clean stop, or at once where every write is flushed; gone while a crash may lose something.
+
+Knows what is said to the controller, not what it decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from einmal.broker.config import PLAINTEXT, ConfigError
+from einmal.client.aio.connection import Disconnected
+from einmal.metadata.features import SUPPORTED_FEATURES
+from einmal.types import ErrorCode
+from einmal.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from einmal.broker.node import Node
+
+log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+_REGISTRATION: Final = 62
+_REGISTRATION_VERSION: Final = 4
+_HEARTBEAT: Final = 63
+_HEARTBEAT_VERSION: Final = 1
+_LANE: Final = "heartbeat"
+_PLAINTEXT: Final = 0
+"""Of Kafka's security protocols."""
+_TIMEOUT_MS: Final = 2_000
+_RETRY_SECONDS: Final = 0.05
+_DUPLICATE_RETRY_SECONDS: Final = 0.2
+_LEADER_WAIT_SECONDS: Final = 1.0
+_REPORT_SECONDS: Final = 5.0
+"""How often it is said what a start waits for."""
+_APPLIED_SECONDS: Final = 0.5
+_SHUTDOWN_SECONDS: Final = 5.0
+_SHUTDOWN_BEAT_SECONDS: Final = 0.05
+_SOON: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out)
+"""Another controller will know, or the same one in a moment."""
+
+
+class BrokerLifecycle:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._incarnation_id = node.new_uuid()
+        self._previous_broker_epoch = -1
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._unfenced: asyncio.Future[None] | None = None
+        self._wants_shutdown = False
+        self._may_shut_down = asyncio.Event()
+        self.broker_epoch = -1
+        self.is_unfenced = False
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read how the last process stopped; from now on a crash is one. Before anything is written. Raises OSError."""
+        disk, path = self._node.disk, self._node.directory / CLEAN_SHUTDOWN_FILE
+        if disk.exists(path):
+            with suppress(ValueError, KeyError, TypeError):
+                self._previous_broker_epoch = int(json.loads(disk.read_file(path))["brokerEpoch"])
+            if not self._node.config.flush_each:
+                disk.remove(path)
+                disk.sync_directory(self._node.directory)
+
+    def start(self) -> None:
+        """Begin to register and to say that this broker lives."""
+        loop = asyncio.get_running_loop()
+        self._unfenced = loop.create_future()
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        assert self._unfenced is not None
+        if error is None:
+            self._unfenced.cancel()
+        elif not self._unfenced.done():
+            self._unfenced.set_exception(error)
+        else:
+            task.get_loop().call_exception_handler({"message": "a broker's heartbeats ended", "exception": error})
+
+    async def unfenced(self) -> None:
+        """Wait until this broker takes part. Raises ConfigError when the cluster does not want it, or OSError."""
+        assert self._unfenced is not None, "not started"
+        await asyncio.shield(self._unfenced)
+
+    async def shut_down(self) -> None:
+        """Have what is led here moved to others, as far as there are any; not for longer than a few seconds."""
+        others = [
+            broker
+            for broker in self._node.metadata.image.brokers.values()
+            if broker.is_active and broker.broker_id != self._node.config.node_id
+        ]
+        if not (self.is_unfenced and others and self._node.config.controlled_shutdown_enable):
+            return
+        self._wants_shutdown = True
+        self._wake.set()
+        timer = asyncio.get_running_loop().call_later(_SHUTDOWN_SECONDS, self._may_shut_down.set)
+        await self._may_shut_down.wait()
+        timer.cancel()
+
+    async def stop(self) -> None:
+        """Say nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def stopped_cleanly(self) -> None:
+        """All that this broker has is on disk. Raises OSError."""
+        if self.broker_epoch >= 0:
+            self._remember_epoch()
+
+    def _remember_epoch(self) -> None:
+        text = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch})
+        self._node.disk.write_file(self._node.directory / CLEAN_SHUTDOWN_FILE, text.encode())
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        await self._register()
+        while not await self._node.metadata.until(lambda: self._node.metadata.is_applied, _APPLIED_SECONDS):
+            # Meanwhile the controller may have forgotten it again.
+            await self._beat()
+        while True:
+            self._wake.clear()
+            is_answered = await self._beat()
+            await self._pause(is_answered)
+
+    async def _pause(self, is_answered: bool) -> None:
+        """Until the next heartbeat is due."""
+        if not is_answered:
+            seconds = _RETRY_SECONDS
+        elif self._wants_shutdown or not self.is_unfenced:
+            seconds = _SHUTDOWN_BEAT_SECONDS
+        else:
+            seconds = self._node.config.broker_heartbeat_interval_ms / 1000
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        await self._wake.wait()
+        timer.cancel()
+
+    async def _ask(self, api_key: int, version: int, fields: dict[str, Any]) -> Any | None:
+        """The active controller's answer; None: there is none, and no use in asking again at once."""
+        leader = await self._node.quorum.leader_known(_LEADER_WAIT_SECONDS)
+        if leader is None:
+            return None
+        try:
+            return await self._node.peers.ask(leader, api_key, version, fields, timeout_ms=self._timeout_ms, lane=_LANE)
+        except (Disconnected, WireError) as error:
+            log.debug("controller %d: %s", leader, error)
+            return None
+
+    @property
+    def _timeout_ms(self) -> int:
+        return min(_TIMEOUT_MS, self._node.config.broker_session_timeout_ms)
+
+    # --- registration --------------------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        """Until a controller has taken it in. Raises ConfigError when none ever will."""
+        loop = asyncio.get_running_loop()
+        report_at = loop.time() + _REPORT_SECONDS
+        while True:
+            answer = await self._ask(_REGISTRATION, _REGISTRATION_VERSION, self._registration())
+            error = None if answer is None else answer.error_code
+            if answer is not None and error is ErrorCode.none:
+                break
+            if error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
+                raise ConfigError(self._why_refused(error))
+            if loop.time() >= report_at:
+                report_at = loop.time() + _REPORT_SECONDS
+                log.warning("node %d waits for %s", self._node.config.node_id, self._what_is_missing(error))
+            is_duplicate = error is ErrorCode.duplicate_broker_registration
+            await asyncio.sleep(_DUPLICATE_RETRY_SECONDS if is_duplicate else _RETRY_SECONDS)
+        if answer.broker_epoch != self.broker_epoch:
+            log.info("broker %d is registered, epoch %d", self._node.config.node_id, answer.broker_epoch)
+        self.broker_epoch = answer.broker_epoch
+        if self._node.config.flush_each:
+            self._remember_epoch()
+        self._node.metadata.look()
+
+    def _registration(self) -> dict[str, Any]:
+        node = self._node
+        host, port = node.endpoint
+        return {
+            "broker_id": node.config.node_id,
+            "cluster_id": node.metadata.cluster_id,
+            "incarnation_id": self._incarnation_id,
+            "listeners": [{"name": PLAINTEXT, "host": host, "port": port, "security_protocol": _PLAINTEXT}],
+            "features": [
+                {
+                    "name": feature.name,
+                    "min_supported_version": feature.min_supported_version,
+                    "max_supported_version": feature.max_supported_version,
+                }
+                for feature in SUPPORTED_FEATURES
+            ],
+            "rack": node.config.broker_rack or None,
+            "log_dirs": [node.directory_id],
+            # A process that registers again has lost nothing meanwhile.
+            "previous_broker_epoch": max(self.broker_epoch, self._previous_broker_epoch),
+        }
+
+    def _why_refused(self, error: ErrorCode) -> str:
+        node = self._node
+        if error is ErrorCode.inconsistent_cluster_id:
+            return (
+                f"the data in {node.directory} is of cluster.id={node.metadata.cluster_id}, and the controllers in "
+                f"controller.quorum.voters are of another cluster (INCONSISTENT_CLUSTER_ID)"
+            )
+        return f"the cluster has finalized features that node {node.config.node_id} does not support"
+
+    def _what_is_missing(self, error: ErrorCode | None) -> str:
+        if error is ErrorCode.duplicate_broker_registration:
+            return f"the end of another broker with the same node.id={self._node.config.node_id}"
+        if self._node.quorum.leader_id is None:
+            voters = self._node.config.controller_quorum_voters
+            return f"an active controller: a majority of controller.quorum.voters={voters} must be up"
+        return f"controller {self._node.quorum.leader_id} to register it"
+
+    # --- heartbeats ----------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> bool:
+        """One heartbeat; whether it was answered."""
+        metadata = self._node.metadata
+        answer = await self._ask(
+            _HEARTBEAT,
+            _HEARTBEAT_VERSION,
+            {
+                "broker_id": self._node.config.node_id,
+                "broker_epoch": self.broker_epoch,
+                "current_metadata_offset": metadata.next_offset - 1 if metadata.is_applied else -1,
+                "want_fence": False,
+                "want_shut_down": self._wants_shutdown,
+                "offline_log_dirs": (),
+            },
+        )
+        if answer is None:
+            return False
+        if answer.error_code is ErrorCode.stale_broker_epoch:
+            self._set_unfenced(False)
+            await self._register()
+            return True
+        if answer.error_code is not ErrorCode.none:
+            if answer.error_code not in _SOON:
+                log.warning("the controller refuses a heartbeat: %s", answer.error_code.name)
+            return False
+        self._set_unfenced(not answer.is_fenced)
+        if self._wants_shutdown and answer.should_shut_down:
+            self._may_shut_down.set()
+        return True
+
+    def _set_unfenced(self, is_unfenced: bool) -> None:
+        if self.is_unfenced and not is_unfenced and not self._wants_shutdown:
+            log.warning("broker %d is fenced", self._node.config.node_id)
+        self.is_unfenced = is_unfenced
+        if is_unfenced and self._unfenced is not None and not self._unfenced.done():
+            self._unfenced.set_result(None)

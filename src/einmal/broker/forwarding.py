@@ -1,0 +1,36 @@
+"""Requests that only the active controller can answer, passed on to it (KIP-590)."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from einmal.broker.context import Body, HandlerResult, Parked, RequestContext
+from einmal.client.aio.connection import Disconnected
+from einmal.types import ErrorCode
+from einmal.wire.errors import WireError
+from einmal.wire.messages import response_body_position
+
+log = logging.getLogger(__name__)
+
+_ENVELOPE: Final = 58
+_TIMEOUT_MS: Final = 10_000
+
+
+async def forward(context: RequestContext, frame: bytes, handle_here: Callable[[], HandlerResult]) -> Body:
+    """The active controller's answer; if none comes, that of ``handle_here``: NOT_CONTROLLER in the API's own form."""
+    fields = {"request_data": frame, "request_principal": None, "client_host_address": context.client_address.encode()}
+    try:
+        envelope = await context.node.peers.ask_controller(_ENVELOPE, 0, fields, timeout_ms=_TIMEOUT_MS)
+        if envelope.error_code is ErrorCode.none and envelope.response_data is not None:
+            answer: bytes = envelope.response_data
+            return answer[response_body_position(context.header.api_key, context.api_version, answer) :]
+        log.warning("a request was not passed on to the controller: %s", envelope.error_code.name)
+    except (Disconnected, WireError) as error:
+        log.warning("a request was not passed on to the controller: %s", error)
+    result = handle_here()
+    if isinstance(result, Parked):
+        return await result.body
+    return await result if inspect.iscoroutine(result) else cast(Body, result)
