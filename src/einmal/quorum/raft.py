@@ -400,9 +400,16 @@ class Raft:
             if not state.has_fetched or self._now - state.fetched_at >= interval:
                 self._effects.append(SendBeginQuorumEpoch(voter, self.epoch))
 
+    def _refusal_of_leader(self, leader_id: int, epoch: int) -> ErrorCode:
+        """Why not to believe who says that it leads, or led, if so."""
+        if epoch < self.epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.none if leader_id in self._others else ErrorCode.inconsistent_voter_set
+
     def _begin_quorum_epoch(self, event: BeginQuorumEpochRequested) -> Reply:
-        if event.epoch < self.epoch:
-            return self._reply(ErrorCode.fenced_leader_epoch)
+        error = self._refusal_of_leader(event.leader_id, event.epoch)
+        if error is not ErrorCode.none:
+            return self._reply(error)
         self._learn(event.leader_id, event.epoch)
         if isinstance(self.role, Prospective | Follower) and self.leader_id == event.leader_id:
             # Whatever made it seem dead, it lives.
@@ -421,8 +428,9 @@ class Raft:
         self._become(Resigned(self._election_deadline()))
 
     def _end_quorum_epoch(self, event: EndQuorumEpochRequested) -> Reply:
-        if event.epoch < self.epoch:
-            return self._reply(ErrorCode.fenced_leader_epoch)
+        error = self._refusal_of_leader(event.leader_id, event.epoch)
+        if error is not ErrorCode.none:
+            return self._reply(error)
         self._learn(event.leader_id, event.epoch)
         role = self.role
         if isinstance(role, Follower) and role.leader_id == event.leader_id and self.is_voter:

@@ -1,0 +1,199 @@
+"""Questions to coordinators on other brokers: what goes into one request, and who gets which answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from einmal.broker.verification_requests import VerificationRequests
+from einmal.client.aio.connection import Disconnected
+from einmal.simulation.loop import SimulatedLoop
+from einmal.types import BrokerId, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.messages import build, request_type, response_type
+
+API, VERSION = 24, 5
+ONE, OTHER = BrokerId(1), BrokerId(2)
+A, B, C = (TopicPartition("t", index) for index in range(3))
+
+
+def producer(producer_id: int, epoch: int = 0) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+class Peers:
+    """Every partition is well, but those of ``errors``; an answer takes a second."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, list[tuple[str, int, bool, list[tuple[str, int]]]]]] = []
+        self.errors: dict[TopicPartition, ErrorCode] = {}
+        self.failure: Exception | None = None
+        self.silent: list[str] = []
+
+    async def ask(
+        self, node_id: int, api_key: int, version: int, fields: dict[str, Any], *, timeout_ms: int, lane: str
+    ) -> Any:
+        assert (api_key, version) == (API, VERSION)
+        request = build(request_type(api_key, version), fields)
+        self.requests.append(
+            (
+                node_id,
+                [
+                    (
+                        each.transactional_id,
+                        each.producer_epoch,
+                        each.verify_only,
+                        [(topic.name, index) for topic in each.topics for index in topic.partitions],
+                    )
+                    for each in request.transactions
+                ],
+            )
+        )
+        await asyncio.sleep(1)
+        if self.failure is not None:
+            raise self.failure
+        return build(response_type(api_key, version), {"results_by_transaction": self._results(request)})
+
+    def _results(self, request: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "transactional_id": each.transactional_id,
+                "topic_results": [
+                    {
+                        "name": topic.name,
+                        "results_by_partition": [
+                            {
+                                "partition_index": index,
+                                "partition_error_code": self.errors.get(
+                                    TopicPartition(topic.name, index), ErrorCode.none
+                                ),
+                            }
+                            for index in topic.partitions
+                        ],
+                    }
+                    for topic in each.topics
+                ],
+            }
+            for each in request.transactions
+            if each.transactional_id not in self.silent
+        ]
+
+
+def run(main: Callable[[Peers, VerificationRequests], Coroutine[Any, Any, None]]) -> None:
+    loop = SimulatedLoop()  # type: ignore[abstract]
+    peers = Peers()
+    loop.run_until_complete(main(peers, VerificationRequests(peers)))
+
+
+def test_one_question_is_one_request() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        peers.errors[B] = ErrorCode.transaction_abortable
+        errors = await requests.ask(ONE, "x", producer(1, 3), [A, B], adds=False)
+        assert errors == {A: ErrorCode.none, B: ErrorCode.transaction_abortable}
+        assert peers.requests == [(1, [("x", 3, True, [("t", 0), ("t", 1)])])]
+
+    run(main)
+
+
+def test_what_comes_meanwhile_goes_out_together_with_the_next() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        first = asyncio.ensure_future(requests.ask(ONE, "x0", producer(0), [A], adds=True))
+        await asyncio.sleep(0.5)
+        rest = [requests.ask(ONE, f"x{number}", producer(number), [A], adds=True) for number in range(1, 50)]
+        answers = await asyncio.gather(first, *rest)
+        assert [len(asked) for _, asked in peers.requests] == [1, 49]
+        assert answers == [{A: ErrorCode.none}] * 50
+
+    run(main)
+
+
+def test_brokers_do_not_wait_for_each_other() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        await asyncio.gather(
+            requests.ask(ONE, "x", producer(1), [A], adds=True), requests.ask(OTHER, "y", producer(2), [A], adds=True)
+        )
+        assert asyncio.get_running_loop().time() < 1.1
+
+    run(main)
+
+
+def test_several_questions_of_one_producer_become_one() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        peers.errors[C] = ErrorCode.unknown_topic_or_partition
+        answers = await asyncio.gather(
+            *(requests.ask(ONE, "x", producer(1), [each], adds=False) for each in (C, A, B, A))
+        )
+        assert peers.requests == [(1, [("x", 0, True, [("t", 0), ("t", 1), ("t", 2)])])]
+        assert answers == [
+            {C: ErrorCode.unknown_topic_or_partition},
+            {A: ErrorCode.none},
+            {B: ErrorCode.none},
+            {A: ErrorCode.none},
+        ]
+
+    run(main)
+
+
+def test_questions_that_one_answer_could_not_tell_apart_are_asked_one_after_the_other() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        await asyncio.gather(
+            requests.ask(ONE, "x", producer(1, 0), [A], adds=True),
+            requests.ask(ONE, "x", producer(1, 1), [A], adds=True),
+            requests.ask(ONE, "x", producer(1, 1), [A], adds=False),
+        )
+        assert [asked for _, asked in peers.requests] == [
+            [("x", 0, False, [("t", 0)])],
+            [("x", 1, False, [("t", 0)])],
+            [("x", 1, True, [("t", 0)])],
+        ]
+
+    run(main)
+
+
+@pytest.mark.parametrize("was_sent", [False, True])
+def test_without_an_answer_whoever_asked_is_told_so_and_the_next_question_goes_out(was_sent: bool) -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        peers.failure = Disconnected("gone", was_sent=was_sent)
+        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.network_exception}
+        peers.failure = None
+        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.none}
+
+    run(main)
+
+
+def test_what_an_answer_leaves_out_is_unknown() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        peers.silent = ["x"]
+        answers = await asyncio.gather(
+            requests.ask(ONE, "x", producer(1), [A], adds=True), requests.ask(ONE, "y", producer(2), [A], adds=True)
+        )
+        assert answers == [{A: ErrorCode.network_exception}, {A: ErrorCode.none}]
+
+    run(main)
+
+
+def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        impatient = asyncio.ensure_future(requests.ask(ONE, "x", producer(1), [A], adds=True))
+        patient = asyncio.ensure_future(requests.ask(ONE, "x", producer(1), [A], adds=True))
+        await asyncio.sleep(0.5)
+        impatient.cancel()
+        assert await patient == {A: ErrorCode.none}
+
+    run(main)
+
+
+def test_stopping_leaves_nobody_waiting() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        asked = [
+            asyncio.ensure_future(requests.ask(ONE, "x", producer(1, epoch), [A], adds=True)) for epoch in range(3)
+        ]
+        await asyncio.sleep(0.5)
+        requests.stop()
+        assert [type(each) for each in await asyncio.gather(*asked, return_exceptions=True)] == [
+            asyncio.CancelledError
+        ] * 3
+
+    run(main)
