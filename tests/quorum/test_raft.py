@@ -247,6 +247,13 @@ def test_who_leads_is_told_again_to_voters_that_do_not_show_that_they_know() -> 
     assert one.tick().effects == (SendBeginQuorumEpoch(3, 1),)
 
 
+def test_who_has_no_vote_cannot_say_that_it_leads() -> None:
+    one = One(persisted=ElectionState())
+    for event in (BeginQuorumEpochRequested(9, 2**31 - 1), EndQuorumEpochRequested(9, 2**31 - 1, (1,))):
+        step = one.step(event)
+        assert step == Step((), Reply(ErrorCode.inconsistent_voter_set, None, 0))
+
+
 def test_an_observer_follows_and_asks_around_but_never_seeks_election() -> None:
     one = One(voters=(2, 3, 4))
     assert one.raft.next_deadline() is None
