@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from einmal.types import ErrorCode, Offset
+from einmal.simulation.disk import RELIABLE, DiskFaults
+from einmal.types import BrokerId, ErrorCode, Offset, TopicPartition
 from tests.broker.replicas import World
 
 LAG = {"replica_lag_time_max_ms": 2_000}
@@ -188,6 +189,32 @@ def test_a_reassigned_replica_is_removed_and_a_new_one_filled() -> None:
         await world.until(lambda: world.stands[3].partitions.get(("t", 0)) is None)
         assert await world.append(b"z") is ErrorCode.none
         assert world.log_of(1) == world.log_of(4)
+
+    world.run(scenario)
+
+
+def test_a_log_that_could_not_be_synced_stays_closed_until_the_machine_starts_again() -> None:
+    """A second sync would seem to succeed: its pages count as clean, and are not on the disk."""
+    world = World(brokers=1, log_flush_interval_messages=1)
+
+    async def scenario() -> None:
+        world.start()
+        world.create_topic()
+        await asyncio.sleep(1)
+        assert await world.append(b"a") is ErrorCode.none
+        world.crash(1)
+        world.disks[BrokerId(1)].faults = DiskFaults(sync_error=1.0)
+        world.start(1)
+        world.disks[BrokerId(1)].faults = RELIABLE
+        world.change(0, isr=(1,))
+        await asyncio.sleep(1)
+        partitions = world.stands[BrokerId(1)].partitions
+        assert partitions.get(TopicPartition("t", 0)) is None
+        assert not partitions.may_open_more
+        assert partitions.error_of_missing(TopicPartition("t", 0)) is ErrorCode.kafka_storage_error
+        world.crash(1, power=True)
+        world.start(1)
+        assert world.stands[BrokerId(1)].partition().log.log_end_offset == 1
 
     world.run(scenario)
 

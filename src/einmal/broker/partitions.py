@@ -18,7 +18,7 @@ from einmal.broker.partition import Partition
 from einmal.log import partition_metadata
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
-from einmal.log.errors import LogCorruption
+from einmal.log.errors import LogCorruption, SyncFailed
 from einmal.log.partition_log import PartitionLog
 from einmal.metadata.image import CLUSTER_METADATA, ClusterImage, ImageDelta, PartitionImage, TopicImage
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
@@ -47,7 +47,10 @@ class Partitions:
         self._metadata: Partition | None = None
         """Not among the others: no client's request may reach it."""
         self._offline: dict[TopicPartition, bool] = {}
-        """Replicas that could not be opened; True: the disk may have recovered by the next try."""
+        """Replicas that could not be opened; True: the disk may have recovered by the next try.
+
+        Not after a failed sync: the next one would seem to succeed, and what is not on the disk be acknowledged.
+        """
         self._removals: list[asyncio.Task[None]] = []
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
@@ -121,14 +124,14 @@ class Partitions:
 
     def _opened(self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str]) -> Partition | None:
         partition = self._partitions.get(topic_partition)
-        if partition is not None:
+        if partition is not None or self._offline.get(topic_partition) is False:
             return partition
         try:
             self._discard_predecessor(self._directory / str(topic_partition), topic_id)
             partition = self._open(topic_partition, topic_id, log_config(self._config, configs))
         except (OSError, LogCorruption) as error:
             log.error("partition %s is offline: %s", topic_partition, error)
-            self._offline[topic_partition] = isinstance(error, OSError)
+            self._offline[topic_partition] = isinstance(error, OSError) and not isinstance(error, SyncFailed)
             return None
         self._offline.pop(topic_partition, None)
         partition.min_insync_replicas = int(setting(self._config, configs, "min.insync.replicas"))

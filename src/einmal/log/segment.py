@@ -19,7 +19,7 @@ from einmal.log.aborted_index import ENTRY_SIZE as ABORTED_ENTRY_SIZE
 from einmal.log.aborted_index import AbortedIndex
 from einmal.log.batches import walk
 from einmal.log.disk import Buffer, Disk, File
-from einmal.log.errors import LogCorruption
+from einmal.log.errors import LogCorruption, SyncFailed
 from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from einmal.log.offset_index import OffsetIndex
 from einmal.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
@@ -217,10 +217,13 @@ class Segment:
         self.end_offset = Offset(last_offset + 1)
 
     def sync(self) -> None:
-        """Flush; blocking. Raises OSError."""
+        """Flush; blocking. Raises SyncFailed."""
         # Cleared first: an append of another thread meanwhile makes the segment dirty again.
         self.is_dirty = False
-        self.file.sync()
+        try:
+            self.file.sync()
+        except OSError as error:
+            raise SyncFailed(*error.args) from error
 
     @property
     def first_timestamp(self) -> int | None:
