@@ -266,6 +266,9 @@ class _Fetcher:
             if followed is None or followed.is_paused:
                 del session.known[key]
                 forgotten.setdefault(key[0], []).append(key[1])
+                if followed is not None:
+                    # After the pause it is asked for again, at the same place as before.
+                    followed.asked = None
             else:
                 followed.asked, followed.asked_in = followed.question(), self._number
                 session.known[key] = None
