@@ -56,9 +56,13 @@ def start(
         list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A broker setting under Kafka's name.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A server.properties file.")] = None,
+    brokers: Annotated[
+        int, typer.Option(min=1, max=9, help="So many brokers, processes of one cluster, on ports 1,000 apart.")
+    ] = 1,
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     output: Annotated[Format, typer.Option("--format", help="How to say where the broker is.")] = Format.TEXT,
 ) -> None:
-    """Start a broker in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
+    """Start a broker, or a cluster, in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
     from einmal.cli import start as command
 
     raise typer.Exit(
@@ -69,6 +73,8 @@ def start(
             assignments=settings or [],
             config_file=config,
             as_json=output is Format.JSON,
+            brokers=brokers,
+            stops_with_stdin=stop_with_stdin,
         )
     )
 

@@ -1,4 +1,4 @@
-"""``einmal start``: one broker process, from its options to its last flush.
+"""``einmal start``: one broker process, from its options to its last flush; or several, see ``local_cluster``.
 
 The only place that chooses the event loop, the real clock, network and disk, and real randomness. Where the broker is
 goes to stdout, everything that it has to say later to stderr.
@@ -16,7 +16,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -40,6 +40,26 @@ if TYPE_CHECKING:
 
 _LOCK_FILE: Final = ".lock"
 _INTERRUPTED: Final = 130
+_OF_SEVERAL: Final[Mapping[str, str]] = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+"""Kafka's defaults, where there are several voters: what coordinators know must survive a broker."""
+_OF_EACH: Final = frozenset(
+    {
+        "node.id",
+        "broker.id",
+        "process.roles",
+        "controller.quorum.voters",
+        "controller.listener.names",
+        "listeners",
+        "advertised.listeners",
+        "log.dirs",
+        "log.dir",
+    }
+)
+"""What the brokers of a cluster on this machine cannot have in common."""
 _STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
@@ -59,15 +79,20 @@ def run(
     assignments: Sequence[str],
     config_file: Path | None,
     as_json: bool,
+    brokers: int,
+    stops_with_stdin: bool,
 ) -> int:
     """Serve until a signal; the exit status."""
     # Modules and what they hold stay: looking through them while they come costs a tenth of the start.
     gc.disable()
     _set_up_logging()
     try:
-        config = _config(port, host, data_dir, assignments, config_file)
+        values = _values(assignments, config_file)
+        if brokers > 1:
+            return _run_cluster(brokers, port, host, data_dir, values, as_json)
+        config = _config(port, host, data_dir, values)
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config, as_json))
+            runner.run(_serve(config, as_json, stops_with_stdin))
     except ConfigError as error:
         return _fail(str(error), "correct it in -X or in the --config file; names and values are Kafka's")
     except _StartError as error:
@@ -85,25 +110,50 @@ def _fail(message: str, hint: str) -> int:
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
-def _config(
-    port: int | None, host: str | None, data_dir: Path | None, assignments: Sequence[str], config_file: Path | None
-) -> BrokerConfig:
+def _values(assignments: Sequence[str], config_file: Path | None) -> dict[str, str]:
+    """Settings by Kafka's key: those of the file, and above them those of the command line."""
     values: dict[str, str] = {}
     if config_file is not None:
         try:
             values |= parse_properties(config_file.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise _StartError(f"cannot read {config_file}: {error}", "give the path of a server.properties") from error
-    values |= parse_assignments(assignments)
+    return values | parse_assignments(assignments)
+
+
+def _config(port: int | None, host: str | None, data_dir: Path | None, values: Mapping[str, str]) -> BrokerConfig:
     config, unknown = broker_config(values)
+    if len(config.quorum_voters) > 1:
+        config, unknown = broker_config({**_OF_SEVERAL, **values})
     for key in unknown:
         logging.warning("unknown setting %s is ignored", key)
     if port is not None or host is not None:
         told = config.listener
         address = Endpoint(told.host if host is None else host, told.port if port is None else port)
-        config = replace(config, listeners=f"PLAINTEXT://{address}")
+        others = [each for each in config.listeners.split(",") if each.strip().upper().startswith("CONTROLLER://")]
+        config = replace(config, listeners=",".join([f"PLAINTEXT://{address}", *others]))
     folder = data_dir or Path(config.log_dirs.split(",")[0] or _default_data_dir())
     return replace(config, log_dirs=str(folder.expanduser().absolute()))
+
+
+def _run_cluster(
+    count: int, port: int | None, host: str | None, data_dir: Path | None, values: Mapping[str, str], as_json: bool
+) -> int:
+    from einmal.cli.local_cluster import run as run_cluster
+
+    config, unknown = broker_config(values)
+    for key in unknown:
+        logging.warning("unknown setting %s is ignored", key)
+    folder = data_dir or _default_data_dir() / f"cluster-of-{count}"
+    told = config.listener
+    return run_cluster(
+        folder.expanduser().absolute(),
+        count,
+        host=told.host if host is None else host,
+        port=told.port if port is None else port,
+        settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
+        as_json=as_json,
+    )
 
 
 def _default_data_dir() -> Path:
@@ -159,7 +209,7 @@ class _lock:
             self._file.close()
 
 
-async def _serve(config: BrokerConfig, as_json: bool) -> None:
+async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) -> None:
     from einmal.broker.node import Node
     from einmal.log.disk import OsDisk
     from einmal.log.errors import LogCorruption
@@ -167,6 +217,8 @@ async def _serve(config: BrokerConfig, as_json: bool) -> None:
 
     stopping = asyncio.Event()
     _on_signals(stopping)
+    if stops_with_stdin:
+        _on_end_of_stdin(stopping)
     node = Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random())
     try:
         await node.start()
@@ -194,6 +246,17 @@ def _on_signals(stopping: asyncio.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
+
+
+def _on_end_of_stdin(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            stopping.set()
+
+    loop.add_reader(0, read)
 
 
 def _explain(error: OSError, config: BrokerConfig) -> _StartError:

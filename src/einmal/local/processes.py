@@ -1,0 +1,140 @@
+"""Broker processes: started, watched, ended. Each is a process group of its own and talks in lines of JSON.
+
+A broker that is told so stops when its standard input is closed: so none of them outlives whoever started it, however
+that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from einmal.local.layout import BrokerPlan
+
+STOP_S: Final = 15.0
+_TAIL_LINES: Final = 15
+
+
+class BrokerFailed(Exception):
+    """A broker ended before it was ready; the text has its last words."""
+
+
+class BrokerProcess:
+    """One broker. ``start`` again after it has ended: on the same ports and data."""
+
+    def __init__(self, plan: BrokerPlan) -> None:
+        self.plan = plan
+        self._child: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    def start(self) -> None:
+        """Start, and do not wait: the brokers of a cluster wait for one another."""
+        command = [sys.executable, "-m", "einmal", "start", "--config", str(self.plan.properties)]
+        with self.plan.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [*command, "--format", "json", "--stop-with-stdin"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """What the broker says of itself, once it serves. Raises BrokerFailed."""
+        assert self._child is not None and self._child.stdout is not None
+        for line in self._child.stdout:
+            told: dict[str, Any] = json.loads(line)
+            if told["event"] == "ready":
+                return told
+        self.kill()
+        raise BrokerFailed(f"broker {self.plan.node_id} ended; the end of {self.plan.log}:\n{tail(self.plan.log)}")
+
+    def wait(self) -> int:
+        """Its exit status, negative for a signal, once it has ended."""
+        assert self._child is not None
+        return self._child.wait()
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self._reap()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it is gone; SIGKILL where that takes too long."""
+        self.signal(signal.SIGTERM)
+        self._reap()
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            os.kill(self.pid, number)
+
+    def _reap(self) -> None:
+        child = self._child
+        if child is None:
+            return
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class LocalCluster:
+    """All brokers of a plan."""
+
+    def __init__(self, plans: Sequence[BrokerPlan]) -> None:
+        self.brokers = {plan.node_id: BrokerProcess(plan) for plan in plans}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.plan.bootstrap_server for broker in self.brokers.values())
+
+    def start(self) -> list[dict[str, Any]]:
+        """What each says of itself, once all serve. Raises BrokerFailed; then none of them runs."""
+        try:
+            for broker in self.brokers.values():
+                broker.start()
+            return [broker.wait_until_ready() for broker in self.brokers.values()]
+        except BaseException:
+            self.kill()
+            raise
+
+    def watch(self, ended: Callable[[BrokerProcess, int], None]) -> None:
+        """Call ``ended``, in another thread, when a broker has ended."""
+        for broker in self.brokers.values():
+            threading.Thread(target=lambda each=broker: ended(each, each.wait()), daemon=True).start()
+
+    def stop(self) -> None:
+        """All of them at once: nobody is left whom their partitions could be handed over to."""
+        for broker in self.brokers.values():
+            broker.signal(signal.SIGTERM)
+        for broker in self.brokers.values():
+            broker.stop()
+
+    def kill(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]) if log.exists() else ""

@@ -1,0 +1,100 @@
+"""Claims about ``einmal start --brokers``: several real processes, started and stopped as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Admin, Consumer, NewTopic, Producer
+from tests.cli.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.system
+
+_PATIENCE_S = 30.0
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def are_gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + _PATIENCE_S
+    while any(is_alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_three_brokers_are_told_as_a_table_and_one_bootstrap_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--brokers", "3").wait_until_ready() as cluster:
+        head, columns, *rows, advice, ready = cluster.lines
+        assert "3 brokers" in head
+        assert columns.split() == ["broker", "address", "controller", "pid", "data"]
+        assert [row.split()[0] for row in rows] == ["1", "2", "3"]
+        bootstrap = ",".join(row.split()[1] for row in rows)
+        assert advice.strip() == f"try  export KAFKA_BROKERS={bootstrap}"
+        assert ready == f"einmal is ready: bootstrap.servers={bootstrap}"
+        status, errors = cluster.stop()
+        assert (status, errors) == (0, "")
+    assert are_gone([int(row.split()[3]) for row in rows])
+
+
+def test_what_is_written_to_three_brokers_has_three_replicas_and_survives_one(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--brokers", "3", "--format", "json").wait_until_ready() as cluster:
+        ready = json.loads(cluster.lines[-1])
+        config = {"bootstrap.servers": ready["bootstrap_servers"]}
+        with Admin(config) as admin:
+            admin.create_topics([NewTopic("t", 1)])
+            (partition,) = admin.describe_topics(["t"])["t"].partitions.values()
+        assert sorted(partition.replicas) == [1, 2, 3]
+        victim = next(each for each in ready["brokers"] if each["node_id"] == partition.leader)
+        with Producer(config) as producer:
+            producer.send("t", b"before").result(_PATIENCE_S)
+            os.kill(victim["pid"], signal.SIGKILL)
+            producer.send("t", b"after").result(_PATIENCE_S)
+        assert cluster.process.stdout is not None
+        ended = json.loads(cluster.process.stdout.readline())
+        assert ended == {
+            "event": "broker_ended",
+            "node_id": victim["node_id"],
+            "pid": victim["pid"],
+            "status": -9,
+            "start_again": f"einmal start --config {victim['config']}",
+        }
+        with Consumer(config | {"auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([("t", 0)])
+            found: list[bytes | None] = []
+            deadline = time.monotonic() + _PATIENCE_S
+            while len(found) < 2 and time.monotonic() < deadline:
+                found += [record.value for record in consumer.poll(1_000)]
+        assert found == [b"before", b"after"]
+        assert cluster.stop()[0] == 0
+
+
+def test_no_broker_outlives_who_started_it(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--brokers", "3", "--format", "json").wait_until_ready() as cluster:
+        pids = [each["pid"] for each in json.loads(cluster.lines[-1])["brokers"]]
+        cluster.process.kill()
+        assert are_gone(pids)
+
+
+def test_a_folder_of_another_cluster_is_told_with_a_hint(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"broker-{number}").mkdir()
+    with BrokerProcess(tmp_path, "--brokers", "3") as cluster:
+        _output, errors = cluster.process.communicate(timeout=20)
+    assert cluster.process.returncode == 1
+    assert errors.splitlines() == [
+        f"error: {tmp_path} has the data of 2 brokers, not of 3",
+        "hint: start as many as there are, or choose another folder with --data-dir",
+    ]

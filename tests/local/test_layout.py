@@ -1,0 +1,70 @@
+"""Claims about the plan of a cluster on one machine."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from einmal.broker.config import broker_config, parse_properties
+from einmal.local.layout import BrokerPlan, LayoutError, plan_cluster, write_properties
+
+
+def plan(folder: Path, count: int, first_port: int = 0) -> list[BrokerPlan]:
+    return plan_cluster(folder, count, host="127.0.0.1", first_port=first_port)
+
+
+def test_ports_are_a_thousand_apart_unless_one_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first_port = taken.getsockname()[1] - 1_000
+        plans = plan(tmp_path, 3, first_port)
+    ports = [each.port for each in plans]
+    assert ports[0] == first_port
+    assert ports[1] not in (first_port + 1_000, first_port)
+    assert len({*ports, *(each.controller_port for each in plans)}) == 6
+
+
+def test_port_zero_takes_free_ones(tmp_path: Path) -> None:
+    plans = plan(tmp_path, 3)
+    assert len({each.port for each in plans} - {0}) == 3
+
+
+@pytest.mark.parametrize(("count", "controllers"), [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)])
+def test_an_odd_number_of_brokers_are_controllers_too(tmp_path: Path, count: int, controllers: int) -> None:
+    plans = plan(tmp_path, count)
+    assert [each.controller_port is not None for each in plans] == [number < controllers for number in range(count)]
+
+
+@pytest.mark.parametrize(("count", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)])
+def test_the_settings_are_those_of_one_cluster(tmp_path: Path, count: int, replicas: int, in_sync: int) -> None:
+    plans = plan(tmp_path, count)
+    write_properties(plans, {"num.partitions": "7"})
+    configs = []
+    for each in plans:
+        config, unknown = broker_config(parse_properties(each.properties.read_text()))
+        assert unknown == ()
+        config.check_roles()
+        configs.append(config)
+    assert [config.node_id for config in configs] == list(range(1, count + 1))
+    assert [config.listener.port for config in configs] == [each.port for each in plans]
+    assert len({config.controller_quorum_voters for config in configs}) == 1
+    for config in configs:
+        assert config.default_replication_factor == config.offsets_topic_replication_factor == replicas
+        assert config.transaction_state_log_replication_factor == replicas
+        assert config.min_insync_replicas == config.transaction_state_log_min_isr == in_sync
+        assert config.num_partitions == 7
+
+
+def test_controllers_of_brokers_that_listen_everywhere_can_be_reached(tmp_path: Path) -> None:
+    (first, *_others) = plan_cluster(tmp_path, 3, host="0.0.0.0", first_port=0)
+    assert first.controller_address == f"127.0.0.1:{first.controller_port}"
+
+
+def test_a_folder_with_another_number_of_brokers_is_refused(tmp_path: Path) -> None:
+    for each in plan(tmp_path, 3):
+        each.data.mkdir()
+        each.properties.touch()
+    assert len(plan(tmp_path, 3)) == 3
+    with pytest.raises(LayoutError, match="has the data of 3 brokers, not of 5"):
+        plan(tmp_path, 5)
