@@ -40,6 +40,10 @@ HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body]
 class Origin(Protocol):
     """The connection that a request came on."""
 
+    @property
+    def number(self) -> int:
+        """Grows with every connection that is accepted."""
+
     def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """Call back once the connection is lost; at once when it is. A later call with the same key replaces it."""
 

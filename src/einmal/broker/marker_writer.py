@@ -1,5 +1,9 @@
 """Writes markers into the partitions that this broker leads: what WriteTxnMarkers does, whoever asks.
 
+A marker may come late: the coordinator has lost its connection, has written the marker once more, and the next
+transaction has begun. Under TV2 that one has a later epoch. Under TV1 it looks as if the marker were its own, so a copy
+is known by its connection: whoever uses a later one has given up what it sent before. (Apache Kafka takes it.)
+
 A marker in a partition of ``__consumer_offsets`` goes through that partition's shard, which settles the pending
 offsets of the transaction with it. None is written to the transaction log, whose coordinator could not load it.
 While too few replicas are in sync none is written either: each try would leave another copy.
@@ -13,8 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from einmal.broker.peers import client_id
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
-from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import BrokerId, ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -52,6 +57,16 @@ PartitionErrors = dict[TopicPartition, ErrorCode]
 class MarkerWriter:
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._connections: dict[BrokerId, int] = {}
+        """The latest that each coordinator has used."""
+
+    def is_late(self, sender: str, connection: int) -> bool:
+        """Whether the broker of that client id has used a later connection since."""
+        broker_id = next((each for each in self._node.metadata.image.brokers if client_id(each) == sender), None)
+        if broker_id is None:
+            return False
+        latest = self._connections[broker_id] = max(connection, self._connections.get(broker_id, connection))
+        return connection < latest
 
     async def write_markers(self, asked: Sequence[Markers]) -> list[PartitionErrors]:
         """Append all markers. Returns when those that were appended are committed, or have taken too long."""

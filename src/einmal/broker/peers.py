@@ -29,10 +29,15 @@ class _Place(NamedTuple):
     lane: str
 
 
+def client_id(node_id: int) -> str:
+    """As whom a node asks others."""
+    return f"node-{node_id}"
+
+
 class Peers:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._client_id = f"node-{node.config.node_id}"
+        self._client_id = client_id(node.config.node_id)
         self._connections: dict[_Place, Connection] = {}
         self._opening: dict[_Place, asyncio.Task[Connection]] = {}
         self._is_closed = False

@@ -153,6 +153,10 @@ class Connection(asyncio.BufferedProtocol):
         for callback in when_lost.values():
             callback()
 
+    @property
+    def number(self) -> int:
+        return self._id
+
     def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """See ``context.Origin``."""
         if self._is_lost:

@@ -3,7 +3,8 @@
 API: 27. Versions: 1-2.
 Behaviour: appends a commit or abort marker to each partition and answers when they are committed; those that are not
 within some seconds are answered REQUEST_TIMED_OUT. Sent by transaction coordinators, and by the tools that abort a
-hanging transaction (KIP-664). A group coordinator that is loading is NOT_LEADER_OR_FOLLOWER, as in Kafka.
+hanging transaction (KIP-664). What a broker sent on a connection before the one it uses now is late, and refused. A
+group coordinator that is loading is NOT_LEADER_OR_FOLLOWER, as in Kafka.
 Version notes: v2 tells the version of the transaction: a marker of TV2 has a later epoch than the data (KIP-1228).
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from einmal.broker.context import RequestContext, Versions
+from einmal.broker.context import HandlerResult, RequestContext, Versions
 from einmal.broker.marker_writer import Markers, TransactionEnd
 from einmal.types import (
     ErrorCode,
@@ -22,12 +23,21 @@ from einmal.types import (
     TopicPartition,
     TransactionVersion,
 )
+from einmal.wire.errors import Malformed
 
 API_KEY: Final = 27
 VERSIONS: Final = Versions(1, 2, flexible=1)
 
 
-async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+def handle(context: RequestContext, request: Any) -> HandlerResult:
+    """Raises Malformed, so that the connection is closed: a broker that still uses it asks again on a new one."""
+    markers = context.node.transactions.markers
+    if context.origin is not None and markers.is_late(context.client_id, context.origin.number):
+        raise Malformed("markers that their sender has given up")
+    return _write(context, request)
+
+
+async def _write(context: RequestContext, request: Any) -> dict[str, Any]:
     asked = [_markers(marker) for marker in request.markers]
     results = await context.node.transactions.markers.write_markers(asked)
     return {
