@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from einmal.log import segment_swap
 from einmal.log.compaction import CleanedSegment, Cleaning
 from einmal.log.partition_log import PartitionLog
 from einmal.types import Header, Instant, ProducerIdAndEpoch
@@ -31,8 +32,7 @@ def swap(log: PartitionLog, cleaning: Cleaning, cleaned: CleanedSegment) -> bool
     if checkpoint is None:
         return False
     checkpoint.store()
-    for path in log.finish_swap(cleaned, checkpoint):
-        log._disk.remove(path)
+    segment_swap.remove(log._disk, log.finish_swap(cleaned, checkpoint))
     return True
 
 

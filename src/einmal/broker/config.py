@@ -98,6 +98,15 @@ class BrokerConfig:
     log_cleanup_policy: str = _setting(
         "delete", "What happens to old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact")
     )
+    log_cleaner_enable: bool = _setting(True, "Compact the logs of topics whose cleanup.policy says so.")
+    log_cleaner_backoff_ms: int = _setting(15_000, "How often logs are looked for that are dirty enough.", low=1)
+    log_cleaner_dedupe_buffer_size: int = _setting(134_217_728, "Memory for the keys of a log, in bytes.", low=1)
+    log_cleaner_min_cleanable_ratio: float = _setting(0.5, "A log is cleaned when so much of it is dirty.")
+    log_cleaner_delete_retention_ms: int = _setting(86_400_000, "How long tombstones stay for slow readers.", low=0)
+    log_cleaner_min_compaction_lag_ms: int = _setting(0, "Records younger than this are not compacted.", low=0)
+    log_cleaner_max_compaction_lag_ms: int = _setting(
+        _INT64_MAX, "After so long a record is compacted, however clean the log is.", low=1
+    )
     log_index_interval_bytes: int = _setting(4_096, "Bytes between two index entries.", low=0)
     log_message_timestamp_type: str = _setting(
         "CreateTime", "Whose clock stamps records.", one_of=("CreateTime", "LogAppendTime")
@@ -290,6 +299,14 @@ def _parse(key: str, text: str) -> Any:
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise ConfigError(f"{key} is {bounds}, not {value}")
         return value
+    if isinstance(setting.default, float):
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number <= 1:
+            raise ConfigError(f"{key} is a number between 0 and 1, not {text!r}")
+        return number
     one_of = setting.metadata["one_of"]
     if one_of and text not in one_of:
         raise ConfigError(f"{key} is one of {', '.join(one_of)}, not {text!r}")

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from uuid import UUID
 
+from einmal.log import segment_swap
 from einmal.log.admission import NONE
+from einmal.log.compaction import CleanedSegment, Cleaning
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import AppendResult, PartitionLog
@@ -345,6 +347,24 @@ class Partition:
                 self._go_offline(error)
             else:
                 self.log.finish_checkpoint(checkpoint)
+
+    async def replace_segments(self, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
+        """Put a cleaned segment in the place of those it was made from. False: the round has come to nothing."""
+        async with self._background:
+            checkpoint = None if self.is_closed else self.log.begin_swap(cleaning, cleaned)
+            if checkpoint is None:
+                return False
+            try:
+                await self._disk.in_background(checkpoint.store)
+                if self.is_closed:
+                    # The folder may be another topic's by now; where it is not, recovery does the rest.
+                    return False
+                left_over = self.log.finish_swap(cleaned, checkpoint)
+                await self._disk.in_background(lambda: segment_swap.remove(self._disk, left_over))
+            except OSError as error:
+                self._go_offline(error)
+                return False
+            return True
 
     def _go_offline(self, error: Exception) -> None:
         log.error("partition %s is offline: %s", self.topic_partition, error)

@@ -71,6 +71,11 @@ class Partitions:
         """Whether it is worth while to try to open once more what could not be opened."""
         return any(self._offline.values())
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was written can still be flushed."""
+        return not self._offline and not any(partition.log.is_offline for partition in self._all())
+
     def __iter__(self) -> Iterator[Partition]:
         """Of topics; in the order in which they were opened."""
         return iter(list(self._partitions.values()))
@@ -326,16 +331,23 @@ def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:
     def number(name: str) -> int:
         return int(setting(config, configs, name))
 
+    cleanup_policy = setting(config, configs, "cleanup.policy")
+    # What must be compacted within some time must be in a closed segment by then (KIP-354).
+    lag_max_ms = number("max.compaction.lag.ms")
     return LogConfig(
         segment_bytes=number("segment.bytes"),
-        segment_ms=number("segment.ms"),
+        segment_ms=min(number("segment.ms"), lag_max_ms) if "compact" in cleanup_policy else number("segment.ms"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         index_interval_bytes=number("index.interval.bytes"),
         max_message_bytes=number("max.message.bytes"),
         timestamp_type=setting(config, configs, "message.timestamp.type"),
         message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
-        cleanup_policy=setting(config, configs, "cleanup.policy"),
+        cleanup_policy=cleanup_policy,
+        min_cleanable_dirty_ratio=float(setting(config, configs, "min.cleanable.dirty.ratio")),
+        delete_retention_ms=number("delete.retention.ms"),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=lag_max_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_each=number("flush.messages") == 1,
     )

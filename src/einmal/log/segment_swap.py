@@ -82,6 +82,12 @@ def install(disk: Disk, new: Segment, old: Sequence[Segment]) -> list[PurePosixP
     return files
 
 
+def remove(disk: Disk, files: Sequence[PurePosixPath]) -> None:
+    """The end of step 4; blocking. Raises OSError."""
+    for path in files:
+        disk.remove(path)
+
+
 def _rename(disk: Disk, directory: PurePosixPath, base_offset: Offset, before: str, after: str) -> None:
     for suffix in _LOG_LAST:
         path = directory / file_name(base_offset, suffix + before)

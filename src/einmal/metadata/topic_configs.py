@@ -59,20 +59,20 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "compression.type": TopicSetting(
         "STRING", "compression.type", one_of=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     ),
-    "delete.retention.ms": TopicSetting("LONG", default="86400000", low=0),
+    "delete.retention.ms": TopicSetting("LONG", "log.cleaner.delete.retention.ms", low=0),
     "file.delete.delay.ms": TopicSetting("LONG", default="60000", low=0),
     "flush.messages": TopicSetting("LONG", "log.flush.interval.messages", low=1),
     "flush.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
     "index.interval.bytes": TopicSetting("INT", "log.index.interval.bytes", low=0),
-    "max.compaction.lag.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=1),
+    "max.compaction.lag.ms": TopicSetting("LONG", "log.cleaner.max.compaction.lag.ms", low=1),
     "max.message.bytes": TopicSetting("INT", "message.max.bytes", low=0),
     "message.timestamp.after.max.ms": TopicSetting("LONG", "log.message.timestamp.after.max.ms", low=0),
     "message.timestamp.before.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
     "message.timestamp.type": TopicSetting(
         "STRING", "log.message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
     ),
-    "min.cleanable.dirty.ratio": TopicSetting("DOUBLE", default="0.5"),
-    "min.compaction.lag.ms": TopicSetting("LONG", default="0", low=0),
+    "min.cleanable.dirty.ratio": TopicSetting("DOUBLE", "log.cleaner.min.cleanable.ratio"),
+    "min.compaction.lag.ms": TopicSetting("LONG", "log.cleaner.min.compaction.lag.ms", low=0),
     "min.insync.replicas": TopicSetting("INT", "min.insync.replicas", low=1),
     "preallocate": TopicSetting("BOOLEAN", default="false"),
     "retention.bytes": TopicSetting("LONG", "log.retention.bytes"),

@@ -26,6 +26,7 @@ VERSIONS: Final = Versions(1, 4, flexible=4)
 _DYNAMIC_TOPIC: Final = 1
 _STATIC_BROKER: Final = 4
 _DEFAULT: Final = 5
+_KINDS: Final = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
 _TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
@@ -80,9 +81,8 @@ def _broker_settings(node: Node, names: Collection[str] | None) -> list[dict[str
         value = getattr(node.config, item.name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         source = _STATIC_BROKER if key in node.config.given else _DEFAULT
-        kind = "BOOLEAN" if isinstance(value, bool) else "LONG" if isinstance(value, int) else "STRING"
         synonyms = [{"name": key, "value": text, "source": source}]
-        entries.append(_entry(key, synonyms, _TYPES[kind], read_only=True, about=item.metadata["about"]))
+        entries.append(_entry(key, synonyms, _TYPES[_KINDS[type(value)]], read_only=True, about=item.metadata["about"]))
     return entries
 
 
