@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from einmal.broker.handlers.describe_transactions import encode_state
+from einmal.broker.producer_ids import ProducerIds
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
 from einmal.types import (
@@ -398,5 +399,27 @@ def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactio
                     return
                 await asyncio.sleep(0.01)
             raise AssertionError("nobody asks for this id again, and its transaction is still open")
+
+    run(scenario())
+
+
+def test_an_id_that_is_known_goes_on_while_no_controller_gives_producer_ids(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, SMALL) as node, Client.connect(node) as client:
+            transactional = TransactionalClient(client)
+            await client.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
+            who = await transactional.begin()
+
+            async def never() -> range | ErrorCode:
+                await asyncio.sleep(0.2)
+                return ErrorCode.coordinator_not_available
+
+            node.transactions.producer_ids = ProducerIds(never)
+            for runtime in node.transactions.runtimes():
+                runtime.start()
+                await runtime.loaded()
+            assert await transactional.init() == (ErrorCode.none, who._replace(producer_epoch=ProducerEpoch(1)))
+            assert (await transactional.init("another"))[0] is ErrorCode.coordinator_load_in_progress
+            assert (await transactional.init(None))[0] is ErrorCode.coordinator_load_in_progress
 
     run(scenario())

@@ -22,6 +22,11 @@ class ProducerIds:
         self._next_block = range(0)
         self._fetching: asyncio.Task[ErrorCode] | None = None
 
+    @property
+    def has_any(self) -> bool:
+        """Whether an id is at hand."""
+        return bool(self._block or self._next_block)
+
     def take(self) -> ProducerId | None:
         """An id that nobody has had. None: none is at hand, but will be soon."""
         if not self._block:
@@ -35,7 +40,7 @@ class ProducerIds:
 
     async def ready(self) -> ErrorCode:
         """Wait until an id is at hand. The error: why there is none."""
-        if self._block or self._next_block:
+        if self.has_any:
             return ErrorCode.none
         return await asyncio.shield(self._fetch())
 

@@ -36,18 +36,24 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     )
     if (producer.producer_id == NO_PRODUCER_ID) != (producer.producer_epoch == NO_PRODUCER_EPOCH):
         return _answer(context, InitProducerIdResult(ErrorCode.invalid_request))
-    error = await service.producer_ids.ready()
-    if error is not ErrorCode.none:
-        return _answer(context, InitProducerIdResult(ErrorCode.coordinator_load_in_progress))
-    transactional_id = request.transactional_id
-    if transactional_id is None:
+    if request.transactional_id is None:
+        await service.producer_ids.ready()
         return _answer(context, _idempotent(service.producer_ids.take()))
-    timeout_ms = milliseconds(request.transaction_timeout)
     owner = None if producer.producer_id == NO_PRODUCER_ID else producer
-    outcome = await service.submit(
+    result = await _initialise(context, request, owner)
+    if result.error is ErrorCode.coordinator_load_in_progress and not service.producer_ids.has_any:
+        # Only an id that is new, or whose epochs are at their end, has to wait for the controller.
+        await service.producer_ids.ready()
+        result = await _initialise(context, request, owner)
+    return _answer(context, result)
+
+
+async def _initialise(context: RequestContext, request: Any, owner: ProducerIdAndEpoch | None) -> InitProducerIdResult:
+    transactional_id, timeout_ms = request.transactional_id, milliseconds(request.transaction_timeout)
+    outcome = await context.node.transactions.submit(
         transactional_id, lambda shard, now: shard.init_producer_id(transactional_id, timeout_ms, owner, now)
     )
-    return _answer(context, InitProducerIdResult(outcome) if isinstance(outcome, ErrorCode) else outcome)
+    return InitProducerIdResult(outcome) if isinstance(outcome, ErrorCode) else outcome
 
 
 def _idempotent(producer_id: ProducerId | None) -> InitProducerIdResult:
