@@ -1,0 +1,187 @@
+"""What a leader does with markers, whoever sends them: on three whole nodes, on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from einmal.broker.marker_writer import Markers, TransactionEnd
+from einmal.broker.node import Node
+from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.types import (
+    ErrorCode,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+from tests.broker.three_nodes import ThreeNodes
+
+DATA = TopicPartition("t", 0)
+
+
+def marker(epoch: int = 1, *, coordinator_epoch: int = 5, version: TransactionVersion = TransactionVersion.TV_2) -> Any:
+    return TransactionEnd(
+        producer=ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(epoch)),
+        committed=True,
+        coordinator_epoch=coordinator_epoch,
+        transaction_version=version,
+    )
+
+
+class World:
+    """``leader`` leads the data partition."""
+
+    def __init__(self, nodes: ThreeNodes) -> None:
+        self.nodes = nodes
+        self.leader_id = nodes.leader(DATA)
+        self.followers = [node_id for node_id in nodes.nodes if node_id != self.leader_id]
+
+    @property
+    def leader(self) -> Node:
+        return self.nodes.nodes[self.leader_id]
+
+    @property
+    def end(self) -> int:
+        partition = self.leader.partitions.get(DATA)
+        assert partition is not None
+        return partition.log.log_end_offset
+
+    async def write(self, *asked: Markers, node_id: int | None = None) -> list[dict[TopicPartition, ErrorCode]]:
+        node_id = node_id or self.leader_id
+        work = self.nodes.nodes[node_id].transactions.markers.write_markers(asked)
+        answer: list[dict[TopicPartition, ErrorCode]] = await self.nodes.on(node_id, work)
+        return answer
+
+
+def run(main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def with_nodes(nodes: ThreeNodes) -> None:
+        await nodes.start()
+        for name in (TRANSACTION_STATE, CONSUMER_OFFSETS, "t"):
+            await nodes.make_topic(name)
+        for index in range(3):
+            await nodes.led(TopicPartition(CONSUMER_OFFSETS, index))
+        await nodes.led(DATA)
+        await main(World(nodes))
+
+    ThreeNodes().run(with_nodes)
+
+
+def test_the_leader_answers_when_the_marker_is_committed() -> None:
+    async def main(world: World) -> None:
+        assert await world.write(Markers(marker(), (DATA,))) == [{DATA: ErrorCode.none}]
+        partition = world.leader.partitions.get(DATA)
+        assert partition is not None
+        assert partition.high_watermark == 1
+
+    run(main)
+
+
+def test_who_does_not_lead_writes_nothing() -> None:
+    async def main(world: World) -> None:
+        for node_id in world.followers:
+            answer = await world.write(Markers(marker(), (DATA,)), node_id=node_id)
+            assert answer == [{DATA: ErrorCode.not_leader_or_follower}]
+        assert world.end == 0
+
+    run(main)
+
+
+def test_a_marker_that_is_not_committed_in_time_does_not_hold_up_the_answer_of_others() -> None:
+    async def main(world: World) -> None:
+        for node_id in world.followers:
+            world.nodes.pause(node_id)
+        other = TopicPartition("unknown", 0)
+        since = world.nodes.loop.time()
+        answer = await world.write(Markers(marker(), (DATA, other)))
+        assert answer == [{DATA: ErrorCode.request_timed_out, other: ErrorCode.unknown_topic_or_partition}]
+        assert world.nodes.loop.time() - since < 2.1
+        for node_id in world.followers:
+            world.nodes.resume(node_id)
+        await world.nodes.until(lambda: world.nodes.leader(DATA) > 0)
+
+    run(main)
+
+
+def test_while_too_few_replicas_are_in_sync_the_retries_leave_no_copies() -> None:
+    async def main(world: World) -> None:
+        partition = world.leader.partitions.get(DATA)
+        assert partition is not None
+        assert partition.replication is not None
+        partition.replication.settings_changed(4)
+        for _ in range(3):
+            assert await world.write(Markers(marker(), (DATA,))) == [{DATA: ErrorCode.not_enough_replicas}]
+        assert world.end == 0
+
+    run(main)
+
+
+def test_an_earlier_coordinator_is_fenced_also_after_the_partition_has_another_leader() -> None:
+    async def main(world: World) -> None:
+        assert await world.write(Markers(marker(coordinator_epoch=5), (DATA,))) == [{DATA: ErrorCode.none}]
+        world.nodes.crash(world.leader_id)
+        world.leader_id = await world.nodes.led(DATA)
+        for version in TransactionVersion:
+            late = Markers(marker(coordinator_epoch=4, version=version), (DATA,))
+            assert await world.write(late) == [{DATA: ErrorCode.transaction_coordinator_fenced}]
+        # Its successor may write it once more: nobody knows whether the first one had written it.
+        for epoch in (5, 6):
+            again = Markers(marker(coordinator_epoch=epoch), (DATA,))
+            assert await world.write(again) == [{DATA: ErrorCode.none}]
+        assert await world.write(Markers(marker(0, coordinator_epoch=7), (DATA,))) == [
+            {DATA: ErrorCode.invalid_producer_epoch}
+        ]
+
+    run(main)
+
+
+def test_a_group_coordinator_that_is_loading_is_not_there_yet_and_writes_nothing() -> None:
+    async def main(world: World) -> None:
+        offsets = TopicPartition(CONSUMER_OFFSETS, 0)
+        node_id = world.nodes.leader(offsets)
+        assert await world.write(Markers(marker(), (offsets,)), node_id=node_id) == [{offsets: ErrorCode.none}]
+        runtime = world.nodes.nodes[node_id].groups.runtime(0)
+        assert runtime is not None
+        end = runtime.partition.log.log_end_offset
+
+        async def while_it_loads() -> Any:
+            runtime.start()
+            assert not runtime.is_loaded
+            return await world.nodes.nodes[node_id].transactions.markers.write_markers([Markers(marker(), (offsets,))])
+
+        answer = await world.nodes.on(node_id, while_it_loads())
+        assert answer == [{offsets: ErrorCode.not_leader_or_follower}]
+        assert runtime.partition.log.log_end_offset == end
+        other = next(each for each in world.nodes.nodes if each != node_id)
+        assert await world.write(Markers(marker(), (offsets,)), node_id=other) == [
+            {offsets: ErrorCode.not_leader_or_follower}
+        ]
+
+    run(main)
+
+
+def test_no_marker_is_written_into_the_transaction_log() -> None:
+    async def main(world: World) -> None:
+        log = TopicPartition(TRANSACTION_STATE, 0)
+        node_id = await world.nodes.led(log)
+        answer = await world.write(Markers(marker(), (log,)), node_id=node_id)
+        assert answer == [{log: ErrorCode.topic_authorization_failed}]
+
+    run(main)
+
+
+def test_a_brokers_markers_are_late_when_it_has_used_a_later_connection() -> None:
+    async def main(world: World) -> None:
+        markers = world.leader.transactions.markers
+        assert not markers.is_late("node-1", 5)
+        assert not markers.is_late("node-1", 5)
+        assert not markers.is_late("node-2", 3), "another broker"
+        assert not markers.is_late("node-1", 7)
+        assert markers.is_late("node-1", 5)
+        assert not markers.is_late("node-1", 7)
+        assert not markers.is_late("node-9", 2), "no broker"
+        assert not markers.is_late("node-9", 1)
+        assert not markers.is_late("admin", 1)
+
+    run(main)
