@@ -19,7 +19,7 @@ CREATE_TOPICS, ELECT, REASSIGN, LIST, FEATURES = 19, 43, 45, 46, 57
 
 async def ask(world: ThreeNodes, number: int, api_key: int, version: int, fields: dict[str, Any]) -> Any:
     """Ask a broker as a client does, from another node."""
-    asker = next(each for each in world.nodes if each != number)
+    asker = next(each for each in world.nodes if each != number and not world.hosts[each].is_paused)
     return await world.on(asker, world.nodes[asker].peers.ask(number, api_key, version, fields, timeout_ms=5_000))
 
 
@@ -72,20 +72,23 @@ def test_a_partition_moves_to_other_brokers_while_it_is_written_to(asked: int) -
         for number in range(20):
             await write(world, b"%d" % number)
         assert await move(world, asked, 3, 2) is ErrorCode.none
-        last = Offset(-1)
         for number in range(20):
-            last = await write(world, b"%d" % number)
+            await write(world, b"%d" % number)
         await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning)
         await settled(world)
         assert images(world)[0].topics["t"].partitions[0].replicas == (3, 2)
         assert world.leader(T0) == 3
         await world.until(lambda: not has(world, 1))
-        assert await write(world, b"after") == last + 1 == 40
+        # What was being written when the leader changed is there once or twice: a plain producer's fate.
+        assert 40 <= await write(world, b"after") <= 41
 
     run(main)
 
 
-def test_a_partition_moves_though_its_leader_and_the_controller_die_meanwhile() -> None:
+@pytest.mark.parametrize("seed", [1, 8, 43])
+def test_a_partition_moves_though_its_leader_and_the_controller_die_meanwhile(seed: int) -> None:
+    """8: the leader took the ISR of the answer, not the replicas. 43: a replica knew of itself before its leader."""
+
     async def main(world: ThreeNodes) -> None:
         await world.start()
         await create(world, 1, 2)
@@ -98,21 +101,24 @@ def test_a_partition_moves_though_its_leader_and_the_controller_die_meanwhile() 
         await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning, 60)
         await settled(world)
         assert images(world)[0].topics["t"].partitions[0].replicas == (2, 3)
-        assert await write(world, b"after") == 20
+        assert 20 <= await write(world, b"after") <= 21
 
-    run(main)
+    run(main, seed=seed)
 
 
 def test_what_moves_is_listed_by_every_node() -> None:
     async def main(world: ThreeNodes) -> None:
         await world.start()
-        await create(world, 1, 2)
-        world.pause(3)
-        assert await move(world, 1, 1, 3) is ErrorCode.none
-        for number in (1, 2):
+        controller = await one_active(world)
+        slow = next(number for number in IDS if number != controller)
+        others = [number for number in IDS if number != slow]
+        await create(world, *others)
+        world.pause(slow)
+        assert await move(world, controller, controller, slow) is ErrorCode.none
+        for number in others:
             listed = await ask(world, number, LIST, 0, {"timeout": 0, "topics": None})
-            assert [(topic.name, topic.partitions[0].adding_replicas) for topic in listed.topics] == [("t", (3,))]
-        world.resume(3)
+            assert [(topic.name, topic.partitions[0].adding_replicas) for topic in listed.topics] == [("t", (slow,))]
+        world.resume(slow)
         await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning, 60)
 
     run(main)

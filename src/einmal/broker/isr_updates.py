@@ -1,7 +1,8 @@
 """Asks the controller for other in-sync replicas (AlterPartition) where a leader wants them.
 
-One request at a time, for all partitions that wait; sent again until the partition's epoch has moved on, which the
-answer says or the image. What a leader wants, and what an answer means to it, is ``replication.Leader``'s to know.
+One request at a time, for all partitions that wait; sent again until the partition's epoch has moved on in the image.
+The answer's ISR is not taken over: the image has it together with the replicas, which a finished reassignment changes,
+and in its order with the settings. What a leader wants, and what an answer means to it, is for ``replication.Leader``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from einmal.broker.partition import Partition
 from einmal.client.aio.connection import Disconnected
-from einmal.replication.leader import NOT_CARRIED_OUT, IsrProposal, Membership
-from einmal.types import BrokerId, ErrorCode
+from einmal.replication.leader import NOT_CARRIED_OUT, IsrProposal
+from einmal.types import ErrorCode
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -147,12 +148,7 @@ class IsrUpdates:
             return False
         now_ms = self._node.clock.now().monotonic_ms
         if answer.error_code is ErrorCode.none:
-            isr = tuple(BrokerId(broker_id) for broker_id in answer.isr)
-            log.info("%s: in sync are now %s", partition.topic_partition, list(isr))
-            if len(isr) > len(leader.isr):
-                membership = Membership(leader.replicas, isr, answer.partition_epoch)
-                partition.advance(leader.membership_changed(membership, now_ms))
-            # A smaller one is taken from the image, in its order with the settings that it was decided under.
+            log.info("%s: in sync are now %s", partition.topic_partition, list(answer.isr))
             return leader.partition_epoch == proposal.partition_epoch
         log.info("%s: no other in-sync replicas: %s", partition.topic_partition, answer.error_code.name)
         if answer.error_code in NOT_CARRIED_OUT:

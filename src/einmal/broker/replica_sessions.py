@@ -38,6 +38,7 @@ _NONE: Final = ErrorCode.none
 class _Tracked:
     """One partition of a session; -1: the follower has been told nothing."""
 
+    replica: BrokerId
     key: _Key
     asked: FetchPartition
     partition: Partition | None = None
@@ -135,13 +136,13 @@ class ReplicaSessions:
         key = (topic, asked.partition)
         tracked = session.partitions.get(key)
         if tracked is None:
-            tracked = session.partitions[key] = _Tracked(key, asked)
+            tracked = session.partitions[key] = _Tracked(session.replica, key, asked)
         tracked.asked = asked
         tracked.told_high_watermark = -1
         self._resolve(session, tracked)
         session.changed[key] = None
         partition = tracked.partition
-        if partition is not None and self._error(partition, asked) is _NONE:
+        if partition is not None and self._error(tracked, partition) is _NONE:
             self._position(partition, session.replica, broker_epoch, asked)
 
     def _resolve(self, session: _Session, tracked: _Tracked) -> None:
@@ -164,9 +165,11 @@ class ReplicaSessions:
     # --- positions ---------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _error(partition: Partition, asked: FetchPartition) -> ErrorCode:
-        error = partition.check_leader_epoch(asked.current_leader_epoch)
-        if error is _NONE and partition.replication is None:
+    def _error(tracked: _Tracked, partition: Partition) -> ErrorCode:
+        error = partition.check_leader_epoch(tracked.asked.current_leader_epoch)
+        leader = partition.replication
+        if error is _NONE and (leader is None or tracked.replica not in leader.replicas):
+            # A new replica may know of it before its leader does: it must ask again, or its position is never known.
             return ErrorCode.not_leader_or_follower
         return error
 
@@ -212,7 +215,7 @@ class ReplicaSessions:
         asked, partition = tracked.asked, tracked.partition
         if partition is None:
             return FetchedPartition(asked.partition, ErrorCode.unknown_topic_id)
-        error = self._error(partition, asked)
+        error = self._error(tracked, partition)
         if error is not _NONE:
             return FetchedPartition(asked.partition, error)
         partition_log = partition.log
@@ -259,7 +262,7 @@ class ReplicaSessions:
             partition is None
             or partition.log.log_start_offset != tracked.told_log_start
             or partition.log.log_end_offset > tracked.asked.fetch_offset
-            or self._error(partition, tracked.asked) is not _NONE
+            or self._error(tracked, partition) is not _NONE
         )
         if is_urgent:
             session.is_scheduled = True
