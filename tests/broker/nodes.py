@@ -82,7 +82,13 @@ class Client:
     @classmethod
     @asynccontextmanager
     async def connect(cls, node: Node) -> AsyncIterator[Client]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=2**26)
+        async with cls.connect_to(node.port) as client:
+            yield client
+
+    @classmethod
+    @asynccontextmanager
+    async def connect_to(cls, port: int) -> AsyncIterator[Client]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
         try:
             yield cls(reader, writer)
         finally:

@@ -155,6 +155,7 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
         data.draw(_TEXT) if version >= 11 else "",
         data.draw(st.integers(-1, 5)),
         -1,
+        data.draw(st.none() | _TEXT) if version >= 12 else None,
     )
     fields = {
         **request._asdict(),

@@ -14,6 +14,7 @@ import asyncio
 import json
 import logging
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.broker.config import PLAINTEXT, ConfigError
@@ -39,10 +40,13 @@ _TIMEOUT_MS: Final = 2_000
 _RETRY_SECONDS: Final = 0.05
 _DUPLICATE_RETRY_SECONDS: Final = 0.2
 _LEADER_WAIT_SECONDS: Final = 1.0
-_REPORT_SECONDS: Final = 5.0
-"""How often it is said what a start waits for."""
+_FIRST_REPORT_SECONDS: Final = 2.0
+_REPORT_SECONDS: Final = 10.0
+"""When it is said what a start waits for, and how often."""
 _APPLIED_SECONDS: Final = 0.5
 _SHUTDOWN_SECONDS: Final = 5.0
+_SHUTDOWN_UNANSWERED_SECONDS: Final = 1.0
+"""Without an answer for so long a stop goes on: perhaps the controllers are stopping too."""
 _SHUTDOWN_BEAT_SECONDS: Final = 0.05
 _SOON: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out)
 """Another controller will know, or the same one in a moment."""
@@ -53,6 +57,8 @@ class BrokerLifecycle:
         self._node = node
         self._incarnation_id = node.new_uuid()
         self._previous_broker_epoch = -1
+        self._remembered_epoch = -1
+        """What the file says; -1: unknown, or there is none."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._unfenced: asyncio.Future[None] | None = None
@@ -65,13 +71,12 @@ class BrokerLifecycle:
 
     def load(self) -> None:
         """Read how the last process stopped; from now on a crash is one. Before anything is written. Raises OSError."""
-        disk, path = self._node.disk, self._node.directory / CLEAN_SHUTDOWN_FILE
-        if disk.exists(path):
+        if self._node.disk.exists(self._clean_shutdown_path):
             with suppress(ValueError, KeyError, TypeError):
-                self._previous_broker_epoch = int(json.loads(disk.read_file(path))["brokerEpoch"])
+                told = json.loads(self._node.disk.read_file(self._clean_shutdown_path))
+                self._previous_broker_epoch = int(told["brokerEpoch"])
             if not self._node.config.flush_each:
-                disk.remove(path)
-                disk.sync_directory(self._node.directory)
+                self._forget_epoch()
 
     def start(self) -> None:
         """Begin to register and to say that this broker lives."""
@@ -116,14 +121,39 @@ class BrokerLifecycle:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    # --- what a crash may lose -----------------------------------------------------------------------------------
+
     def stopped_cleanly(self) -> None:
         """All that this broker has is on disk. Raises OSError."""
         if self.broker_epoch >= 0:
             self._remember_epoch()
 
+    def settings_changed(self) -> None:
+        """Some topics' settings may be others: from now on a crash may lose something, or nothing."""
+        if not self._node.config.flush_each:
+            return
+        try:
+            if all(partition.log.config.flush_each for partition in self._node.partitions):
+                self._remember_epoch()
+            elif self._node.disk.exists(self._clean_shutdown_path):
+                self._forget_epoch()
+        except OSError as error:
+            log.error("%s: %s", self._clean_shutdown_path, error)
+
+    @property
+    def _clean_shutdown_path(self) -> PurePosixPath:
+        return self._node.directory / CLEAN_SHUTDOWN_FILE
+
     def _remember_epoch(self) -> None:
-        text = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch})
-        self._node.disk.write_file(self._node.directory / CLEAN_SHUTDOWN_FILE, text.encode())
+        if self._remembered_epoch != self.broker_epoch:
+            text = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch})
+            self._node.disk.write_file(self._clean_shutdown_path, text.encode())
+            self._remembered_epoch = self.broker_epoch
+
+    def _forget_epoch(self) -> None:
+        self._remembered_epoch = -1
+        self._node.disk.remove(self._clean_shutdown_path)
+        self._node.disk.sync_directory(self._node.directory)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -132,9 +162,16 @@ class BrokerLifecycle:
         while not await self._node.metadata.until(lambda: self._node.metadata.is_applied, _APPLIED_SECONDS):
             # Meanwhile the controller may have forgotten it again.
             await self._beat()
+        self.settings_changed()
+        loop = asyncio.get_running_loop()
+        answered_at = loop.time()
         while True:
             self._wake.clear()
             is_answered = await self._beat()
+            if is_answered or not self._wants_shutdown:
+                answered_at = loop.time()
+            elif loop.time() - answered_at >= _SHUTDOWN_UNANSWERED_SECONDS:
+                self._may_shut_down.set()
             await self._pause(is_answered)
 
     async def _pause(self, is_answered: bool) -> None:
@@ -169,10 +206,10 @@ class BrokerLifecycle:
     async def _register(self) -> None:
         """Until a controller has taken it in. Raises ConfigError when none ever will."""
         loop = asyncio.get_running_loop()
-        report_at = loop.time() + _REPORT_SECONDS
+        report_at = loop.time() + _FIRST_REPORT_SECONDS
         while True:
             answer = await self._ask(_REGISTRATION, _REGISTRATION_VERSION, self._registration())
-            error = None if answer is None else answer.error_code
+            error = self._refusal if answer is None else answer.error_code
             if answer is not None and error is ErrorCode.none:
                 break
             if error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
@@ -185,9 +222,16 @@ class BrokerLifecycle:
         if answer.broker_epoch != self.broker_epoch:
             log.info("broker %d is registered, epoch %d", self._node.config.node_id, answer.broker_epoch)
         self.broker_epoch = answer.broker_epoch
-        if self._node.config.flush_each:
+        if self._node.config.flush_each and self._previous_broker_epoch >= 0:
+            # Nothing has been lost so far, and nothing is written before the image is followed.
             self._remember_epoch()
         self._node.metadata.look()
+
+    @property
+    def _refusal(self) -> ErrorCode | None:
+        """Of a broker to which no controller is ready to tell who leads. A voter waits for better ones."""
+        quorum = self._node.quorum
+        return quorum.refused_with if quorum.leader_id is None and not quorum.is_voter else None
 
     def _registration(self) -> dict[str, Any]:
         node = self._node

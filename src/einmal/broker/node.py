@@ -23,6 +23,7 @@ from einmal.broker.controller_runtime import ControllerRuntime
 from einmal.broker.fetch_sessions import FetchSessions
 from einmal.broker.group_service import GroupService
 from einmal.broker.isr_updates import IsrUpdates
+from einmal.broker.log_cleaner import LogCleaner
 from einmal.broker.partitions import Partitions
 from einmal.broker.peers import Peers
 from einmal.broker.quorum_runtime import QuorumRuntime
@@ -61,6 +62,7 @@ class Node:
         self.quorum = QuorumRuntime(self)
         self.controller = ControllerRuntime(self)
         self.lifecycle = BrokerLifecycle(self)
+        self.cleaner = LogCleaner(self)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, random)
         self.replica_sessions = ReplicaSessions(self)
         self.isr_updates = IsrUpdates(self)
@@ -73,6 +75,8 @@ class Node:
         self.controller_server = Server(self.controller_router, config, clock)
         self._listener: Listener | None = None
         self._controller_listener: Listener | None = None
+        self._is_loaded = False
+        """Whether the metadata log is open."""
         self._stopping = asyncio.Event()
         self._chores: list[asyncio.Task[None]] = []
 
@@ -106,6 +110,7 @@ class Node:
         self._identify()
         self.lifecycle.load()
         await self.quorum.load()
+        self._is_loaded = True
         is_blank = self.quorum.voters == (self.config.node_id,) and self.quorum.partition.log.log_end_offset == 0
         if is_blank and self.partitions.folders():
             # They would be taken for what is left of deleted topics.
@@ -127,24 +132,31 @@ class Node:
             self.server.start()
         self._every(_CHECKPOINT_SECONDS, self._look_after_partitions)
         self._every(self.config.log_retention_check_interval_ms / 1000, self._retain)
+        if self.config.log_cleaner_enable:
+            self._every(self.config.log_cleaner_backoff_ms / 1000, self.cleaner.clean)
 
     def apply(self, delta: ImageDelta) -> None:
         """Follow what has changed in the cluster."""
         if not self.config.is_broker:
             return
         self.partitions.apply(delta, self.metadata.image)
+        if delta.configs:
+            self.lifecycle.settings_changed()
         self.fetchers.apply(delta, self.metadata.image)
         self.transactions.apply(delta)
         self.groups.apply(delta)
 
     async def stop(self) -> None:
-        """Clean stop: what is led is handed over, no new connections, the existing ones closed, everything flushed."""
-        if self.config.is_broker:
-            await self.lifecycle.shut_down()
-            await self.lifecycle.stop()
+        """Clean stop: what is led is handed over, no new connections, the existing ones closed, everything flushed.
+
+        Also of a node whose start has failed or was cut off. Raises OSError when not everything could be flushed.
+        """
+        await self.lifecycle.shut_down()
+        await self.lifecycle.stop()
         if self._listener is not None:
             self._listener.close()
         self._stopping.set()
+        self.cleaner.stop()
         self.server.stop()
         await self.transactions.stop()
         await self.groups.stop()
@@ -152,15 +164,18 @@ class Node:
         await self.isr_updates.stop()
         self.replica_sessions.close()
         self.controller.resign()
-        await self.quorum.stop()
+        if self._is_loaded:
+            await self.quorum.stop()
         if self._controller_listener is not None:
             self._controller_listener.close()
         self.controller_server.stop()
         self.metadata.stop()
         self.peers.close()
         await asyncio.gather(*self._chores, return_exceptions=True)
+        is_whole = self.partitions.is_whole
         await self.partitions.close()
-        self.lifecycle.stopped_cleanly()
+        if is_whole:
+            self.lifecycle.stopped_cleanly()
 
     def new_uuid(self) -> UUID:
         return UUID(bytes=self.random.randbytes(16), version=4)

@@ -39,6 +39,9 @@ def answer_fetch(runtime: QuorumRuntime, context: RequestContext, request: Fetch
         error = ErrorCode.unknown_topic_or_partition
         refused = [FetchedPartition(wanted.partition, error) for wanted in partitions]
         return encode_fetch_response(context.api_version, FetchResponse([(topic, refused)]))
+    if request.cluster_id is not None and request.cluster_id != runtime.cluster_id:
+        response = FetchResponse([], ErrorCode.inconsistent_cluster_id)
+        return encode_fetch_response(context.api_version, response)
     fetch = _MetadataFetch(runtime, context.api_version, request)
     if fetch.is_complete or request.max_wait_ms <= 0:
         return fetch.encode()

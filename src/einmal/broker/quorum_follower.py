@@ -103,6 +103,7 @@ class MetadataFollower:
             0,
             [(METADATA_TOPIC_ID, [wanted])],
             replica_id=self._runtime.node_id,
+            cluster_id=self._runtime.cluster_id,
         )
         fetched = await self._exchange(target, request)
         if fetched is None:
@@ -140,6 +141,7 @@ class MetadataFollower:
         self._failures = 0
         if response.error_code is not ErrorCode.none or not response.topics or not response.topics[0][1]:
             log.warning("node %d does not let this node take part: %s", target, response.error_code.name)
+            self._runtime.refused_with = response.error_code
             await asyncio.sleep(_DISK_PAUSE_SECONDS)
             return None
         return response.topics[0][1][0]

@@ -102,6 +102,8 @@ class QuorumRuntime:
         self._bytes_covered = 0
         """Of the partition's ``bytes_appended``: so much is in a snapshot."""
         self._is_snapshotting = False
+        self.refused_with = ErrorCode.none
+        """Why a voter has not let this node have the metadata log, if one has not."""
         self.is_stopped = False
         self.has_failed = False
         """The vote cannot be written down; meanwhile this member does nothing."""
@@ -372,8 +374,10 @@ class QuorumRuntime:
             reply = None
             limit = timeout_ms or self.request_timeout_ms
             try:
-                peers = self._node.peers
-                reply = reply_of(await peers.ask(to, api_key, VERSION[api_key], fields, timeout_ms=limit, lane=_LANE))
+                answer = await self._node.peers.ask(to, api_key, VERSION[api_key], fields, timeout_ms=limit, lane=_LANE)
+                if answer.error_code is not ErrorCode.none:
+                    log.error("node %d has nothing to do with this one: %s", to, answer.error_code.name)
+                reply = reply_of(answer)
             except (Disconnected, WireError) as error:
                 log.debug("request %d to node %d: %s", api_key, to, error)
             answered(reply)

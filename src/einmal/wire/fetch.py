@@ -26,6 +26,7 @@ from einmal.wire.primitives import (
     encode_topic,
     error_of,
     read_length,
+    read_nullable_string,
     read_records,
     read_string,
     read_tags,
@@ -97,6 +98,8 @@ class FetchRequest(NamedTuple):
     rack_id: str = ""
     replica_id: int = -1
     replica_epoch: int = -1
+    cluster_id: str | None = None
+    """Of a replica of the metadata log; None: not checked."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -182,6 +185,7 @@ def decode_fetch_request(version: int, frame: Frame, position: int) -> FetchRequ
     session_id = 0
     forgotten: list[tuple[Topic, list[int]]] = []
     rack_id = ""
+    cluster_id: str | None = None
     if version < _REPLICA_STATE:
         (replica_id,) = INT32.unpack_from(frame, position)
         position += 4
@@ -198,7 +202,9 @@ def decode_fetch_request(version: int, frame: Frame, position: int) -> FetchRequ
     if flexible:
         tags, _end = read_tags(frame, position)
         for tag, start in tags:
-            if tag == 1 and version >= _REPLICA_STATE:
+            if tag == 0:
+                cluster_id, _end = read_nullable_string(frame, start, flexible)
+            elif tag == 1 and version >= _REPLICA_STATE:
                 replica_id, replica_epoch = _REPLICA.unpack_from(frame, start)
     return FetchRequest(
         max_wait_ms,
@@ -212,6 +218,7 @@ def decode_fetch_request(version: int, frame: Frame, position: int) -> FetchRequ
         rack_id,
         replica_id,
         replica_epoch,
+        cluster_id,
     )
 
 
@@ -301,9 +308,12 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     if version >= _RACK:
         parts.append(encode_string(request.rack_id, flexible))
     if flexible:
-        is_replica = version >= _REPLICA_STATE and request.replica_id >= 0
-        replica = _REPLICA.pack(request.replica_id, request.replica_epoch) + NO_TAGS
-        parts.append(encode_tags([(1, replica)] if is_replica else []))
+        of_request = []
+        if request.cluster_id is not None:
+            of_request.append((0, encode_string(request.cluster_id, flexible)))
+        if version >= _REPLICA_STATE and request.replica_id >= 0:
+            of_request.append((1, _REPLICA.pack(request.replica_id, request.replica_epoch) + NO_TAGS))
+        parts.append(encode_tags(of_request))
     return b"".join(parts)
 
 

@@ -1,0 +1,161 @@
+"""Several whole nodes in this process, on real files and loopback ports: as brokers, as controllers, or as both."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from einmal.broker.node import Node
+from einmal.types import ErrorCode
+from einmal.wire.fetch import FetchedPartition
+from einmal.wire.record_batch import decode_records, iter_headers
+from tests.broker.nodes import Client, batch, new_node
+
+SECONDS = 10.0
+COME_AGAIN = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.leader_not_available,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
+)
+
+
+class Cluster:
+    """``brokers`` and ``controllers`` are node ids; who is in both has both roles."""
+
+    def __init__(
+        self,
+        directory: Path,
+        brokers: Sequence[int] = (1, 2, 3),
+        controllers: Sequence[int] = (1, 2, 3),
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.brokers = tuple(brokers)
+        self.controllers = tuple(controllers)
+        self.settings = settings
+        self.ports = dict(zip(controllers, free_ports(len(controllers)), strict=True))
+        self.nodes: dict[int, Node] = {}
+
+    def make(self, node_id: int) -> Node:
+        roles, listeners = [], []
+        if node_id in self.brokers:
+            roles.append("broker")
+            listeners.append("PLAINTEXT://127.0.0.1:0")
+        if node_id in self.controllers:
+            roles.append("controller")
+            listeners.append(f"CONTROLLER://127.0.0.1:{self.ports[node_id]}")
+        node = self.nodes[node_id] = new_node(
+            self.directory / str(node_id),
+            {
+                "node.id": node_id,
+                "process.roles": ",".join(roles),
+                "listeners": ",".join(listeners),
+                "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{port}" for each, port in self.ports.items()),
+                "default.replication.factor": len(self.brokers),
+                "min.insync.replicas": 2,
+                "offsets.topic.replication.factor": len(self.brokers),
+                "offsets.topic.num.partitions": 2,
+                "transaction.state.log.replication.factor": len(self.brokers),
+                "transaction.state.log.num.partitions": 2,
+                **{key.replace("_", "."): value for key, value in self.settings.items()},
+            },
+        )
+        return node
+
+    async def start(self, *ids: int) -> None:
+        wanted = ids or tuple(dict.fromkeys((*self.controllers, *self.brokers)))
+        await asyncio.gather(*(self.make(node_id).start() for node_id in wanted))
+
+    async def stop(self, *ids: int) -> None:
+        stopped = [self.nodes.pop(node_id) for node_id in ids or tuple(self.nodes)]
+        await asyncio.gather(*(node.stop() for node in stopped))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def running_brokers(self) -> list[Node]:
+        return [node for node_id, node in self.nodes.items() if node_id in self.brokers]
+
+    def active_controller(self) -> int:
+        """0: there is none now."""
+        return next((node_id for node_id, node in self.nodes.items() if node.controller.is_active), 0)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Of whom all running brokers think the same; 0: they do not, or nobody leads."""
+        told = []
+        for node in self.running_brokers:
+            image = node.metadata.image.topics.get(topic)
+            told.append(0 if image is None else max(0, image.partitions[partition].leader))
+        return told[0] if told.count(told[0]) == len(told) else 0
+
+    def isr(self, topic: str, partition: int = 0) -> set[int]:
+        node = self.running_brokers[0]
+        return set(node.metadata.image.topics[topic].partitions[partition].isr)
+
+    @staticmethod
+    async def until(claim: Callable[[], Any], seconds: float = SECONDS) -> Any:
+        """Wait until it is true; what it is then."""
+        async with asyncio.timeout(seconds):
+            while not (result := claim()):  # noqa: ASYNC110 - what nodes know has no event of its own.
+                await asyncio.sleep(0.005)
+        return result
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    async def produce(self, topic: str, value: bytes, partition: int = 0) -> int:
+        """With acks=all, to whoever leads; the offset."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                leader = await self.until(lambda: self.nodes.get(self.leader(topic, partition)))
+                try:
+                    async with Client.connect(leader) as client:
+                        produced = await client.produce(topic, batch(value), partition=partition)
+                except (OSError, asyncio.IncompleteReadError):
+                    continue
+                if produced.error_code is ErrorCode.none:
+                    return produced.base_offset
+                assert produced.error_code in COME_AGAIN, produced
+                await asyncio.sleep(0.01)
+
+    async def read(self, topic: str, partition: int = 0) -> list[bytes]:
+        """All values that are committed."""
+        leader = await self.until(lambda: self.nodes.get(self.leader(topic, partition)))
+        async with Client.connect(leader) as client:
+            return values_of(await client.fetch(topic, 0, partition=partition))
+
+
+def values_of(fetched: FetchedPartition) -> list[bytes]:
+    assert fetched.error_code is ErrorCode.none, fetched
+    records = bytes(fetched.records)
+    return [
+        record.value or b""
+        for position, header in iter_headers(records)
+        for record in decode_records(records, position, header)
+        if not header.is_control
+    ]
+
+
+@asynccontextmanager
+async def running_cluster(directory: Path, **options: Any) -> AsyncIterator[Cluster]:
+    cluster = Cluster(directory, **options)
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
