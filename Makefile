@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix bench simulate requirements clean
+.PHONY: help setup demo test check fix bench failover kills simulate requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,12 @@ fix: $(READY)  ## let the tools mend format and lint
 
 bench: $(READY)  ## figures, beside the budgets
 	$(BIN)/einmal bench
+
+failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
+	$(BIN)/einmal bench failover
+
+kills: $(READY)  ## 200 kills, pauses and restarts of three brokers under load, and the verdict with its figures
+	EINMAL_KILLS=200 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
 simulate: $(READY)  ## 1,000 seeds of the broker and 1,000 of the pipeline's commit protocol
 	$(BIN)/einmal simulate --workload broker --seeds 1000

@@ -1,4 +1,4 @@
-"""Run the cases against one broker: one of our own, started for it, or any that speaks Kafka's protocol."""
+"""Run the cases against one broker, one of our own or any that speaks Kafka's protocol; or kill brokers of three."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from einmal.bench.cases import CASES, MEGABYTE, Figure
+from einmal.bench.failover import failover
 from einmal.bench.server import BrokerProcess
 
 STARTS = 5
+FAILOVER = "failover"
 
 
 def run(
     names: Sequence[str], *, bootstrap: str | None, scale: float, properties: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Figure]:
-    """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too."""
+    """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too.
+
+    "failover" is measured on a fresh cluster, alone.
+    """
+    if list(names) == [FAILOVER]:
+        yield from failover(scale, properties, say)
+        return
     if bootstrap is not None:
         yield from _cases(names, bootstrap, scale, say)
         return

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def bench(
-    cases: Annotated[list[str] | None, typer.Argument(help="Which cases; default: all.")] = None,
+    cases: Annotated[
+        list[str] | None, typer.Argument(help="Which cases; default: all of one broker. Or: failover.")
+    ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
     ] = None,
@@ -28,12 +30,14 @@ def bench(
     """Measure a broker. Figures are printed, never judged: machines differ, compare in one run."""
     from einmal.bench.cases import CASES
     from einmal.bench.load import BenchRefused
-    from einmal.bench.run import run
+    from einmal.bench.run import FAILOVER, run
     from einmal.bench.server import BrokerDidNotStart
+    from einmal.local.processes import BrokerFailed
 
     chosen = cases or list(CASES)
-    if unknown := [name for name in chosen if name not in CASES]:
-        typer.echo(f"error: no case {', '.join(unknown)}\nhint: there are {', '.join(CASES)}", err=True)
+    if chosen != [FAILOVER] and (unknown := [name for name in chosen if name not in CASES]):
+        known = f"there are {', '.join(CASES)}; and {FAILOVER}, which runs alone"
+        typer.echo(f"error: no case {', '.join(unknown)}\nhint: {known}", err=True)
         raise typer.Exit(2)
     figures = []
     try:
@@ -50,7 +54,7 @@ def bench(
     except ImportError as error:
         typer.echo(f"error: {error}\nhint: pip install 'einmal[bench]'", err=True)
         raise typer.Exit(2) from error
-    except (BenchRefused, BrokerDidNotStart, OSError) as error:
+    except (BenchRefused, BrokerDidNotStart, BrokerFailed, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     if output is Format.JSON:

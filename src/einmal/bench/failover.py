@@ -1,0 +1,170 @@
+"""How long clients wait when a broker of three is killed with SIGKILL, by its part.
+
+A trial: kill the broker, and time the first call after it; then start the broker again, and wait until every replica is
+in sync. In a third of the trials the victim is the active controller too: then two elections follow one another.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from einmal.bench.cases import Figure
+from einmal.bench.load import BenchRefused, Connection, create_topic
+from einmal.client import Producer
+from einmal.local.layout import plan_cluster, write_properties
+from einmal.local.processes import LocalCluster
+from einmal.types import ErrorCode
+
+TRIALS: Final = 100
+BROKERS: Final = 3
+_TOPIC: Final = "bench-failover"
+_PARTITIONS: Final = 3
+_TRANSACTION: Final = 1
+_CALL_S: Final = 60.0
+_PAUSE_S: Final = 0.02
+_SETTINGS: Final = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
+
+T = TypeVar("T")
+
+
+class Trial(NamedTuple):
+    """``seconds`` from the kill; ``of_controller``: the victim was the active controller too."""
+
+    seconds: float
+    of_controller: bool
+
+
+class Victims:
+    """A cluster, and who plays which part in it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Once every replica of every partition is in sync."""
+
+        def ask(connection: Connection) -> int | None:
+            told = connection.call(3, 12, {"topics": None, "allow_auto_topic_creation": False})
+            partitions = [(each.name, index) for each in told.topics for index in each.partitions]
+            if any(sorted(index.isr_nodes) != sorted(index.replica_nodes) for _name, index in partitions):
+                return None
+            leaders = [
+                index.leader_id for name, index in partitions if (name, index.partition_index) == (topic, partition)
+            ]
+            return leaders[0] if leaders and leaders[0] >= 0 else None
+
+        return self._ask(ask)
+
+    def coordinator(self, transactional_id: str) -> int:
+        def ask(connection: Connection) -> int | None:
+            found = connection.call(10, 3, {"key": transactional_id, "key_type": _TRANSACTION})
+            return int(found.node_id) if found.error_code is ErrorCode.none else None
+
+        return self._ask(ask)
+
+    def controller(self) -> int:
+        def ask(connection: Connection) -> int | None:
+            partitions = [{"partition_index": 0}]
+            told = connection.call(55, 1, {"topics": [{"topic_name": "__cluster_metadata", "partitions": partitions}]})
+            return int(told.topics[0].partitions[0].leader_id) if told.error_code is ErrorCode.none else None
+
+        return self._ask(ask)
+
+    def _ask(self, question: Callable[[Connection], T | None]) -> T:
+        """Put a question to one broker after the other until one knows."""
+        deadline = time.monotonic() + _CALL_S
+        while time.monotonic() < deadline:
+            for broker in self._cluster.brokers.values():
+                with suppress(OSError):
+                    connection = Connection(broker.plan.bootstrap_server)
+                    try:
+                        answer = question(connection)
+                    finally:
+                        connection.close()
+                    if answer is not None:
+                        return answer
+            time.sleep(_PAUSE_S)
+        raise BenchRefused(f"the cluster is not whole after {_CALL_S:.0f} s")
+
+    def time(self, victim: int, call: Callable[[], Any]) -> Trial:
+        """Kill the broker, time the call, and bring the broker back."""
+        of_controller = victim == self.controller()
+        broker = self._cluster.brokers[victim]
+        began = time.perf_counter()
+        broker.kill()
+        call()
+        seconds = time.perf_counter() - began
+        broker.start()
+        broker.wait_until_ready()
+        return Trial(seconds, of_controller)
+
+
+def failover(scale: float, properties: Sequence[str], say: Callable[[str], None]) -> Iterator[Figure]:
+    """Figures of ``TRIALS`` kills of each part, times ``scale``."""
+    count = max(1, int(TRIALS * scale))
+    settings = _SETTINGS | dict(item.partition("=")[::2] for item in properties)
+    with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
+        plans = plan_cluster(Path(folder), BROKERS, host="127.0.0.1", first_port=0)
+        write_properties(plans, settings)
+        cluster = LocalCluster(plans)
+        cluster.start()
+        try:
+            connection = Connection(plans[0].bootstrap_server)
+            create_topic(connection, _TOPIC, _PARTITIONS)
+            connection.close()
+            victims = Victims(cluster)
+            say(f"{count} kills of a partition's leader")
+            yield from _figures(
+                "leader kill to the next acknowledged write", 0.5, 1.5, _writes(cluster, victims, count)
+            )
+            say(f"{count} kills of the transaction coordinator")
+            yield from _figures("coordinator kill to the commit's answer", None, 2.0, _commits(cluster, victims, count))
+        finally:
+            cluster.kill()
+
+
+def _writes(cluster: LocalCluster, victims: Victims, count: int) -> Iterator[Trial]:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+        for number in range(count):
+            partition = number % _PARTITIONS
+            leader = victims.leader(_TOPIC, partition)
+            _write(producer, partition)
+            yield victims.time(leader, partial(_write, producer, partition))
+
+
+def _write(producer: Producer, partition: int) -> None:
+    try:
+        producer.send(_TOPIC, b"x", partition=partition).result(_CALL_S)
+    except TimeoutError as error:
+        raise BenchRefused(f"no acknowledgement of {_TOPIC}-{partition} within {_CALL_S:.0f} s") from error
+
+
+def _commits(cluster: LocalCluster, victims: Victims, count: int) -> Iterator[Trial]:
+    name = "bench-failover"
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=name) as producer:
+        producer.init_transactions()
+        for number in range(count):
+            victims.leader(_TOPIC, 0)
+            producer.begin_transaction()
+            producer.send(_TOPIC, b"x", partition=number % _PARTITIONS)
+            producer.flush()
+            yield victims.time(victims.coordinator(name), producer.commit_transaction)
+
+
+def _figures(name: str, median: float | None, late: float, trials: Iterator[Trial]) -> Iterator[Figure]:
+    found = list(trials)
+    times = sorted(trial.seconds for trial in found)
+    yield Figure(f"{name}, median", statistics.median(times), "s", median, at_most=True)
+    yield Figure(f"{name}, p99", times[min(len(times) - 1, int(len(times) * 0.99))], "s", late, at_most=True)
+    yield Figure(f"{name}, longest of {len(times)}", times[-1], "s")
+    for is_controller, who in ((True, "the controller too"), (False, "not the controller")):
+        some = [trial.seconds for trial in found if trial.of_controller is is_controller]
+        if some:
+            yield Figure(f"  {who} ({len(some)}), median", statistics.median(some), "s")
