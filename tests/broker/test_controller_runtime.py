@@ -244,6 +244,18 @@ def test_a_broker_shuts_down_with_its_leads_moved_away() -> None:
     node.run(main)
 
 
+def test_a_broker_with_an_offline_folder_is_fenced() -> None:
+    node = ControllerNode()
+
+    async def main() -> None:
+        await node.lead()
+        await node.join(1, 2)
+        assert (await node.beat(2, offline_log_dirs=[UUID(int=102)])).is_fenced
+        assert node.image.brokers[BrokerId(2)].is_fenced
+
+    node.run(main)
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_leader_alters_its_isr_in_every_version(version: int) -> None:
     node = ControllerNode()

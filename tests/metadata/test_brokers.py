@@ -229,6 +229,22 @@ def test_a_broker_may_ask_to_be_fenced() -> None:
     assert not cluster.beat(1).is_fenced
 
 
+def test_a_broker_with_a_broken_disk_leaves_it_to_others_until_it_starts_anew() -> None:
+    cluster = Cluster(2)
+    cluster.create("t", (1, 2))
+    assert cluster.beat(1, is_disk_broken=True).is_fenced
+    assert (cluster.partition().leader, cluster.partition().isr) == (TWO, ids(2))
+    assert cluster.beat(1, is_disk_broken=True).is_fenced
+    assert cluster.beat(1, is_disk_broken=True, wants_shutdown=True).should_shut_down
+    cluster.join(1)
+    assert not cluster.image.brokers[ONE].is_fenced
+
+
+def test_the_only_broker_goes_on_with_what_its_disk_still_gives() -> None:
+    cluster = Cluster(1)
+    assert not cluster.beat(1, is_disk_broken=True).is_fenced
+
+
 # --- controlled shutdown -----------------------------------------------------------------------------------------
 
 

@@ -63,13 +63,17 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """``metadata_offset``: of the last record that the broker has applied."""
+    """``metadata_offset``: of the last record that the broker has applied.
+
+    ``is_disk_broken``: it cannot write any more, and says so until its process ends.
+    """
 
     broker_id: BrokerId
     broker_epoch: int
     metadata_offset: int
     wants_fence: bool = False
     wants_shutdown: bool = False
+    is_disk_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +180,9 @@ class BrokerDecisions(Deciding):
         session = self._session(broker.broker_id, now)
         session.is_heard = True
         session.metadata_offset = beat.metadata_offset
-        if beat.wants_fence or (beat.wants_shutdown and self._may_go(broker, session)):
-            reason = "it shuts down" if beat.wants_shutdown else "it asks for that"
-            plan = self._fence(broker, reason)
-            return plan.decision(_answer(broker, beat, is_fenced=True, should_shut_down=beat.wants_shutdown))
+        if (reason := self._why_fence(broker, beat, session)) is not None:
+            answer = _answer(broker, beat, is_fenced=True, should_shut_down=beat.wants_shutdown)
+            return self._fence(broker, reason).decision(answer)
         answer = _answer(broker, beat, is_fenced=False)
         if not beat.wants_shutdown:
             return Decision(response=answer)
@@ -198,6 +201,7 @@ class BrokerDecisions(Deciding):
             not beat.wants_fence
             and not beat.wants_shutdown
             and not broker.in_controlled_shutdown
+            and not self._is_useless(beat)
             and beat.metadata_offset >= broker.broker_epoch
         )
         answer = _answer(broker, beat, is_fenced=not is_back, should_shut_down=beat.wants_shutdown)
@@ -213,6 +217,18 @@ class BrokerDecisions(Deciding):
                 plan.change(topic, partition_id, partition)
         plan.actions.append(BrokerUnfenced(broker.broker_id, broker.broker_epoch))
         return plan.decision(answer)
+
+    def _is_useless(self, beat: Heartbeat) -> bool:
+        """A broken disk serves nobody while there are others; the only broker does what it still can."""
+        return beat.is_disk_broken and len(self.image.brokers) > 1
+
+    def _why_fence(self, broker: BrokerImage, beat: Heartbeat, session: _Session) -> str | None:
+        """Of a broker that takes part; None: it goes on."""
+        if self._is_useless(beat):
+            return "its disk is broken"
+        if beat.wants_shutdown and (beat.wants_fence or self._may_go(broker, session)):
+            return "it shuts down"
+        return "it asks for that" if beat.wants_fence else None
 
     def _session(self, broker_id: BrokerId, now: Instant) -> _Session:
         deadline_ms = now.monotonic_ms + self.defaults.session_timeout_ms

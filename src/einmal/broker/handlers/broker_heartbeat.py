@@ -3,7 +3,7 @@
 API: 63. Versions: 0-1.
 Behaviour: the active controller tells it whether it is fenced and whether it may shut down. A connection that brought
 heartbeats and is lost tells of the broker's end before its session does.
-Version notes: v1 data folders that are offline: a broker of ours has one, and ends with it.
+Version notes: v1 data folders that are offline: a broker of ours has one, and is fenced with it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
         metadata_offset=request.current_metadata_offset,
         wants_fence=request.want_fence,
         wants_shutdown=request.want_shut_down,
+        is_disk_broken=bool(getattr(request, "offline_log_dirs", ())),
     )
     answer = await controller.submit(lambda shard, now: shard.heartbeat(beat, controller.next_offset, now))
     if isinstance(answer, ErrorCode):
