@@ -15,7 +15,7 @@ from einmal.client.errors import UnknownOutcome
 from einmal.simulation.disk import RELIABLE
 from einmal.simulation.network import QUIET
 from einmal.simulation.profile import Crash, profile_of
-from einmal.simulation.world import BROKER, World
+from einmal.simulation.world import World, name_of
 from einmal.types import TopicPartition
 from einmal.workloads.process import Process
 
@@ -30,7 +30,7 @@ def _run(scenario: Scenario, *, flush_each: bool = False) -> World:
     world = World(profile)
 
     async def main() -> None:
-        await world.start_broker()
+        await world.start()
         process, host = world.process("client")
         admin = process.admin()
         await world.run_on(host, admin.create_topics([NewTopic("t", num_partitions=1)]))
@@ -48,8 +48,9 @@ def _producer(process: Process) -> Producer:
 
 
 def _end(world: World) -> int:
-    assert world.node is not None
-    partition = world.node.partitions.get(_TOPIC)
+    node = world.machines[1].node
+    assert node is not None
+    partition = node.partitions.get(_TOPIC)
     return 0 if partition is None else partition.log.log_end_offset
 
 
@@ -63,8 +64,9 @@ def test_a_commit_whose_coordinator_cannot_be_found_again_is_unknown_not_abortab
         while _end(world) < 2:  # noqa: ASYNC110 - the world has no event for it, and virtual time is cheap.
             await asyncio.sleep(0.0001)
         # The marker is written, the answer is under way: it gets lost, and nobody is there to be asked again.
-        world.network.cut(BROKER, f"client#{process.number}")
-        world.crash_broker(Crash.KILL)
+        world.network.cut(name_of(1), f"client#{process.number}")
+        world.network.cut(f"client#{process.number}", name_of(1))
+        world.crash(1, Crash.KILL)
         with pytest.raises(UnknownOutcome):
             await committing
         await producer.close()
@@ -94,8 +96,8 @@ def test_a_restarted_broker_that_flushes_each_write_serves_what_it_has_at_once()
         producer.begin_transaction()
         await producer.send("t", "value", partition=0)
         await producer.commit_transaction()
-        world.crash_broker(Crash.KILL)
-        await world.start_broker()
+        world.crash(1, Crash.KILL)
+        await world.start()
         consumer = process.consumer(auto_offset_reset="earliest", enable_auto_commit=False)
         assert (await consumer.end_offsets(_TOPIC))[_TOPIC] == _end(world)
         await producer.close()
@@ -109,13 +111,14 @@ def test_a_power_cut_right_after_the_first_start_does_not_take_the_data_folder()
         world = World(replace(profile_of(seed), flush_each=True, network=QUIET, disk=RELIABLE, crash=Crash.POWER))
 
         async def main(world: World) -> None:
-            await world.start_broker()
+            await world.start()
             process, host = world.process("client")
             admin = process.admin()
             await world.run_on(host, admin.create_topics([NewTopic("t", num_partitions=1)]))
-            world.crash_broker(Crash.POWER)
-            await world.start_broker()
-            assert world.node is not None and world.node.partitions.get(_TOPIC) is not None
+            world.crash(1, Crash.POWER)
+            await world.start()
+            node = world.machines[1].node
+            assert node is not None and node.partitions.get(_TOPIC) is not None
 
         world.loop.run_until_complete(main(world))
         world.loop.close()

@@ -78,20 +78,19 @@ _WHERE_IT_MATTERS: Mapping[mutants.Mutant, Mapping[str, Any]] = {
     mutants.without_waiting_for_the_commit: {
         "flush_each": True,
         "crash": Crash.POWER,
-        "fault_pause": 0.7,
         "disk": DiskFaults(sync_min=0.005, sync_max=0.05, slow_sync=0.1),
     },
-    mutants.without_generation_fencing: {"workload": "bank", "duration": 25.0, "fault_pause": 1.5},
+    mutants.without_generation_fencing: {"workload": "bank", "duration": 25.0},
 }
 
 
-def _kinds_found(mutant: mutants.Mutant) -> set[str]:
-    """The anomalies of the first seed that has any."""
+def _is_found(mutant: mutants.Mutant, expected: set[str]) -> bool:
+    """Whether one of the first seeds shows one of these kinds of anomaly."""
     for seed in range(80):
         outcome = simulate(replace(profile_of(seed), **_WHERE_IT_MATTERS.get(mutant, {})))
-        if outcome.anomalies:
-            return {anomaly.kind for anomaly in outcome.anomalies}
-    return set()
+        if any(anomaly.kind in expected for anomaly in outcome.anomalies):
+            return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -115,4 +114,4 @@ def test_a_defence_that_is_taken_out_is_missed(
     mutant: mutants.Mutant, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    assert _kinds_found(mutant) & expected
+    assert _is_found(mutant, expected)

@@ -178,6 +178,7 @@ def test_order_holds_over_a_cut_network() -> None:
     async def main() -> None:
         transport, _ = await world.connect()
         world.network.cut("server", "client")
+        world.network.cut("client", "server")
         for number in range(40):
             transport.write(b"%d," % number)
             await asyncio.sleep(0.03)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 class Workload(StrEnum):
     BROKER = "broker"
+    CLUSTER = "cluster"
+    DELAYED = "delayed"
     PIPELINE = "pipeline"
 
 
@@ -33,7 +35,11 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
     start: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     workload: Annotated[
-        Workload, typer.Option(help="A broker with its clients, or the pipeline's commit protocol.")
+        Workload,
+        typer.Option(
+            help="A broker with its clients, a cluster with them, a cluster whose requests are delayed, "
+            "or the pipeline's commit protocol."
+        ),
     ] = Workload.BROKER,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = min(2, os.cpu_count() or 1),
     output: Output = Format.TEXT,
@@ -117,4 +123,6 @@ def _runner(workload: Workload) -> Callable[[int], Result]:
         return commit_protocol.run_seed
     from einmal.simulation import run
 
-    return run.run_seed
+    if workload is Workload.CLUSTER:
+        return run.run_cluster_seed
+    return run.run_delayed_seed if workload is Workload.DELAYED else run.run_seed

@@ -85,6 +85,11 @@ class SimulatedDisk:
         self._lose(self._root)
         self.trace.event(self.loop.time(), "power cut")
 
+    def wipe(self) -> None:
+        """The disk is another one, and empty."""
+        self._root = _new_folder()
+        self.trace.event(self.loop.time(), "wiped")
+
     def _lose(self, folder: _Folder) -> None:
         states = [folder.synced, *folder.steps]
         names = dict(states[self.source.randrange(len(states))])

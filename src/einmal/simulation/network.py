@@ -2,7 +2,9 @@
 
 Bytes of one connection arrive in order; connections overtake each other. A connection may stall, it may be reset, and
 then what was under way may still arrive: a request whose sender has given up (a *late request*), or an answer that is
-lost after its request was carried out. Which of it happens, and when, comes from the injected random source only.
+lost after its request was carried out. A link is one direction between two hosts: it may be cut, and what is under way
+waits (TCP sends it again), or it may be slow. The machine of a host may lose its power, and nobody is told. Which of it
+happens, and when, comes from the injected random source only.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ class NetworkFaults:
     late_max: float = 3.0
     stall: float = 0.0
     stall_max: float = 2.0
+    late: float = 0.0
+    """As ``give_up``, for requests of ``late_apis`` alone."""
+    late_apis: tuple[int, ...] = ()
 
 
 QUIET: Final = NetworkFaults()
@@ -55,36 +60,73 @@ class SimulatedNetwork:
         self._ends: dict[int, _End] = {}
         self._next_port = _FIRST_FREE_PORT
         self._next_connection = 0
-        self._cut: dict[tuple[str, str], None] = {}
+        self._cuts: dict[tuple[str, str], int] = {}
+        self._slow: dict[tuple[str, str], float] = {}
+        self._dark: dict[str, list[_End]] = {}
 
     def of(self, host: Host) -> HostNetwork:
         return HostNetwork(self, host)
 
     # --- faults from outside ---
 
-    def cut(self, one: str, other: str) -> None:
-        """Nothing passes between two hosts any more; what is under way waits."""
-        self._cut[(one, other)] = self._cut[(other, one)] = None
+    def cut(self, source: str, target: str) -> None:
+        """Nothing passes from one host to another any more; what is under way waits. Cuts are counted."""
+        self._cuts[(source, target)] = self._cuts.get((source, target), 0) + 1
+
+    def mend(self, source: str, target: str) -> None:
+        """Take one cut back."""
+        left = self._cuts.get((source, target), 0) - 1
+        if left > 0:
+            self._cuts[(source, target)] = left
+        else:
+            self._cuts.pop((source, target), None)
+
+    def slow_down(self, source: str, target: str, seconds: float) -> None:
+        """From now on it takes longer from one host to another; 0: no longer than usual."""
+        if seconds > 0:
+            self._slow[(source, target)] = seconds
+        else:
+            self._slow.pop((source, target), None)
 
     def heal(self) -> None:
-        self._cut.clear()
+        """No link is cut or slow."""
+        self._cuts.clear()
+        self._slow.clear()
 
-    def is_cut(self, one: str, other: str) -> bool:
-        return (one, other) in self._cut
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cuts
 
-    def lose(self, host: Host) -> None:
-        """The host's process is gone: its listeners vanish, its peers' connections are reset."""
+    def lose(self, host: Host, *, silently: bool = False) -> None:
+        """The host's process is gone: its listeners vanish, its peers' connections are reset.
+
+        ``silently``: the machine is off, and its peers are told only when it is on again (``light``).
+        """
         for address, listener in list(self._listeners.items()):
             if listener.host is host:
                 del self._listeners[address]
+        if silently:
+            self._dark.setdefault(host.name, [])
         for end in list(self._ends.values()):
             if end.host is host:
-                end.vanish()
+                if silently:
+                    self._dark[host.name].append(end.peer)
+                end.vanish(silently=silently)
+
+    def light(self, name: str) -> None:
+        """The machine is on again: it knows nothing of the connections that it had."""
+        for end in self._dark.pop(name, ()):
+            end.lose_later(ConnectionResetError(104, "connection reset by peer"))
 
     def reset_all(self, host: Host) -> None:
         """Reset every connection of a host."""
         for end in list(self._ends.values()):
             if end.host is host and end.number in self._ends:
+                end.reset()
+
+    def sever(self, one: str, other: str) -> None:
+        """Reset every connection between two hosts: what was under way between them is lost."""
+        for end in list(self._ends.values()):
+            if end.host.name == one and end.peer.host.name == other and end.number in self._ends:
                 end.reset()
 
     # --- for the views and ends ---
@@ -101,22 +143,23 @@ class SimulatedNetwork:
     def unbind(self, host: str, port: int) -> None:
         self._listeners.pop((host, port), None)
 
-    def delay(self) -> float:
+    def delay(self, source: str, target: str) -> float:
         faults = self.faults
+        slow = self._slow.get((source, target), 0.0) if self._slow else 0.0
         if faults.spike and self.source.random() < faults.spike:
-            return self.source.uniform(faults.delay_max, faults.spike_max)
-        return self.source.uniform(faults.delay_min, faults.delay_max)
+            return slow + self.source.uniform(faults.delay_max, faults.spike_max)
+        return slow + faults.delay_min + (faults.delay_max - faults.delay_min) * self.source.random()
 
     async def connect(
         self, client: Host, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        await asyncio.sleep(self.delay())
+        await asyncio.sleep(self.delay(client.name, host))
+        if self.is_cut(client.name, host) or self.is_cut(host, client.name) or host in self._dark:
+            await asyncio.sleep(self.source.uniform(0.5, 2.0))
+            raise TimeoutError(110, f"{host}:{port} cannot be reached")
         listener = self._listeners.get((host, port))
         if listener is None or not listener.host.is_alive:
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
-        if self.is_cut(client.name, listener.host.name):
-            await asyncio.sleep(self.source.uniform(0.5, 2.0))
-            raise TimeoutError(110, f"{host}:{port} cannot be reached")
         self._next_connection += 2
         number = self._next_connection
         near = _End(self, client, number, (host, port), is_client=True)
@@ -244,6 +287,9 @@ class _End(asyncio.Transport):
         if self._is_client and faults.give_up and source.random() < faults.give_up:
             self._give_up(sent)
             return
+        if self._is_client and faults.late and _api_key(sent) in faults.late_apis and source.random() < faults.late:
+            self._give_up(sent)
+            return
         if faults.stall and source.random() < faults.stall:
             self._arrives_at = max(self._arrives_at, self._loop.time()) + source.uniform(0.0, faults.stall_max)
         if faults.split and len(sent) > 1 and source.random() < faults.split:
@@ -260,7 +306,7 @@ class _End(asyncio.Transport):
         if not self._is_closing:
             self._is_closing = True
             self._loop.call_soon(self._lost, None, context=self._context)
-            self._at_arrival(self.peer._lost, None)
+            self.peer.lose_later(None)
 
     def abort(self) -> None:
         self._is_closing = True
@@ -278,11 +324,22 @@ class _End(asyncio.Transport):
 
     def _at_arrival(self, deliver: Any, value: Any) -> None:
         # Never before what was sent earlier: a connection keeps its order.
-        self._arrives_at = max(self._arrives_at, self._loop.time() + self._network.delay())
+        delay = self._network.delay(self.host.name, self.peer.host.name)
+        self._arrives_at = max(self._arrives_at, self._loop.time() + delay)
         self._loop.call_at(self._arrives_at, deliver, value, context=self.peer._context)
 
+    def lose_later(self, error: Exception | None) -> None:
+        """The peer is gone: this end learns of it after what the peer has sent."""
+        self.peer._at_arrival(self._learn, error)
+
+    def _learn(self, error: Exception | None) -> None:
+        if self._held or self._network.is_cut(self.peer.host.name, self.host.name):
+            self._loop.call_later(_RETRANSMIT, self._learn, error, context=self._context)
+            return
+        self._lost(error)
+
     def _arrive(self, data: bytes) -> None:
-        if self._held or self._network.is_cut(self.host.name, self.peer.host.name):
+        if self._held or self._network.is_cut(self.peer.host.name, self.host.name):
             if not self._held:
                 self._loop.call_later(_RETRANSMIT, self._retransmit, context=self._context)
             self._held.append(data)
@@ -294,7 +351,7 @@ class _End(asyncio.Transport):
         self._receive()
 
     def _retransmit(self) -> None:
-        if self._network.is_cut(self.host.name, self.peer.host.name):
+        if self._network.is_cut(self.peer.host.name, self.host.name):
             self._loop.call_later(_RETRANSMIT, self._retransmit, context=self._context)
             return
         held, self._held = self._held, []
@@ -333,11 +390,12 @@ class _End(asyncio.Transport):
         self._after_delay(self, error)
         self._after_delay(self.peer, error)
 
-    def vanish(self) -> None:
-        """This end's process is gone. What it has sent still arrives, then the peer's connection is reset."""
+    def vanish(self, *, silently: bool) -> None:
+        """This end's process is gone. What it has sent still arrives, then the peer learns of it, if it may."""
         self._is_lost = True
         self._network.forget(self)
-        self._at_arrival(self.peer._lost, ConnectionResetError(104, "connection reset by peer"))
+        if not silently:
+            self.peer.lose_later(ConnectionResetError(104, "connection reset by peer"))
 
     def _lose_connection(self, sent: bytes) -> None:
         """A reset in the middle of a write: it has arrived or not, and whose answer it was nobody will know."""
@@ -347,7 +405,7 @@ class _End(asyncio.Transport):
             error = ConnectionResetError(104, "connection reset by peer")
             self._is_deaf = True
             self._after_delay(self, error)
-            self._at_arrival(self.peer._lost, error)
+            self.peer.lose_later(error)
         else:
             self.reset()
 
@@ -361,11 +419,12 @@ class _End(asyncio.Transport):
         self._is_deaf = True
         error = ConnectionResetError(104, "connection reset by peer")
         self._after_delay(self, error)
-        self._at_arrival(self.peer._lost, error)
+        self.peer.lose_later(error)
 
     def _after_delay(self, end: _End, error: Exception | None) -> None:
         end._is_closing = True
-        self._loop.call_later(self._network.delay(), end._lost, error, context=end._context)
+        delay = self._network.delay(end.peer.host.name, end.host.name)
+        self._loop.call_later(delay, end._lost, error, context=end._context)
 
     def _lost(self, error: Exception | None) -> None:
         if self._is_lost:
@@ -376,3 +435,8 @@ class _End(asyncio.Transport):
         self._network.trace.event(self._loop.time(), f"{self.host.name} lost {self.number}")
         if self._protocol is not None:
             self._protocol.connection_lost(error)
+
+
+def _api_key(sent: bytes) -> int:
+    """Of the request whose frame a write begins with."""
+    return int.from_bytes(sent[4:6], "big") if len(sent) >= 6 else -1

@@ -1,7 +1,8 @@
 """One schedule: a seed, run from beginning to end, and judged.
 
-The broker starts, the workload runs while the nemesis does harm, then everything is calm and must come to rest: what
-was open is decided, everything can be read. The same seed gives the same trace, in any process.
+The cluster starts, the workload runs while the nemesis does harm, then everything is calm: soon everything works again,
+what was open is decided, everything can be read, and the nodes agree. The same seed gives the same trace, in any
+process.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +20,11 @@ from typing import Final
 from einmal.checker.history import Anomaly, History
 from einmal.client.descriptions import NewTopic
 from einmal.client.errors import KafkaError
+from einmal.simulation import liveness
+from einmal.simulation.invariants import replicas
 from einmal.simulation.loop import Stuck
 from einmal.simulation.nemesis import Nemesis
-from einmal.simulation.profile import Profile, profile_of
+from einmal.simulation.profile import Profile, cluster_profile_of, delayed_profile_of, profile_of
 from einmal.simulation.result import Result
 from einmal.simulation.trace import Trace
 from einmal.simulation.world import World
@@ -34,8 +36,15 @@ from einmal.workloads.reading import NotFinished
 _REST: Final = 90.0
 """Virtual seconds in which clients must have ended, once nothing goes wrong any more."""
 _FINISH: Final = 120.0
+_DECIDED: Final = 20.0
+"""What is open then has a timeout of six seconds."""
+_AGREED: Final = 10.0
+_START: Final = 30.0
+_LOOK: Final = 0.25
 Workload = Ledger | Bank | Batches
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"ledger": Ledger, "bank": Bank, "batches": Batches}
+_LOSSES: Final = ("uncaught", "stuck", "no-start", "two-leaders", "replicas-differ", "metadata-differs", "not-live")
+"""What is not allowed even where data may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +58,24 @@ class Outcome:
 
 
 def run_seed(seed: int) -> Result:
-    """Run a seed's schedule. Never raises: what goes wrong is an anomaly."""
-    outcome = simulate(profile_of(seed))
+    """A broker alone: run a seed's schedule. Never raises: what goes wrong is an anomaly."""
+    return _result(profile_of(seed))
+
+
+def run_cluster_seed(seed: int) -> Result:
+    """As ``run_seed``, of a cluster."""
+    return _result(cluster_profile_of(seed))
+
+
+def run_delayed_seed(seed: int) -> Result:
+    """As ``run_seed``, of a cluster that gets requests late."""
+    return _result(delayed_profile_of(seed))
+
+
+def _result(profile: Profile) -> Result:
+    outcome = simulate(profile)
     return Result(
-        seed=seed,
+        seed=profile.seed,
         anomalies=tuple(str(anomaly) for anomaly in outcome.anomalies),
         virtual_seconds=outcome.virtual_seconds,
         trace_digest=outcome.trace.digest(),
@@ -76,25 +99,30 @@ def _simulate(world: World, workload: Workload) -> Outcome:
     history = workload.recorder.history(is_read_to_the_end=False)
     world.trace.event(world.loop.time(), "history", repr(history).encode())
     anomalies = (*world.reports, *workload.anomalies())
+    if world.profile.may_lose:
+        anomalies = tuple(anomaly for anomaly in anomalies if anomaly.kind in _LOSSES)
     return Outcome(anomalies, history, world.loop.time(), world.trace)
 
 
 async def _schedule(world: World, workload: Workload) -> None:
-    await world.start_broker()
-    await _create_topics(world, workload.topics)
+    await asyncio.wait_for(world.start(), _START)
+    await _create_topics(world, {**workload.topics, liveness.TOPIC: 1})
     world.stir()
     for role in workload.roles:
         world.start_client(role)
-    nemesis = Nemesis(world, random.Random(f"{world.profile.seed}/nemesis"))
-    await nemesis.run(world.profile.duration)
-    world.calm()
+    await Nemesis(world).run()
     if not world.profile.disk.is_reliable:
         # Logs that an error of the disk has taken offline come back with the next start only.
-        world.crash_broker(world.profile.crash)
-        await world.start_broker()
+        for machine in world.machines.values():
+            if machine.is_alive:
+                world.crash(machine.node_id, world.profile.crash)
+    world.calm()
+    await _is_live(world)
     workload.stop()
     await _rest(world)
     await _finish(world, workload)
+    await _is_decided(world)
+    await _agrees(world)
 
 
 async def _create_topics(world: World, topics: dict[str, int]) -> None:
@@ -108,6 +136,31 @@ async def _create_topics(world: World, topics: dict[str, int]) -> None:
     await world.run_on(host, create())
 
 
+async def _is_live(world: World) -> None:
+    """Everything works again in time; and every node comes up."""
+    probing = {}
+    for name, probe in liveness.PROBES.items():
+        process, host = world.process("probe")
+        probing[name] = world.run_on(host, liveness.until_it_works(probe, process))
+    deadline = world.loop.time() + liveness.SECONDS
+    while not all(task.done() for task in probing.values()):
+        if world.loop.time() > deadline:
+            break
+        await asyncio.sleep(_LOOK)
+    for name, task in probing.items():
+        if not task.done():
+            world.report("not-live", f"no {name} worked within {liveness.SECONDS:.0f} s of calm")
+            task.cancel()
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            world.report("uncaught", f"a {name} ended with {type(error).__name__}: {error}")
+    deadline = world.loop.time() + _START
+    while late := [machine.name for machine in world.machines.values() if not machine.has_started]:
+        if world.loop.time() > deadline:
+            world.report("no-start", f"{', '.join(late)} did not start within {_START:.0f} s of calm")
+            return
+        await asyncio.sleep(_LOOK)
+
+
 async def _rest(world: World) -> None:
     """Wait until every client has ended by itself."""
     deadline = world.loop.time() + _REST
@@ -116,7 +169,7 @@ async def _rest(world: World) -> None:
             names = ", ".join(client.host.name for client in running)
             world.report("no-end", f"{names} did not end within {_REST:.0f} s of calm")
             return
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(_LOOK)
 
 
 async def _finish(world: World, workload: Workload) -> None:
@@ -125,6 +178,41 @@ async def _finish(world: World, workload: Workload) -> None:
         await asyncio.wait_for(world.run_on(host, workload.finish(process)), _FINISH)
     except (NotFinished, TimeoutError, KafkaError) as error:
         world.report("no-end", f"the log could not be read to its end: {type(error).__name__}: {error}")
+
+
+async def _is_decided(world: World) -> None:
+    """Every transaction has ended."""
+    deadline = world.loop.time() + _DECIDED
+    while found := liveness.undecided(world.nodes()):
+        if world.loop.time() > deadline:
+            world.report("undecided", f"transactions are open in {', '.join(map(str, found))}")
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _agrees(world: World) -> None:
+    """Wait until nothing moves any more, and compare the nodes."""
+    deadline = world.loop.time() + _AGREED
+    while moving := _moves(world):
+        if world.loop.time() > deadline:
+            world.report("not-live", f"nodes do not agree within {_AGREED:.0f} s: {moving}")
+            break
+        await asyncio.sleep(_LOOK)
+    nodes = world.nodes()
+    world.invariants.compare_committed(nodes)
+    world.invariants.compare_replicas(nodes)
+    world.invariants.compare_metadata(nodes)
+    world.invariants.compare_coordinators(nodes)
+
+
+def _moves(world: World) -> str:
+    """What is not everywhere yet; empty: nothing."""
+    ends: dict[object, dict[int, int]] = {}
+    for node in world.nodes():
+        for partition in replicas(node):
+            ends.setdefault(partition.topic_partition, {})[node.config.node_id] = partition.high_watermark
+    behind = [f"{key} {found}" for key, found in ends.items() if len(set(found.values())) > 1]
+    return ", ".join(behind)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""A simulated cluster of one with its clients: the real node and the real client code on simulated seams.
+"""A simulated cluster with its clients: the real nodes and the real client code on simulated seams.
 
-Starts, kills and restarts the broker; starts, pauses, replaces and kills client processes. What goes wrong inside of
-them (an exception that nobody caught, a broker that does not come up again) is kept in ``reports``.
+A machine has a disk and a clock; the nodes that run on it, one after the other, come and go. Starts, crashes, pauses
+and stops nodes; starts, pauses, replaces and kills client processes. A cluster of one is a world with one machine. What
+goes wrong inside of them (an exception that nobody caught, a node that does not come up again) is kept in ``reports``.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from typing import Any, Final
 from einmal.broker.config import BrokerConfig
 from einmal.broker.node import Node
 from einmal.checker.history import Anomaly
-from einmal.simulation.clock import skewed_clock
+from einmal.metadata.image import ImageDelta
+from einmal.simulation.clock import SimulatedClock, skewed_clock
 from einmal.simulation.disk import RELIABLE, SimulatedDisk
+from einmal.simulation.invariants import Invariants
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.network import QUIET, SimulatedNetwork
-from einmal.simulation.profile import Crash, Profile
+from einmal.simulation.profile import Crash, Member, Profile
 from einmal.simulation.trace import Trace
 from einmal.workloads.process import Process, Role
 
-BROKER: Final = "broker"
 PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+_RETRY_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +43,49 @@ class Client:
     is_replaced: bool = False
 
 
+class Machine:
+    """What a node runs on. ``host`` and ``node``: those of now, or the last ones."""
+
+    def __init__(self, member: Member, disk: SimulatedDisk, clock: SimulatedClock) -> None:
+        self.member = member
+        self.name = name_of(member.node_id)
+        self.disk = disk
+        self.clock = clock
+        self.host: Host | None = None
+        self.node: Node | None = None
+        self.incarnations = 0
+        self.downs = 0
+        """So many faults keep it down."""
+        self.starting: asyncio.Task[None] | None = None
+
+    @property
+    def node_id(self) -> int:
+        return self.member.node_id
+
+    @property
+    def is_alive(self) -> bool:
+        """Its process is there; it may be starting, or paused."""
+        return self.host is not None and self.host.is_alive
+
+    @property
+    def is_running(self) -> bool:
+        return self.host is not None and self.host.is_alive and not self.host.is_paused
+
+    @property
+    def has_started(self) -> bool:
+        return self.is_alive and self.starting is not None and self.starting.done()
+
+
+class _WatchedNode(Node):
+    """A node that shows the simulation each state of its replicas."""
+
+    watch: Invariants
+
+    def apply(self, delta: ImageDelta) -> None:
+        super().apply(delta)
+        self.watch.look_at(self)
+
+
 class World:
     def __init__(self, profile: Profile, *, keep_trace: bool = False) -> None:
         self.profile = profile
@@ -46,12 +93,16 @@ class World:
         self.reports: list[Anomaly] = []
         self.loop = SimulatedLoop(self._uncaught)  # type: ignore[abstract]
         self.network = SimulatedNetwork(self.loop, self._source("network"), self.trace)
-        self.disk = SimulatedDisk(self.loop, self._source("disk"), self.trace)
-        self.broker_host: Host | None = None
-        self.node: Node | None = None
-        self.broker_clock = skewed_clock(self.loop, self._source("broker clock"))
+        self.invariants = Invariants(self.report, is_loss_allowed=profile.may_lose)
+        self.machines = {
+            member.node_id: Machine(
+                member,
+                SimulatedDisk(self.loop, self._source(f"disk {member.node_id}"), self.trace),
+                skewed_clock(self.loop, self._source(f"clock {member.node_id}")),
+            )
+            for member in profile.members
+        }
         self.clients: list[Client] = []
-        self._incarnations = 0
         self._processes = 0
 
     def _source(self, name: str) -> random.Random:
@@ -69,32 +120,93 @@ class World:
     def report(self, kind: str, detail: str) -> None:
         self.reports.append(Anomaly(kind, f"{detail}, at {self.loop.time():.3f} s"))
 
-    # --- the broker ------------------------------------------------------------------------------------------------
+    # --- nodes -----------------------------------------------------------------------------------------------------
 
-    async def start_broker(self) -> None:
-        """Start it on what its disk has. Raises what ``Node.start`` raises."""
-        self._incarnations += 1
-        host = self.broker_host = Host(BROKER)
-        node = self.node = Node(
-            _broker_config(self.profile),
-            clock=self.broker_clock,
+    async def start(self, *node_ids: int) -> None:
+        """Start nodes, all by default, on what their disks have, and wait. Raises what ``Node.start`` raises."""
+        starting = [self.begin_start(self.machines[node_id]) for node_id in node_ids or self.machines]
+        await asyncio.gather(*starting)
+
+    def begin_start(self, machine: Machine) -> asyncio.Task[None]:
+        assert not machine.is_alive, f"{machine.name} runs"
+        machine.incarnations += 1
+        host = machine.host = Host(machine.name)
+        self.network.light(machine.name)
+        node = machine.node = _WatchedNode(
+            _broker_config(self.profile, machine.member),
+            clock=machine.clock,
             network=self.network.of(host),
-            disk=self.disk.view(host),
-            random=self._source(f"broker {self._incarnations}"),
+            disk=machine.disk.view(host),
+            random=self._source(f"{machine.name} {machine.incarnations}"),
         )
-        self.trace.event(self.loop.time(), f"start {BROKER}")
-        await self.run_on(host, node.start())
+        node.watch = self.invariants
+        self.trace.event(self.loop.time(), f"start {machine.name}")
+        machine.starting = self.run_on(host, node.start())
+        return machine.starting
 
-    def crash_broker(self, crash: Crash) -> None:
-        assert self.broker_host is not None
-        self.trace.event(self.loop.time(), f"crash {BROKER} {crash.value}")
-        self.loop.kill(self.broker_host)
-        self.network.lose(self.broker_host)
+    def keep_up(self, machine: Machine) -> None:
+        """Start it, and start it again where a sick disk keeps it from starting."""
+        starting = self.begin_start(machine)
+        host = machine.host
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or machine.host is not host or not machine.is_alive or not (error := task.exception()):
+                return
+            if not isinstance(error, OSError) or machine.disk.faults.is_reliable:
+                self._uncaught({"message": f"{machine.name} does not start", "exception": error})
+                return
+            self.crash(machine.node_id, self.profile.crash)
+            self.loop.call_later(_RETRY_SECONDS, again)
+
+        def again() -> None:
+            if machine.host is host:
+                self.keep_up(machine)
+
+        starting.add_done_callback(ended)
+
+    def crash(self, node_id: int, crash: Crash, *, silently: bool = False) -> None:
+        """``silently``: nobody is told, until it starts again."""
+        machine = self.machines[node_id]
+        host = machine.host
+        assert host is not None, "it has never run"
+        self.trace.event(self.loop.time(), f"crash {machine.name} {crash.value}")
+        self.loop.kill(host)
+        self.network.lose(host, silently=silently)
         if crash is Crash.POWER:
-            self.disk.cut_power()
+            machine.disk.cut_power()
+
+    async def stop(self, node_id: int) -> None:
+        """A clean stop, and the end of the process."""
+        machine = self.machines[node_id]
+        node, host = machine.node, machine.host
+        assert node is not None and host is not None
+        self.trace.event(self.loop.time(), f"stop {machine.name}")
+        try:
+            await self.run_on(host, node.stop())
+        except OSError:
+            if machine.disk.faults.is_reliable:
+                raise
+        if host.is_alive:
+            self.loop.kill(host)
+            self.network.lose(host)
+
+    def pause(self, node_id: int) -> None:
+        machine = self.machines[node_id]
+        if machine.host is not None:
+            self.trace.event(self.loop.time(), f"pause {machine.name}")
+            self.loop.pause(machine.host)
+
+    def resume(self, host: Host) -> None:
+        if host.is_paused:
+            self.trace.event(self.loop.time(), f"resume {host.name}")
+            self.loop.resume(host)
 
     def run_on(self, host: Host, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self.loop.create_task(work, context=host.context.copy())
+
+    def nodes(self) -> list[Node]:
+        """Those that run."""
+        return [machine.node for machine in self.machines.values() if machine.is_running and machine.node is not None]
 
     # --- clients ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +218,7 @@ class World:
         process = Process(
             name=name,
             number=self._processes,
-            bootstrap_servers=f"{BROKER}:{PORT}",
+            bootstrap_servers=",".join(f"{name_of(node_id)}:{PORT}" for node_id in self.profile.brokers),
             network=self.network.of(host),
             clock=skewed_clock(self.loop, source),
             random=source,
@@ -135,11 +247,6 @@ class World:
         self.trace.event(self.loop.time(), f"pause {client.host.name}")
         self.loop.pause(client.host)
 
-    def resume_client(self, client: Client) -> None:
-        if client.host.is_paused:
-            self.trace.event(self.loop.time(), f"resume {client.host.name}")
-            self.loop.resume(client.host)
-
     def restart_ended_clients(self) -> None:
         """Start a process anew for each role whose process has ended, unless another one has its place."""
         for client in [client for client in self.clients if client.task.done()]:
@@ -147,35 +254,63 @@ class World:
             if not client.is_replaced:
                 self.start_client(client.role)
 
+    # --- everything ------------------------------------------------------------------------------------------------
+
     def stir(self) -> None:
-        """From now on network and disk are as the profile has them."""
+        """From now on network and disks are as the profile has them."""
         self.network.faults = self.profile.network
-        self.disk.faults = self.profile.disk
+        for machine in self.machines.values():
+            machine.disk.faults = self.profile.disk
 
     def calm(self) -> None:
-        """No fault happens from now on."""
+        """No fault happens from now on: nothing is cut or paused, and every machine runs."""
         self.network.faults = QUIET
-        self.disk.faults = RELIABLE
         self.network.heal()
         for client in self.clients:
-            self.resume_client(client)
+            self.resume(client.host)
+        for machine in self.machines.values():
+            assert machine.host is not None
+            machine.disk.faults = RELIABLE
+            self.resume(machine.host)
+            if not machine.is_alive:
+                self.keep_up(machine)
 
 
 async def _run(role: Role, process: Process) -> None:
     await role.run(process)
 
 
-def _broker_config(profile: Profile) -> BrokerConfig:
+def name_of(node_id: int) -> str:
+    """Of a node's machine, in the network."""
+    return f"node-{node_id}"
+
+
+def _broker_config(profile: Profile, member: Member) -> BrokerConfig:
+    name = name_of(member.node_id)
+    is_alone = len(profile.members) == 1
+    listeners = [f"PLAINTEXT://{name}:{PORT}"] if member.is_broker else []
+    if member.is_controller and not is_alone:
+        listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
+    voters = ",".join(f"{node_id}@{name_of(node_id)}:{CONTROLLER_PORT}" for node_id in profile.controllers)
     return BrokerConfig(
-        listeners=f"PLAINTEXT://{BROKER}:{PORT}",
+        node_id=member.node_id,
+        process_roles=member.roles,
+        listeners=",".join(listeners),
+        controller_quorum_voters="" if is_alone else voters,
         log_dirs="/data",
         auto_create_topics_enable=False,
         transaction_version=profile.transaction_version,
+        default_replication_factor=profile.replication_factor,
+        min_insync_replicas=profile.min_insync_replicas,
         log_flush_interval_messages=1 if profile.flush_each else 2**63 - 1,
         log_segment_bytes=profile.segment_bytes,
         log_index_interval_bytes=512,
+        replica_lag_time_max_ms=3_000,
         transaction_state_log_num_partitions=2,
+        transaction_state_log_replication_factor=profile.replication_factor,
+        transaction_state_log_min_isr=profile.min_insync_replicas,
         offsets_topic_num_partitions=2,
+        offsets_topic_replication_factor=profile.replication_factor,
         group_initial_rebalance_delay_ms=200,
         group_min_session_timeout_ms=1_000,
     )

@@ -1,0 +1,148 @@
+"""What must hold inside of a cluster, whatever happens to it: looked at during the whole run, and at the end.
+
+- A partition has one leader per leader epoch, the metadata quorum one per epoch.
+- What has once been below a replica's high watermark stays what it is, and is the same on every replica.
+- At the end the replicas' logs are the same, byte for byte, up to the high watermark; the nodes' metadata is the same;
+  and a coordinator's state is what another one gets that reads the coordinator's log.
+
+Knows the nodes from inside: it is told of each, and asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from einmal.broker.node import Node
+from einmal.broker.partition import Partition
+from einmal.broker.shard_runtime import ShardRuntime
+from einmal.simulation.coordinator_state import coordinator_difference
+from einmal.types import Offset, TopicPartition
+from einmal.wire.record_batch import iter_headers
+
+_READ_BYTES: Final = 1024 * 1024
+Report = Callable[[str, str], None]
+
+
+class Invariants:
+    """``is_loss_allowed``: what was committed may be gone after a restart, so there is nothing to compare it with."""
+
+    def __init__(self, report: Report, *, is_loss_allowed: bool) -> None:
+        self._report = report
+        self._is_loss_allowed = is_loss_allowed
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        self._committed: dict[tuple[TopicPartition, object], dict[int, tuple[int, int, int]]] = {}
+        self._seen: dict[Partition, Offset] = {}
+        self._told: dict[tuple[str, object], None] = {}
+
+    def _complain(self, kind: str, about: object, detail: str) -> None:
+        """Once for each thing that it is about."""
+        if (kind, about) not in self._told:
+            self._told[(kind, about)] = None
+            self._report(kind, detail)
+
+    # --- during the run --------------------------------------------------------------------------------------------
+
+    def look_at(self, node: Node) -> None:
+        """Who leads what, as this node has it."""
+        for partition in replicas(node):
+            if partition.is_leader:
+                self._leads(node, partition.topic_partition, partition.leader_epoch)
+
+    def _leads(self, node: Node, key: TopicPartition, epoch: int) -> None:
+        known = self._leaders.setdefault((key, epoch), node.config.node_id)
+        if known != node.config.node_id:
+            detail = f"{key} is led by {known} and by {node.config.node_id} in epoch {epoch}"
+            self._complain("two-leaders", (key, epoch), detail)
+
+    def compare_committed(self, nodes: Iterable[Node]) -> None:
+        """What is committed since the last look, with what any replica has ever had committed in its place."""
+        for node in nodes:
+            self.look_at(node)
+            if not self._is_loss_allowed:
+                for partition in replicas(node):
+                    self._follow(node, partition)
+
+    def _follow(self, node: Node, partition: Partition) -> None:
+        log, key = partition.log, partition.topic_partition
+        if log.is_offline:
+            return
+        offset = max(self._seen.get(partition, Offset(0)), log.log_start_offset)
+        committed = self._committed.setdefault((key, partition.topic_id), {})
+        end = log.high_watermark
+        while offset < end:
+            batches = log.read(offset, _READ_BYTES, below=end)
+            if not batches:
+                break
+            for _position, header in iter_headers(batches):
+                found = (header.last_offset, header.crc, header.partition_leader_epoch)
+                known = committed.setdefault(header.base_offset, found)
+                if known != found:
+                    self._complain(
+                        "committed-changed",
+                        key,
+                        f"{key} had {known} committed at {header.base_offset}, node {node.config.node_id} has {found} "
+                        "(last offset, crc, epoch)",
+                    )
+                offset = header.next_offset
+        self._seen[partition] = offset
+
+    # --- at the end ------------------------------------------------------------------------------------------------
+
+    def compare_replicas(self, nodes: list[Node]) -> None:
+        """Everything is calm, and every node runs."""
+        replicas_of: dict[TopicPartition, list[tuple[int, Partition]]] = {}
+        for node in nodes:
+            for partition in replicas(node):
+                replicas_of.setdefault(partition.topic_partition, []).append((node.config.node_id, partition))
+        for key, found in replicas_of.items():
+            self._compare_logs(key, found)
+
+    def _compare_logs(self, key: TopicPartition, found: list[tuple[int, Partition]]) -> None:
+        start = max(partition.log.log_start_offset for _, partition in found)
+        end = min(partition.high_watermark for _, partition in found)
+        first_id, first = found[0]
+        expected = content(first, start, end)
+        for node_id, partition in found[1:]:
+            if content(partition, start, end) != expected:
+                self._complain("replicas-differ", key, f"{key} on {node_id} is not what it is on {first_id}")
+
+    def compare_metadata(self, nodes: list[Node]) -> None:
+        """Nodes whose images are of one offset have the same image."""
+        images: dict[int, tuple[int, Any]] = {}
+        for node in nodes:
+            at = node.metadata.next_offset
+            image = sorted(map(repr, node.metadata.image.snapshot_records()))
+            known_id, known = images.setdefault(at, (node.config.node_id, image))
+            if known != image:
+                detail = f"nodes {known_id} and {node.config.node_id} differ in what they know of the cluster at {at}"
+                self._complain("metadata-differs", at, detail)
+
+    def compare_coordinators(self, nodes: list[Node]) -> None:
+        """Each coordinator's state with that of one that reads its log."""
+        for node in nodes:
+            runtimes: list[ShardRuntime[Any]] = [*node.transactions.runtimes(), *node.groups.runtimes()]
+            for runtime in runtimes:
+                if runtime.is_loaded and (difference := coordinator_difference(runtime)):
+                    key = runtime.partition.topic_partition
+                    self._complain("coordinator-differs", key, f"{key}: {difference}")
+
+
+def replicas(node: Node) -> list[Partition]:
+    """Of a node, that of the metadata log too."""
+    quorum = getattr(node.quorum, "partition", None)
+    found = [] if quorum is None else [quorum]
+    return [*found, *node.partitions]
+
+
+def content(partition: Partition, start: Offset, end: Offset) -> bytes:
+    """The batches between two offsets."""
+    parts = []
+    while start < end:
+        batches = partition.log.read(start, _READ_BYTES, below=end)
+        if not batches:
+            break
+        for _position, header in iter_headers(batches):
+            start = header.next_offset
+        parts.append(bytes(batches))
+    return b"".join(parts)
