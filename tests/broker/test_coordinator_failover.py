@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -26,7 +27,7 @@ from einmal.types import (
 from einmal.wire.control_batch import decode_marker
 from einmal.wire.java_hash import partition_for_id
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
-from tests.broker.three_nodes import ThreeNodes
+from tests.broker.three_nodes import IDS, ThreeNodes
 
 ID, GROUP = "orders", "g"
 TV_0, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_2
@@ -114,7 +115,8 @@ class Client:
 
     async def _append(self, node: Node, topic_partition: TopicPartition) -> ErrorCode:
         partition = node.partitions.get(topic_partition)
-        assert partition is not None
+        if partition is None or not partition.is_leader:
+            return ErrorCode.not_leader_or_follower
         producers = partition.log.producers
         sequence = self.sequences.get(topic_partition, 0)
         guard = producers.begin_verification(self.who, sequence, self.version)  # type: ignore[arg-type]
@@ -551,3 +553,59 @@ def test_producer_epochs_go_on_where_they_were_after_every_failover() -> None:
         assert epochs == [ProducerEpoch(each) for each in range(4)]
 
     run(main)
+
+
+# --- whatever happens ----------------------------------------------------------------------------------------------
+
+
+async def strike(world: ThreeNodes, source: random.Random, until: float) -> None:
+    """One broker after the other dies, sleeps, or loses another one; coordinators more often than others."""
+    while world.loop.time() < until:
+        await asyncio.sleep(source.uniform(0.2, 2.0))
+        coordinators = [leader for leader in map(world.leader, (COORDINATOR, OFFSETS)) if leader]
+        victim = source.choice([1, 2, 3, *coordinators])
+        kind = source.choice(["crash", "crash", "pause", "cut"])
+        if kind == "crash":
+            world.crash(victim)
+            await asyncio.sleep(source.uniform(0.05, 3.0))
+            await world.start(victim)
+        elif kind == "pause":
+            world.pause(victim)
+            await asyncio.sleep(source.uniform(0.05, 6.0))
+            world.resume(victim)
+        else:
+            world.network.cut(f"b{victim}", f"b{source.choice([each for each in IDS if each != victim])}")
+            await asyncio.sleep(source.uniform(0.1, 5.0))
+            world.network.heal()
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_happens_to_brokers_a_transaction_has_one_outcome_and_its_offsets_have_it_too(
+    version: TransactionVersion, seed: int
+) -> None:
+    async def main(world: ThreeNodes) -> None:
+        source = random.Random(seed)
+        client = await Client(world, version).begin()
+        outcome: dict[bytes, dict[TopicPartition, bool]] = {}
+        offset = -1
+        world.network.faults = NetworkFaults(give_up=0.01, late_max=1.0, reset=0.002, stall=0.005)
+        striking = asyncio.ensure_future(strike(world, source, world.loop.time() + 20))
+        while not striking.done():
+            client.value = str(len(outcome)).encode()
+            committed = source.random() < 0.6
+            partitions = source.sample(DATA, source.randint(1, 3))
+            await client.write(*partitions)
+            if source.random() < 0.5:
+                await client.commit_offset(len(outcome))
+                offset = len(outcome) if committed else offset
+            assert (await client.end(committed=committed)).error is ErrorCode.none
+            outcome[client.value] = dict.fromkeys(partitions, committed)
+        await striking
+        world.network.faults = QUIET
+        await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
+        assert await settled(client) < 5
+        assert decided(world) == outcome
+        assert await client.committed_offset() == offset
+
+    run(main, seed=seed)
