@@ -14,7 +14,7 @@ import pytest
 
 from einmal.broker.node import Node
 from einmal.broker.router import BROKER_HANDLERS
-from einmal.types import BrokerId, ErrorCode
+from einmal.types import ErrorCode
 from einmal.wire.frames import frame
 from einmal.wire.messages import encode_request_header, request_type
 from einmal.wire.schemas import unwrap
@@ -131,9 +131,6 @@ def test_no_request_harms_the_node_or_others(tmp_path: Path, seed: int, broken: 
             again = await good.fetch("t", 0)
             is_same = node.metadata.image.topics.get("t") == topic and again.log_start_offset == 0
             assert not is_same or bytes(again.records)[: len(kept)] == kept
-            # One of the requests may have been to unregister the broker: it registers again.
-            assert await node.metadata.until(lambda: bool(node.metadata.image.brokers), 5.0)
-            assert await node.metadata.until(lambda: node.metadata.image.brokers[BrokerId(1)].is_active, 5.0)
             await good.create_topic("after")
 
     run(scenario())

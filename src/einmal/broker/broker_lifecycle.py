@@ -178,7 +178,7 @@ class BrokerLifecycle:
         """Until the next heartbeat is due."""
         if not is_answered:
             seconds = _RETRY_SECONDS
-        elif self._wants_shutdown or not self.is_unfenced:
+        elif self._wants_shutdown or not (self.is_unfenced or self._node.partitions.is_disk_broken):
             seconds = _SHUTDOWN_BEAT_SECONDS
         else:
             seconds = self._node.config.broker_heartbeat_interval_ms / 1000
@@ -286,7 +286,7 @@ class BrokerLifecycle:
                 "current_metadata_offset": metadata.next_offset - 1 if metadata.is_applied else -1,
                 "want_fence": False,
                 "want_shut_down": self._wants_shutdown,
-                "offline_log_dirs": (),
+                "offline_log_dirs": [self._node.directory_id] if self._node.partitions.is_disk_broken else (),
             },
         )
         if answer is None:

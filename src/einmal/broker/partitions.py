@@ -74,7 +74,12 @@ class Partitions:
     @property
     def is_whole(self) -> bool:
         """Whether all that was written can still be flushed."""
-        return not self._offline and not any(partition.log.is_offline for partition in self._all())
+        return not self._offline and not self.is_disk_broken
+
+    @property
+    def is_disk_broken(self) -> bool:
+        """Whether a log has gone offline, the metadata log or a replica: for as long as this process lives."""
+        return any(partition.log.is_offline for partition in self._all())
 
     def __iter__(self) -> Iterator[Partition]:
         """Of topics; in the order in which they were opened."""

@@ -1,0 +1,124 @@
+"""A broker and its controller: what it says when it comes, while it lives, and when it goes."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from einmal.broker.broker_lifecycle import CLEAN_SHUTDOWN_FILE
+from einmal.simulation.disk import DiskFaults
+from einmal.types import BrokerId, ErrorCode, TopicPartition
+from tests.broker.nodes import Client, run, running_node
+from tests.broker.three_nodes import ThreeNodes
+
+FLUSH_EACH = {"log.flush.interval.messages": 1}
+
+
+def remembered_epoch(folder: Path) -> int | None:
+    """Under which this broker stopped, or would stop, without losing anything."""
+    path = folder / CLEAN_SHUTDOWN_FILE
+    return json.loads(path.read_text())["brokerEpoch"] if path.exists() else None
+
+
+def test_only_after_a_clean_stop_nothing_is_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node:
+            first = node.broker_epoch
+            assert remembered_epoch(tmp_path) is None
+        assert remembered_epoch(tmp_path) == first
+        async with running_node(tmp_path) as node:
+            assert node.broker_epoch > first
+            assert remembered_epoch(tmp_path) is None
+
+    run(scenario())
+
+
+def test_where_every_write_is_flushed_a_crash_loses_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, FLUSH_EACH) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            assert remembered_epoch(tmp_path) == node.broker_epoch
+            await client.create_topic("quick", flush_messages="1000")
+            assert remembered_epoch(tmp_path) is None
+        async with running_node(tmp_path, FLUSH_EACH) as node, Client.connect(node) as client:
+            assert remembered_epoch(tmp_path) is None
+            await client.call(20, 6, {"topics": [{"name": "quick"}], "timeout": 10_000})
+        async with running_node(tmp_path, FLUSH_EACH) as node:
+            assert remembered_epoch(tmp_path) == node.broker_epoch
+
+    run(scenario())
+
+
+def test_a_broker_whose_connection_is_lost_is_fenced_long_before_its_session_is_over() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        await world.make_topic("t")
+        controller = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        gone = next(node_id for node_id in world.nodes if node_id != controller)
+        world.crash(gone)
+        image = world.nodes[controller].metadata.image
+        assert await world.until(lambda: image.brokers[BrokerId(gone)].is_fenced) < 0.2
+        await world.start(gone)
+        assert not image.brokers[BrokerId(gone)].is_fenced
+
+    ThreeNodes().run(main)
+
+
+def test_a_paused_broker_is_fenced_with_its_session_and_comes_back_by_itself() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        controller = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        paused = next(node_id for node_id in world.nodes if node_id != controller)
+        epoch = world.nodes[paused].broker_epoch
+        world.pause(paused)
+        image = world.nodes[controller].metadata.image
+        assert 2.0 < await world.until(lambda: image.brokers[BrokerId(paused)].is_fenced) < 4.0
+        world.resume(paused)
+        await world.until(lambda: image.brokers[BrokerId(paused)].is_active)
+        assert world.nodes[paused].broker_epoch == epoch
+
+    ThreeNodes().run(main)
+
+
+def test_a_broker_that_was_forgotten_meanwhile_registers_again() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        controller = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        paused = next(node_id for node_id in world.nodes if node_id != controller)
+        epoch = world.nodes[paused].broker_epoch
+        world.pause(paused)
+        active = world.nodes[controller]
+        await world.until(lambda: active.metadata.image.brokers[BrokerId(paused)].is_fenced)
+        forget = active.controller.submit(lambda shard, _: shard.unregister_broker(BrokerId(paused)))
+        assert (await world.on(controller, forget)).error is ErrorCode.none
+        assert BrokerId(paused) not in active.metadata.image.brokers
+        world.resume(paused)
+        await world.until(lambda: BrokerId(paused) in active.metadata.image.brokers)
+        await world.until(lambda: active.metadata.image.brokers[BrokerId(paused)].is_active)
+        assert world.nodes[paused].broker_epoch > epoch
+
+    ThreeNodes().run(main)
+
+
+def test_a_broker_with_a_broken_disk_hands_over_and_stays_away_until_it_starts_anew() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        await world.make_topic("t")
+        leads = TopicPartition("t", 0)
+        controller = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        await world.until(lambda: world.leader(leads) > 0)
+        broken = next(node_id for node_id in world.nodes if node_id != controller)
+        world.disks[broken].faults = DiskFaults(sync_error=1.0)
+        await world.until(lambda: not world.nodes[controller].partitions.is_disk_broken)
+        other = world.nodes[controller]
+        await world.on(controller, other.metadata.ensure_topic("u"))
+        await world.until(lambda: other.metadata.image.brokers[BrokerId(broken)].is_fenced)
+        await asyncio.sleep(5)
+        assert other.metadata.image.brokers[BrokerId(broken)].is_fenced
+        topics = other.metadata.image.topics.values()
+        assert all(partition.leader != broken for topic in topics for partition in topic.partitions)
+        world.crash(broken)
+        world.disks[broken].faults = DiskFaults()
+        await world.start(broken)
+        await world.until(lambda: other.metadata.image.brokers[BrokerId(broken)].is_active)
+
+    ThreeNodes().run(main)
