@@ -47,8 +47,9 @@ _ANSWER_TIMEOUT_MS: Final = 10_000
 """Beyond the time that the leader may wait itself."""
 _RETRY_SECONDS: Final = 0.1
 """After a lost connection, or an error of the whole request."""
-_PAUSE_SECONDS: Final = 0.2
-"""After a partition's error, before it is asked for again."""
+_PAUSE_SECONDS_MIN: Final = 0.01
+_PAUSE_SECONDS_MAX: Final = 0.5
+"""After a partition's error, before it is asked for again: a leader that has not heard yet that it leads soon will."""
 _PATIENCE_SECONDS: Final = 0.02
 """How long a poll without news waits for partitions that are being flushed, and will be news."""
 _EPOCH_MAX: Final = 2**31 - 1
@@ -71,6 +72,8 @@ class _Followed:
     is_busy: bool = False
     """Something is done to its log, after which its position is another."""
     is_paused: bool = False
+    pauses: int = 0
+    """Since it was of use last."""
 
     @property
     def key(self) -> _Key:
@@ -266,9 +269,6 @@ class _Fetcher:
             if followed is None or followed.is_paused:
                 del session.known[key]
                 forgotten.setdefault(key[0], []).append(key[1])
-                if followed is not None:
-                    # After the pause it is asked for again, at the same place as before.
-                    followed.asked = None
             else:
                 followed.asked, followed.asked_in = followed.question(), self._number
                 session.known[key] = None
@@ -340,6 +340,7 @@ class _Fetcher:
         partition = followed.partition
         match step:
             case Append(records, high_watermark, log_start):
+                followed.pauses = 0
                 error = partition.append_replicated(records)
                 if error is not ErrorCode.none:
                     log.error("%s: cannot append: %s", partition.topic_partition, error.name)
@@ -401,7 +402,11 @@ class _Fetcher:
             self._news()
 
         followed.is_paused = True
+        # What the session knows of it is of no use, also if it is not forgotten before the pause is over.
+        followed.asked = None
+        followed.pauses += 1
         self._changed[followed.key] = None
         if followed.partition.log.is_offline:
             return
-        asyncio.get_running_loop().call_later(_PAUSE_SECONDS, resume)
+        seconds = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2 ** min(followed.pauses, 10))
+        asyncio.get_running_loop().call_later(seconds, resume)

@@ -84,9 +84,8 @@ class ReplicaSessions:
         for topic, partitions in request.topics:
             for asked in partitions:
                 self._track(session, topic, asked, request.replica_epoch)
-        answer = self._read(session, request.max_bytes)
-        if answer or request.max_wait_ms <= 0:
-            return self._encode(context.api_version, session, answer)
+        if self._has_urgent(session) or request.max_wait_ms <= 0:
+            return self._encode(context.api_version, session, self._read(session, request.max_bytes))
         return self._wait(context.api_version, session, request)
 
     def close(self) -> None:
@@ -253,28 +252,34 @@ class ReplicaSessions:
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def _changed(self, session: _Session, tracked: _Tracked) -> None:
-        """Something has happened to a partition. A high watermark alone is told with the next answer."""
+        """Something has happened to a partition."""
         session.changed[tracked.key] = None
         if session.waiting is None or session.is_scheduled:
             return
-        partition = tracked.partition
-        is_urgent = (
-            partition is None
-            or partition.log.log_start_offset != tracked.told_log_start
-            or partition.log.log_end_offset > tracked.asked.fetch_offset
-            or self._error(tracked, partition) is not _NONE
-        )
-        if is_urgent:
+        if self._is_urgent(tracked):
             session.is_scheduled = True
             asyncio.get_running_loop().call_soon(self._look, session)
+
+    def _is_urgent(self, tracked: _Tracked) -> bool:
+        """Whether there is more to tell than a high watermark, for which nobody waits: it goes with the next answer."""
+        asked, partition = tracked.asked, tracked.partition
+        if partition is None or self._error(tracked, partition) is not _NONE:
+            return True
+        start, end = partition.log.log_start_offset, partition.log.log_end_offset
+        return (
+            asked.fetch_offset != end
+            or asked.log_start_offset < start != tracked.told_log_start
+            or divergence(partition.log, asked) is not None
+        )
+
+    def _has_urgent(self, session: _Session) -> bool:
+        return any(self._is_urgent(session.partitions[key]) for key in session.changed)
 
     def _look(self, session: _Session) -> None:
         session.is_scheduled = False
         waiting = session.waiting
-        if waiting is not None:
-            found = self._read(session, waiting.max_bytes)
-            if found:
-                self._answer(session, waiting, found)
+        if waiting is not None and self._has_urgent(session):
+            self._answer(session, waiting, self._read(session, waiting.max_bytes))
 
     def _wait(self, version: int, session: _Session, request: FetchRequest) -> Parked:
         loop = asyncio.get_running_loop()
@@ -285,7 +290,7 @@ class ReplicaSessions:
 
     def _expire(self, session: _Session, waiting: _Waiting) -> None:
         if session.waiting is waiting:
-            self._end_wait(session)
+            self._answer(session, waiting, self._read(session, waiting.max_bytes))
 
     def _end_wait(self, session: _Session) -> None:
         if session.waiting is not None:
