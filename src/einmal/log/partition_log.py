@@ -305,7 +305,9 @@ class PartitionLog:
                     if aborted is not None:
                         self._active.aborted_index.append(aborted)
                 else:
-                    self.producers.replay_batch(header, base_offset, last_offset, timestamp, now)
+                    # A batch that compaction has emptied at the leader has its producer's time in the header only.
+                    seen = timestamp if timestamp >= 0 else header.max_timestamp
+                    self.producers.replay_batch(header, base_offset, last_offset, seen, now)
             position += size
 
     def _must_roll(self, size: int, places: list[BatchPlace]) -> bool:

@@ -96,9 +96,9 @@ class BatchPlace(NamedTuple):
 
 
 def place_of(header: BatchHeader) -> BatchPlace:
-    return BatchPlace(
-        header.size, header.base_offset, header.last_offset, header.max_timestamp, header.partition_leader_epoch
-    )
+    # Where compaction has left the header alone there is nothing to be found by its time.
+    timestamp = header.max_timestamp if header.record_count else -1
+    return BatchPlace(header.size, header.base_offset, header.last_offset, timestamp, header.partition_leader_epoch)
 
 
 class Segment:
@@ -444,8 +444,9 @@ class Segment:
         self._bytes_since_entry = self.size - self.offset_index.floor(self.size)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         for header in self.headers_between(self.position_of(self.max_timestamp_offset), position):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            timestamp = place_of(header).max_timestamp
+            if timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = timestamp, header.last_offset
         self.stored = StoredIndexes()
 
     def cut(self, size: int) -> None:
