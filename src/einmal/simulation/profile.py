@@ -4,8 +4,10 @@ Nothing of a profile may lose anything that was acknowledged, and each for a rea
 
 - A process that is killed leaves what it wrote in its machine's page cache (``Crash.KILL``).
 - A machine that loses its power loses what was not synced (``Crash.POWER``). Where each write is flushed, that is
-  nothing that counts, whoever loses power. Where the operating system decides, replication has to hold it: then only
-  one machine at a time loses its power, and only while every replica is in sync (the nemesis looks; ``is_careful``).
+  nothing that counts, whoever loses power. Where the operating system decides, replication has to hold it: then every
+  write has two replicas at least, only one machine at a time loses its power, and only while every replica is in sync
+  (the nemesis looks; ``is_careful``). With one replica enough, a dead leader of which nobody has heard yet can become
+  the only one in sync.
 - A disk is wiped only of a broker that has no vote in the metadata quorum, while every replica is in sync, and where
   two replicas have each acknowledged write.
 - Where syncs fail, every crash is one of the machine: a process that starts again beside pages that were never written
@@ -206,7 +208,9 @@ def _profile(seed: int, source: random.Random, members: tuple[Member, ...], kind
         late_max=source.choice((1.0, 5.0)),
         stall=0.002 * rough if may_be_late else 0.0,
     )
-    crash = source.choice((Crash.KILL, Crash.POWER)) if flush_each or is_cluster else Crash.KILL
+    replicas = min(3, sum(1 for member in members if member.is_broker))
+    min_insync_replicas = source.choice((2, 2, 2, 1)) if is_cluster else 1
+    crash = source.choice((Crash.KILL, Crash.POWER)) if flush_each or min_insync_replicas > 1 else Crash.KILL
     may_lose = is_cluster and crash is Crash.POWER and not flush_each and source.random() < 0.2
     is_sick = source.random() < 0.2
     disk = DiskFaults(
@@ -215,8 +219,6 @@ def _profile(seed: int, source: random.Random, members: tuple[Member, ...], kind
         sync_error=0.003 if is_sick and crash is Crash.POWER and flush_each else 0.0,
         full=0.01 if is_sick else 0.0,
     )
-    replicas = min(3, sum(1 for member in members if member.is_broker))
-    min_insync_replicas = source.choice((2, 2, 2, 1)) if is_cluster else 1
     duration = source.uniform(6.0, 16.0) if not is_cluster else source.uniform(5.0, 12.0)
     if not may_be_late:
         kinds = tuple(kind for kind in kinds if kind not in LATE)

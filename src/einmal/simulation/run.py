@@ -24,7 +24,7 @@ from einmal.simulation import liveness
 from einmal.simulation.invariants import replicas
 from einmal.simulation.loop import Stuck
 from einmal.simulation.nemesis import Nemesis
-from einmal.simulation.profile import Profile, cluster_profile_of, delayed_profile_of, profile_of
+from einmal.simulation.profile import Crash, Profile, cluster_profile_of, delayed_profile_of, profile_of
 from einmal.simulation.result import Result
 from einmal.simulation.trace import Trace
 from einmal.simulation.world import World
@@ -115,7 +115,7 @@ async def _schedule(world: World, workload: Workload) -> None:
         # Logs that an error of the disk has taken offline come back with the next start only.
         for machine in world.machines.values():
             if machine.is_alive:
-                world.crash(machine.node_id, world.profile.crash)
+                world.crash(machine.node_id, Crash.KILL if world.profile.is_careful else world.profile.crash)
     world.calm()
     await _is_live(world)
     workload.stop()
