@@ -152,7 +152,7 @@ class ControllerNode:
         """As peers do, where only being there counts."""
         self.called_on.append(node_id)
         if node_id not in self.reachable:
-            raise Disconnected("refused", was_sent=False)
+            raise Disconnected("refused", was_sent=False) from ConnectionRefusedError()
 
     # --- requests ------------------------------------------------------------------------------------------------
 

@@ -173,7 +173,7 @@ def test_a_new_controller_calls_on_the_brokers_and_fences_those_that_are_gone() 
         node.follow(2)
         node.reachable = [3]
         await node.lead(3)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.01)
         assert node.called_on == [2, 3], "it is itself broker 1"
         fenced = [int(broker) for broker, image in node.image.brokers.items() if image.is_fenced]
         assert fenced == [2]

@@ -200,6 +200,13 @@ def test_a_lost_connection_fences_after_a_moment_unless_the_broker_is_heard_of()
     assert (cluster.image.brokers[ONE].is_fenced, cluster.image.brokers[TWO].is_fenced) == (True, False)
 
 
+def test_a_broker_that_is_gone_for_certain_is_fenced_without_a_wait() -> None:
+    cluster = Cluster(2)
+    cluster.done(cluster.controller.broker_lost(ONE, cluster.epochs[1], cluster.now, is_gone=True))
+    cluster.pass_time(0)
+    assert cluster.image.brokers[ONE].is_fenced
+
+
 def test_the_lost_connection_of_an_earlier_process_means_nothing() -> None:
     cluster = Cluster(1)
     before = cluster.epochs[1]

@@ -114,11 +114,16 @@ class ControllerRuntime:
         answer = await runtime.submit(decide)
         return _ERRORS.get(answer, answer) if isinstance(answer, ErrorCode) else answer
 
-    def broker_lost(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """A broker's connection is gone, or none could be opened: fence it, unless it is heard of again at once."""
+    def broker_lost(self, broker_id: BrokerId, broker_epoch: int, *, is_gone: bool = False) -> None:
+        """A broker's connection is gone, or none could be opened: fence it, unless it is heard of again at once.
+
+        ``is_gone``: where it listened nobody listens any more.
+        """
         if self.is_active:
             self._in_background(
-                self.submit(lambda controller, now: controller.broker_lost(broker_id, broker_epoch, now))
+                self.submit(
+                    lambda controller, now: controller.broker_lost(broker_id, broker_epoch, now, is_gone=is_gone)
+                )
             )
 
     # --- what follows from decisions -----------------------------------------------------------------------------
@@ -153,8 +158,9 @@ class ControllerRuntime:
     async def _call_on(self, broker_id: BrokerId, broker_epoch: int) -> None:
         try:
             await self._node.peers.ask(broker_id, _API_VERSIONS, 0, {}, timeout_ms=_CALL_TIMEOUT_MS)
-        except (Disconnected, WireError):
-            self.broker_lost(broker_id, broker_epoch)
+        except (Disconnected, WireError) as error:
+            is_gone = isinstance(error.__cause__, ConnectionRefusedError)
+            self.broker_lost(broker_id, broker_epoch, is_gone=is_gone)
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

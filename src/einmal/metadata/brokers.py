@@ -258,12 +258,18 @@ class BrokerDecisions(Deciding):
         plan.actions.append(BrokerFenced(broker.broker_id, broker.broker_epoch, reason))
         return plan
 
-    def broker_lost(self, broker_id: BrokerId, broker_epoch: int, now: Instant) -> Decision[None]:
-        """Nobody answers at a broker, or its connection is gone: its session ends soon, unless it is heard of again."""
+    def broker_lost(
+        self, broker_id: BrokerId, broker_epoch: int, now: Instant, *, is_gone: bool = False
+    ) -> Decision[None]:
+        """Nobody answers at a broker, or its connection is gone: its session ends soon, unless it is heard of again.
+
+        ``is_gone``: where it listened nobody listens; then it ends at once.
+        """
         session = self._sessions.get(broker_id)
         broker = self.image.brokers.get(broker_id)
         if session is not None and broker is not None and broker.broker_epoch == broker_epoch:
-            session.deadline_ms = min(session.deadline_ms, now.monotonic_ms + LOST_GRACE_MS)
+            grace_ms = 0 if is_gone else LOST_GRACE_MS
+            session.deadline_ms = min(session.deadline_ms, now.monotonic_ms + grace_ms)
             # A new process of the same broker need not wait.
             session.is_heard = False
         return Decision(response=None)
