@@ -1,10 +1,13 @@
-"""The Kafka client, blocking. The same names on asyncio are in ``einmal.client.aio``."""
+"""The Kafka client, blocking. The same names on asyncio are in ``einmal.client.aio``.
 
-from einmal.client.aio.offsets import EARLIEST, LATEST
-from einmal.client.blocking.admin import Admin
-from einmal.client.blocking.consumer import Consumer
-from einmal.client.blocking.producer import Producer, Transaction
-from einmal.client.blocking.raw import PartitionWriter, RangeReader, TransactionDriver
+What is large is imported when it is first asked for: a broker needs the connection of its peers, and starts quickly.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from einmal.client.descriptions import NewTopic
 from einmal.client.errors import (
     AbortableError,
@@ -26,6 +29,13 @@ from einmal.client.records import (
     WrittenRange,
 )
 from einmal.types import Header, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from einmal.client.aio.offsets import EARLIEST, LATEST
+    from einmal.client.blocking.admin import Admin
+    from einmal.client.blocking.consumer import Consumer
+    from einmal.client.blocking.producer import Producer, Transaction
+    from einmal.client.blocking.raw import PartitionWriter, RangeReader, TransactionDriver
 
 __all__ = [
     "EARLIEST",
@@ -57,3 +67,25 @@ __all__ = [
     "UnknownOutcome",
     "WrittenRange",
 ]
+
+_LATER: Final = {
+    "EARLIEST": "aio.offsets",
+    "LATEST": "aio.offsets",
+    "Admin": "blocking.admin",
+    "Consumer": "blocking.consumer",
+    "PartitionWriter": "blocking.raw",
+    "Producer": "blocking.producer",
+    "RangeReader": "blocking.raw",
+    "Transaction": "blocking.producer",
+    "TransactionDriver": "blocking.raw",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

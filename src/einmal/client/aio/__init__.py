@@ -1,8 +1,34 @@
-"""The client on asyncio. The same names, blocking, are in ``einmal.client``."""
+"""The client on asyncio. The same names, blocking, are in ``einmal.client``; imported when first asked for, too."""
 
-from einmal.client.aio.admin import Admin
-from einmal.client.aio.consumer import Consumer
-from einmal.client.aio.producer import Producer, Transaction
-from einmal.client.aio.raw import PartitionWriter, RangeReader, TransactionDriver
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from einmal.client.aio.admin import Admin
+    from einmal.client.aio.consumer import Consumer
+    from einmal.client.aio.producer import Producer, Transaction
+    from einmal.client.aio.raw import PartitionWriter, RangeReader, TransactionDriver
 
 __all__ = ["Admin", "Consumer", "PartitionWriter", "Producer", "RangeReader", "Transaction", "TransactionDriver"]
+
+_LATER: Final = {
+    "Admin": "admin",
+    "Consumer": "consumer",
+    "PartitionWriter": "raw",
+    "Producer": "producer",
+    "RangeReader": "raw",
+    "Transaction": "producer",
+    "TransactionDriver": "raw",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
