@@ -82,13 +82,16 @@ class Node:
 
     @property
     def port(self) -> int:
-        """The port that is listened on for clients. Only after ``start``."""
-        assert self._listener is not None, "the node has not been started"
-        return self._listener.port
+        """The port that is listened on: for clients, or by what is only a controller. Only after ``start``."""
+        listener = self._listener or self._controller_listener
+        assert listener is not None, "the node has not been started"
+        return listener.port
 
     @property
     def endpoint(self) -> Endpoint:
-        """What clients are told to connect to. Only after ``start``."""
+        """What clients are told to connect to, or other nodes. Only after ``start``."""
+        if not self.config.is_broker and self.config.controller_listener is not None:
+            return self.config.controller_listener._replace(port=self.port)
         return self.config.advertised(self.port)
 
     @property

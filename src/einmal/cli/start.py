@@ -221,7 +221,8 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
         _on_end_of_stdin(stopping)
     node = Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random())
     try:
-        await node.start()
+        if not await _started(node, stopping):
+            return
     except LogCorruption as error:
         raise _StartError(str(error), "the data is damaged: restore it, or start with another --data-dir") from error
     except OSError as error:
@@ -233,6 +234,21 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     await stopping.wait()
     logging.info("stopping")
     await node.stop()
+
+
+async def _started(node: Node, stopping: asyncio.Event) -> bool:
+    """Start; False: a signal came while it waited for the others of its cluster, and it has stopped again."""
+    starting = asyncio.ensure_future(node.start())
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await node.stop()
+        return False
+    starting.result()
+    return True
 
 
 def _on_signals(stopping: asyncio.Event) -> None:
@@ -260,7 +276,7 @@ def _on_end_of_stdin(stopping: asyncio.Event) -> None:
 
 
 def _explain(error: OSError, config: BrokerConfig) -> _StartError:
-    address = config.listener
+    address: object = config.listener if config.is_broker else config.controller_listener
     if error.errno == errno.EADDRINUSE:
         return _StartError(f"{address} is in use", "take another port with --port, or any free one with --port 0")
     unreachable = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
@@ -281,13 +297,14 @@ _DURABILITY: Final = {
 
 def _announce(node: Node, as_json: bool) -> None:
     bootstrap = str(node.endpoint)
+    is_broker = node.config.is_broker
     flush_each = node.config.flush_each
     if as_json:
         print(
             json.dumps(
                 {
                     "event": "ready",
-                    "bootstrap_servers": bootstrap,
+                    "bootstrap_servers" if is_broker else "controller": bootstrap,
                     "cluster_id": node.metadata.cluster_id,
                     "data_dir": node.config.log_dirs,
                     "flush": "every_write" if flush_each else "page_cache",
@@ -303,8 +320,11 @@ def _announce(node: Node, as_json: bool) -> None:
     print(f"  cluster id    {node.metadata.cluster_id}")
     print(f"  data          {node.config.log_dirs}")
     print(f"  durability    {_DURABILITY[flush_each]}")
-    print(f"  try           export KAFKA_BROKERS={bootstrap}")
-    print(f"einmal is ready: bootstrap.servers={bootstrap}", flush=True)
+    if is_broker:
+        print(f"  try           export KAFKA_BROKERS={bootstrap}")
+        print(f"einmal is ready: bootstrap.servers={bootstrap}", flush=True)
+    else:
+        print(f"einmal is ready: controller {bootstrap}", flush=True)
 
 
 def _set_up_logging() -> None:
