@@ -13,7 +13,10 @@ from einmal.broker.config import ConfigError, broker_config
 from einmal.broker.log_cleaner import FILE_NAME, encode_offsets
 from einmal.broker.node import Node
 from einmal.broker.partition import Partition
-from einmal.types import Offset, TopicPartition
+from einmal.groups.records import CommittedOffset, OffsetRecord, encode
+from einmal.log.producer_state import Origin
+from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.types import ErrorCode, Offset, TopicPartition
 from einmal.wire.record_batch import NewRecord, Record, decode_records, encode_batch, iter_headers
 from tests.broker.nodes import Client, run, running_node
 
@@ -138,6 +141,52 @@ def test_a_topic_may_be_deleted_and_made_again_while_it_is_cleaned(tmp_path: Pat
                 await client.call(20, 6, {"topics": [{"name": "t", "topic_id": None}], "timeout_ms": 5_000})
 
     run(main())
+
+
+def test_a_coordinator_has_to_load_what_is_alive_and_one_segment(tmp_path: Path) -> None:
+    commits, alive, segment_bytes = 20_000, 40, 20_000
+
+    async def main() -> None:
+        settings = {**SETTINGS, "offsets.topic.segment.bytes": segment_bytes}
+        async with running_node(tmp_path, settings) as node, Client.connect(node) as client:
+            await client.call(10, 3, {"key": "group", "key_type": 0})
+            await until(lambda: node.partitions.get(TopicPartition(CONSUMER_OFFSETS, 0)) is not None)
+            partition = partition_of(node, CONSUMER_OFFSETS)
+            now = node.clock.now()
+            for first in range(0, commits, 10):
+                commit = [
+                    NewRecord(*encode(OffsetRecord("group", "t", number % alive, offset_of(number))), now.wall_ms)
+                    for number in range(first, first + 10)
+                ]
+                result = partition.append(bytearray(encode_batch(commit)), now, Origin.COORDINATOR)
+                assert result.error is ErrorCode.none
+            await client.create_topic("t", alive)
+            active = partition.log._segments[-1]
+            await until_clean(partition, active.base_offset)
+            to_load = partition.log.size()
+            assert to_load < segment_bytes + alive * 100
+        async with running_node(tmp_path, settings) as node, Client.connect(node) as client:
+            request = {
+                "group_id": "group",
+                "topics": [{"name": "t", "partition_indexes": list(range(alive))}],
+                "require_stable": False,
+            }
+
+            async def fetched() -> Any:
+                while True:
+                    answer = await client.call(9, 7, request)
+                    if answer.error_code != ErrorCode.coordinator_load_in_progress:
+                        return answer
+
+            answer = await asyncio.wait_for(fetched(), 10)
+            offsets = {each.partition_index: each.committed_offset for each in answer.topics[0].partitions}
+            assert offsets == {number % alive: number for number in range(commits - alive, commits)}
+
+    run(main())
+
+
+def offset_of(number: int) -> CommittedOffset:
+    return CommittedOffset(number, -1, "", 1_700_000_000_000)
 
 
 def test_a_node_stops_at_once_while_it_cleans(tmp_path: Path) -> None:
