@@ -60,6 +60,9 @@ class _Waiting:
     def __init__(self) -> None:
         self._queue: deque[tuple[Offset, asyncio.Future[ErrorCode]]] = deque()
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     def add(self, offset: Offset) -> asyncio.Future[ErrorCode]:
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         # A duplicate waits for an older offset than those before it; ending a little later does no harm.
@@ -222,8 +225,8 @@ class Partition:
         self.bytes_appended += size
         if self._flush_each:
             self.flush_soon()
-        else:
-            self._local_end_moved()
+        elif self._commitment is not None:
+            self.advance(self._commitment.local_end_moved(self.log.log_end_offset))
         if self._end_watchers:
             for watcher in list(self._end_watchers.values()):
                 watcher()
@@ -249,8 +252,10 @@ class Partition:
         if high_watermark <= self.log.high_watermark:
             return
         self.log.advance_high_watermark(high_watermark)
-        self._committing.release(high_watermark)
-        self.wake()
+        if self._committing:
+            self._committing.release(high_watermark)
+        if self._watchers:
+            self.wake()
 
     # --- writing as follower -----------------------------------------------------------------------------------------
 

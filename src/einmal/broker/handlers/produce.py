@@ -96,6 +96,9 @@ class _Answer:
         self._request = request
         self._topics: list[tuple[Topic, list[ProducedPartition]]] = []
         self._waiting: list[_Waiting] = []
+        self._has_refused = False
+        """Whether anything was, so that there may be a leader to name."""
+        self._needs_all = request.acks == _ALL_REPLICAS
 
     # --- verification --------------------------------------------------------------------------------------------
 
@@ -158,29 +161,31 @@ class _Answer:
             for index, records in partitions:
                 partition = self._partition(topic, index)
                 if isinstance(partition, ErrorCode):
+                    self._has_refused = True
                     results.append(ProducedPartition(index, partition))
                     continue
                 verdict = verdicts.get(partition.topic_partition) if verdicts else None
                 if isinstance(verdict, ErrorCode):
+                    self._has_refused = True
                     results.append(ProducedPartition(index, verdict))
                 elif records is None:
                     results.append(ProducedPartition(index, ErrorCode.invalid_record))
-                elif self._request.acks == _ALL_REPLICAS and not partition.has_enough_replicas:
+                elif self._needs_all and not partition.has_enough_replicas:
                     results.append(ProducedPartition(index, ErrorCode.not_enough_replicas))
                 else:
                     guard = CONTINUES if verdict is None else verdict
                     appended = partition.append(_writable(records), now, verification=guard)
                     error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate = appended
-                    if error is _NONE and not self._is_met(partition, last_offset):
+                    if error is not _NONE:
+                        self._has_refused = True
+                    elif not self._is_met(partition, last_offset):
                         self._waiting.append(_Waiting(len(self._topics), len(results), partition, last_offset))
                     results.append(ProducedPartition(index, error, base_offset, append_time, log_start_offset))
             self._topics.append((topic, results))
 
     def _is_met(self, partition: Partition, last_offset: Offset) -> bool:
         """Whether acks is met."""
-        if self._request.acks == _ALL_REPLICAS:
-            return partition.is_committed(last_offset)
-        return partition.is_written(last_offset)
+        return partition.is_committed(last_offset) if self._needs_all else partition.is_written(last_offset)
 
     def _partition(self, topic: Topic, index: int) -> Partition | ErrorCode:
         name = topic if isinstance(topic, str) else self._node.metadata.image.topic_names.get(topic)
@@ -229,7 +234,7 @@ class _Answer:
             for waiting in self._waiting:
                 if self._is_met(waiting.partition, waiting.offset):
                     continue
-                has_enough = self._request.acks != _ALL_REPLICAS or waiting.partition.has_enough_replicas
+                has_enough = not self._needs_all or waiting.partition.has_enough_replicas
                 self._fail(
                     waiting,
                     ErrorCode.request_timed_out if has_enough else ErrorCode.not_enough_replicas_after_append,
@@ -239,21 +244,17 @@ class _Answer:
         timer = loop.call_later(max(0, self._request.timeout_ms) / 1000, expire)
         for waiting in self._waiting:
             partition, offset = waiting.partition, waiting.offset
-            is_all = self._request.acks == _ALL_REPLICAS
-            future = partition.when_committed(offset) if is_all else partition.when_written(offset)
+            future = partition.when_committed(offset) if self._needs_all else partition.when_written(offset)
             future.add_done_callback(partial(committed, waiting))
         return done
 
     def _fail(self, waiting: _Waiting, error: ErrorCode) -> None:
+        self._has_refused = True
         results = self._topics[waiting.topic_index][1]
         results[waiting.partition_index] = ProducedPartition(results[waiting.partition_index].partition, error)
 
     def _encode(self) -> bytes:
-        endpoints: Sequence[NodeEndpoint] = ()
-        if self._version >= _CURRENT_LEADER and any(
-            result.error_code in WRONG_BROKER for _topic, results in self._topics for result in results
-        ):
-            endpoints = self._hint()
+        endpoints = self._hint() if self._has_refused and self._version >= _CURRENT_LEADER else ()
         return encode_produce_response(self._version, ProduceResponse(self._topics, node_endpoints=endpoints))
 
     def _hint(self) -> Sequence[NodeEndpoint]:
