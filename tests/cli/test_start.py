@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import einmal
+from tests.broker.cluster import free_ports
 from tests.cli.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.system
@@ -121,7 +122,7 @@ def test_a_host_that_has_no_address_is_told_as_that(tmp_path: Path) -> None:
 def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text(
-        f"# a comment\nbroker.id=7\nlog.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0,CONTROLLER://:9093\n"
+        f"# a comment\nbroker.id=7\nlog.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\n"
         "zookeeper.connect=localhost\nlog.retention.hours=1\n"
     )
     command = [sys.executable, "-m", "einmal", "start", "--config", str(properties), "--format", "json"]
@@ -133,6 +134,37 @@ def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Pa
     assert ready["data_dir"] == str(tmp_path / "data")
     assert "node.id=7" in (tmp_path / "data" / "meta.properties").read_text()
     assert "unknown setting zookeeper.connect is ignored" in errors
+
+
+def test_a_start_that_waits_for_its_controllers_says_so_and_ends_with_a_signal(tmp_path: Path) -> None:
+    voter = f"9@127.0.0.1:{free_ports(1)[0]}"
+    with BrokerProcess(tmp_path, "-X", "process.roles=broker", "-X", f"controller.quorum.voters={voter}") as broker:
+        assert broker.process.stderr is not None
+        said = next(line for line in broker.process.stderr if "waits for" in line)
+        assert f"controller.quorum.voters={voter} must be up" in said
+        status, errors = broker.stop()
+    assert status == 0
+    assert "Traceback" not in errors
+
+
+def test_a_process_that_is_only_a_controller_says_where_it_is(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    settings = {
+        "node.id": 9,
+        "process.roles": "controller",
+        "controller.quorum.voters": f"9@{address}",
+        "listeners": f"CONTROLLER://{address}",
+    }
+    assignments = [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
+    command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), "--format", "json", *assignments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        process.terminate()
+        _output, errors = process.communicate(timeout=20)
+    assert ready["controller"] == address
+    assert "bootstrap_servers" not in ready
+    assert "Traceback" not in errors
 
 
 def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
