@@ -122,3 +122,19 @@ def test_a_broker_with_a_broken_disk_hands_over_and_stays_away_until_it_starts_a
         await world.until(lambda: other.metadata.image.brokers[BrokerId(broken)].is_active)
 
     ThreeNodes().run(main)
+
+
+def test_what_a_hanging_controller_was_asked_the_next_one_is_asked_too() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        hanging = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        asking = next(node_id for node_id in world.nodes if node_id != hanging)
+        world.pause(hanging)
+        began = world.loop.time()
+        error = await world.on(asking, world.nodes[asking].metadata.ensure_topic("t"))
+        # With two of three brokers there is no room for three replicas: but it is a controller that says so.
+        assert error in (ErrorCode.none, ErrorCode.invalid_replication_factor)
+        assert world.loop.time() - began < 4.5
+        world.resume(hanging)
+
+    ThreeNodes().run(main)

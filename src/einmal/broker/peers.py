@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CONTROLLER_LANES: Final = ("quorum", "quorum-fetch", "controller", "heartbeat")
 _RETRY_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.2
+"""How often it is looked whether whoever is asked still is the controller."""
 
 
 class _Place(NamedTuple):
@@ -81,9 +83,7 @@ class Peers:
             if controller is None:
                 break
             try:
-                answer = await self.ask(
-                    controller, api_key, version, fields, timeout_ms=max(1, int(left * 1000)), lane="controller"
-                )
+                answer = await self._ask_while_it_leads(controller, api_key, version, fields, max(1, int(left * 1000)))
             except Disconnected as error:
                 failure = error
             else:
@@ -91,6 +91,24 @@ class Peers:
                     return answer
             await asyncio.sleep(min(_RETRY_SECONDS, max(0.0, end - loop.time())))
         raise failure
+
+    async def _ask_while_it_leads(
+        self, controller: int, api_key: int, version: int, fields: Mapping[str, Any], timeout_ms: int
+    ) -> Any:
+        """As ``ask``, and given up when the node there is known not to be the controller any more: it may hang."""
+        asking = asyncio.get_running_loop().create_task(
+            self.ask(controller, api_key, version, fields, timeout_ms=timeout_ms, lane="controller")
+        )
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        return await asyncio.shield(asking)
+                except TimeoutError:
+                    if self._node.quorum.leader_id != controller:
+                        raise Disconnected(f"node {controller} is not the controller any more", was_sent=True) from None
+        finally:
+            asking.cancel()
 
     async def _ask_self(self, api_key: int, version: int, body: Sequence[Part], lane: str) -> Answer:
         node = self._node
