@@ -1,0 +1,265 @@
+"""Produce, Fetch, ListOffsets and DeleteRecords where a partition has three replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    decode_fetch_response,
+    encode_fetch_request,
+)
+from einmal.wire.produce import (
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    decode_produce_response,
+    encode_produce_request,
+)
+from tests.broker.nodes import batch
+from tests.broker.three_nodes import IDS, ThreeNodes
+
+T0 = TopicPartition("t", 0)
+PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS = 0, 1, 2, 21
+LATEST, EARLIEST = -1, -2
+
+
+class Cluster(ThreeNodes):
+    """Three nodes, and a client that is no node: it asks through another node's connections."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(num_partitions=1, replica_lag_time_max_ms=2_000, **settings)
+
+    async def exchange(self, number: int, api_key: int, version: int, body: list[Any]) -> Any:
+        asker = next(each for each in self.nodes if each != number and not self.hosts[each].is_paused)
+        peers = self.nodes[asker].peers
+        return await self.on(
+            asker, peers.exchange(number, api_key, version, body, timeout_ms=30_000, lane=f"client-{api_key}")
+        )
+
+    async def ask(self, number: int, api_key: int, version: int, fields: dict[str, Any]) -> Any:
+        asker = next(each for each in self.nodes if each != number and not self.hosts[each].is_paused)
+        return await self.on(asker, self.nodes[asker].peers.ask(number, api_key, version, fields, timeout_ms=30_000))
+
+    async def produce_at(
+        self, number: int, *values: bytes, acks: int = -1, timeout_ms: int = 5_000, version: int = 11
+    ) -> ProduceResponse:
+        request = ProduceRequest(None, acks, timeout_ms, [("t", [(0, batch(*values))])])
+        answer = await self.exchange(number, PRODUCE, version, encode_produce_request(version, request))
+        return decode_produce_response(version, answer.frame, answer.position)
+
+    async def produce(self, number: int, *values: bytes, **options: Any) -> ProducedPartition:
+        response = await self.produce_at(number, *values, **options)
+        return response.topics[0][1][0]
+
+    async def fetch_at(self, number: int, offset: int, **fields: Any) -> FetchResponse:
+        version = 17
+        topic_id = self.nodes[number].metadata.image.topics["t"].topic_id
+        topics = [(topic_id, [FetchPartition(0, offset, 1 << 20)])]
+        request = FetchRequest(
+            **{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 0, **fields}, topics=topics
+        )
+        answer = await self.exchange(number, FETCH, version, [encode_fetch_request(version, request)])
+        return decode_fetch_response(version, answer.frame, answer.position)
+
+    async def fetch(self, number: int, offset: int, **fields: Any) -> FetchedPartition:
+        response = await self.fetch_at(number, offset, **fields)
+        return response.topics[0][1][0]
+
+    async def list_offset(self, number: int, timestamp: int) -> tuple[ErrorCode, int]:
+        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+        topics = [{"name": "t", "partitions": [partition]}]
+        answer = await self.ask(number, LIST_OFFSETS, 6, {"replica_id": -1, "isolation_level": 0, "topics": topics})
+        found = answer.topics[0].partitions[0]
+        return found.error_code, found.offset
+
+    async def leader_and_followers(self) -> tuple[int, list[int]]:
+        leader = await self.led(T0)
+        return leader, [number for number in self.nodes if number != leader]
+
+
+def play(scenario: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
+    cluster = Cluster(**settings)
+
+    async def main(_world: ThreeNodes) -> None:
+        await cluster.start()
+        await cluster.make_topic("t")
+        await scenario(cluster)
+
+    coroutine: Callable[[ThreeNodes], Coroutine[Any, Any, None]] = main
+    cluster.run(coroutine)
+
+
+def test_who_asks_a_follower_is_told_who_leads_and_where() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        for number in followers:
+            response = await cluster.produce_at(number, b"a")
+            refused = response.topics[0][1][0]
+            assert refused.error_code is ErrorCode.not_leader_or_follower
+            assert refused.current_leader is not None
+            assert refused.current_leader.leader_id == leader
+            assert [(each.node_id, each.host) for each in response.node_endpoints] == [(leader, f"b{leader}")]
+            answer = await cluster.fetch_at(number, 0)
+            fetched = answer.topics[0][1][0]
+            assert fetched.error_code is ErrorCode.not_leader_or_follower
+            assert fetched.current_leader == refused.current_leader
+            assert answer.node_endpoints == response.node_endpoints
+            assert (await cluster.list_offset(number, LATEST))[0] is ErrorCode.not_leader_or_follower
+
+    play(scenario)
+
+
+def test_old_versions_are_refused_without_a_hint() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        _leader, followers = await cluster.leader_and_followers()
+        response = await cluster.produce_at(followers[0], b"a", version=9)
+        assert response.topics[0][1][0].error_code is ErrorCode.not_leader_or_follower
+        assert not response.node_endpoints
+
+    play(scenario)
+
+
+def test_acks_1_waits_for_nobody_and_acks_all_for_the_replicas() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        assert (await cluster.produce(leader, b"a")).error_code is ErrorCode.none
+        for number in followers:
+            cluster.pause(number)
+        partition = cluster.nodes[leader].partitions.get(T0)
+        assert partition is not None
+        appended = partition.append(bytearray(batch(b"b")), cluster.clock.now())
+        assert partition.is_written(appended.last_offset)
+        assert not partition.is_committed(appended.last_offset)
+        for number in followers:
+            cluster.resume(number)
+        await cluster.until(lambda: partition.is_committed(appended.last_offset))
+
+    play(scenario)
+
+
+def test_nobody_sees_what_is_not_committed_whatever_replica_it_says_it_is() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        assert (await cluster.produce(leader, b"a")).error_code is ErrorCode.none
+        asker, paused = followers
+        cluster.pause(paused)
+        partition = cluster.nodes[leader].partitions.get(T0)
+        assert partition is not None
+        partition.append(bytearray(batch(b"b")), cluster.clock.now())
+        await asyncio.sleep(0.1)
+        assert partition.high_watermark == 1
+        assert len((await cluster.fetch(leader, 1)).records) == 0
+        for replica, epoch in ((paused, -1), (paused, 0), (99, 5), (asker, 10**9)):
+            response = await cluster.fetch_at(leader, 1, replica_id=replica, replica_epoch=epoch)
+            assert response.error_code is ErrorCode.stale_broker_epoch
+            assert not response.topics
+        cluster.resume(paused)
+
+    play(scenario)
+
+
+def test_with_too_few_in_sync_acks_all_is_refused_before_and_after() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        partition = cluster.nodes[leader].partitions.get(T0)
+        assert partition is not None
+        for number in followers:
+            cluster.crash(number)
+        # The asker is the leader itself: nobody else is left.
+        node = cluster.nodes[leader]
+        request = ProduceRequest(None, -1, 6_000, [("t", [(0, batch(b"a"))])])
+
+        async def produce() -> ErrorCode:
+            body = encode_produce_request(11, request)
+            answer = await node.peers.exchange(leader, PRODUCE, 11, body, timeout_ms=30_000, lane="client")
+            response = decode_produce_response(11, answer.frame, answer.position)
+            return response.topics[0][1][0].error_code
+
+        # Without a majority nobody shrinks the ISR: the write waits for its time to be over.
+        assert await cluster.on(leader, produce()) is ErrorCode.request_timed_out
+        assert partition.high_watermark == 0
+        for number in followers:
+            await cluster.start(number)
+        await cluster.until(lambda: partition.high_watermark == 1)
+
+    play(scenario)
+
+
+def test_a_write_that_was_begun_with_enough_replicas_is_told_when_they_are_gone() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        partition = cluster.nodes[leader].partitions.get(T0)
+        assert partition is not None
+        for number in followers:
+            # They fetch no more, but the controllers in the same processes live.
+            await cluster.on(number, cluster.nodes[number].fetchers.stop())
+        produced = await cluster.produce(leader, b"a", timeout_ms=8_000)
+        assert produced.error_code is ErrorCode.not_enough_replicas_after_append
+        assert not partition.has_enough_replicas
+        assert (await cluster.produce(leader, b"b")).error_code is ErrorCode.not_enough_replicas
+        assert partition.high_watermark == 0
+        assert (await cluster.fetch(leader, 0)).records == b""
+
+    play(scenario)
+
+
+def test_a_new_leader_says_no_end_before_it_knows_what_its_predecessor_showed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        for number in range(5):
+            assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+        for number in followers:
+            # They have everything, but have not heard that the last of it is committed.
+            await cluster.on(number, cluster.nodes[number].fetchers.stop())
+        cluster.crash(leader)
+        survivor = await cluster.led(T0)
+        partition = cluster.nodes[survivor].partitions.get(T0)
+        assert partition is not None
+        await cluster.until(lambda: partition.is_leader)
+        assert partition.high_watermark < 5 == partition.log.log_end_offset
+        assert await cluster.list_offset(survivor, LATEST) == (ErrorCode.offset_not_available, -1)
+        assert await cluster.list_offset(survivor, 0) == (ErrorCode.offset_not_available, -1)
+        assert await cluster.list_offset(survivor, EARLIEST) == (ErrorCode.none, 0)
+        await cluster.start(leader)
+        await cluster.until(lambda: partition.knows_high_watermark)
+        assert await cluster.list_offset(survivor, LATEST) == (ErrorCode.none, 5)
+
+    play(scenario)
+
+
+def test_deleted_records_are_gone_from_every_replica_when_it_is_answered() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, _followers = await cluster.leader_and_followers()
+        for number in range(5):
+            assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+        answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 5_000})
+        deleted = answer.topics[0].partitions[0]
+        assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 3)
+        for number in IDS:
+            partition = cluster.nodes[number].partitions.get(T0)
+            assert partition is not None
+            assert partition.log.log_start_offset == 3
+        assert await cluster.list_offset(leader, EARLIEST) == (ErrorCode.none, 3)
+
+    play(scenario)
+
+
+def test_a_deletion_that_a_replica_does_not_hear_of_is_told_so() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        for number in range(5):
+            assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+        await cluster.on(followers[0], cluster.nodes[followers[0]].fetchers.stop())
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+        answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 1_000})
+        assert answer.topics[0].partitions[0].error_code is ErrorCode.request_timed_out
+
+    play(scenario)
