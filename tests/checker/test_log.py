@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from einmal.checker.history import History, Op, Outcome, Poll, Send
@@ -23,6 +25,11 @@ def transaction(*actions: Send | Poll, outcome: Outcome = Outcome.OK, aborted_la
 
 def read(key: TopicPartition, *records: tuple[int, str], process: int = READER, **more: bool) -> Op:
     return Op(process=process, actions=(Poll(key, records),), outcome=Outcome.OK, **more)
+
+
+def member(*actions: Send | Poll, rebalanced: bool = False) -> Op:
+    """A transaction of a group's member."""
+    return replace(transaction(*actions), subscribed=True, rebalanced=rebalanced)
 
 
 def kinds(*ops: Op, to_the_end: bool = True) -> set[str]:
@@ -58,6 +65,26 @@ GUILTY = {
     "nonmonotonic-send": [sent(Send(X, "a", 1)), sent(Send(X, "b", 0)), read(X, (0, "b"), (1, "a"))],
     "poll-skip": [sent(_A), sent(_B), sent(_C), read(X, (0, "a")), read(X, (2, "c")), read(X, (1, "b"), process=8)],
     "nonmonotonic-poll": [sent(_A), sent(_B), read(X, (0, "a"), (1, "b")), read(X, (1, "b"))],
+    "poll-skip, of a member that no group moved": [
+        sent(_A),
+        sent(_B),
+        sent(_C),
+        transaction(Poll(X, ((0, "a"),))),
+        transaction(Poll(X, ((2, "c"),))),
+        read(X, (1, "b"), process=8),
+    ],
+    "int-nonmonotonic-poll, of a member that was not moved inside of its transaction": [
+        sent(_A, process=OTHER),
+        sent(_B, process=OTHER),
+        member(Poll(X, ((0, "a"), (1, "b"))), Poll(X, ((1, "b"),))),
+    ],
+    "int-poll-skip, of a member that was not moved inside of its transaction": [
+        sent(_A, process=OTHER),
+        sent(_B, process=OTHER),
+        sent(_C, process=OTHER),
+        member(Poll(X, ((0, "a"),)), Poll(X, ((2, "c"),))),
+        read(X, (1, "b")),
+    ],
     "unseen": [sent(_A), sent(_B), read(X, (0, "a"))],
     "unseen, of a writer that was told no offset": [sent(Send(X, "a")), sent(_B), read(X, (1, "b"))],
     "torn-transaction": [
@@ -71,6 +98,25 @@ GUILTY = {
 }
 
 INNOCENT = {
+    "a group's member comes back to what it has read": [
+        sent(_A, process=OTHER),
+        sent(_B, process=OTHER),
+        member(Poll(X, ((0, "a"), (1, "b")))),
+        member(Poll(X, ((0, "a"),))),
+    ],
+    "a group's member goes on where another one was": [
+        sent(_A, process=OTHER),
+        sent(_B, process=OTHER),
+        sent(_C, process=OTHER),
+        member(Poll(X, ((0, "a"),))),
+        read(X, (1, "b")),
+        member(Poll(X, ((2, "c"),))),
+    ],
+    "a group's member is moved inside of a transaction": [
+        sent(_A, process=OTHER),
+        sent(_B, process=OTHER),
+        member(Poll(X, ((0, "a"), (1, "b"))), Poll(X, ((0, "a"),)), rebalanced=True),
+    ],
     "everything is read once": [sent(_A), sent(_B), sent(_C), _ALL],
     "offsets have gaps where markers are": [sent(_A), sent(Send(X, "b", 7)), read(X, (0, "a"), (7, "b"))],
     "a failed write is not seen": [sent(_A), sent(_B, outcome=Outcome.FAIL), sent(_C), read(X, (0, "a"), (2, "c"))],

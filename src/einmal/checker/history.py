@@ -44,6 +44,9 @@ class Op:
     """``starts_anew``: the reader's position was set before this (a rebalance, a restart, a rewind after an abort).
 
     ``aborted_later``: the outcome was unknown to the client, but a later abort of that transaction was acknowledged.
+    ``subscribed``: a group decided what was read, so between two operations the position may move; ``rebalanced``: it
+    did so inside of this one. ``began`` and ``ended`` are seconds of one clock for all processes (None: never);
+    ``cause``: why the outcome is not known.
     """
 
     process: int
@@ -53,6 +56,11 @@ class Op:
     read_committed: bool = True
     starts_anew: bool = False
     aborted_later: bool = False
+    subscribed: bool = False
+    rebalanced: bool = False
+    began: float = 0.0
+    ended: float | None = None
+    cause: str = ""
 
     @property
     def sends(self) -> list[Send]:

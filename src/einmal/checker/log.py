@@ -1,23 +1,23 @@
 """Finds what a log with transactions must never show: a history in, anomalies out.
 
-The classes are those of Jepsen's Kafka checker as far as a single broker can show them, and three of our own: G1b (a
-reader passed a transaction and saw a part of it), torn-transaction (a part of it is committed) and phantom-commit (what
-was acknowledged as aborted is visible). The order of versions in a key is that of the offsets told to senders of
-transactions that committed and to readers.
+The classes are after the definitions of Jepsen's Kafka checker, and three are our own: G1b (a reader passed a
+transaction and saw a part of it), torn-transaction (a part of it is committed) and phantom-commit (what was
+acknowledged as aborted is visible). Cycles are in ``cycles``, what is no anomaly but worth knowing in ``report``.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 
-from einmal.checker.history import Anomaly, History, Key, Op, Outcome, Poll, Send, Value
+from einmal.checker.cycles import find_cycles
+from einmal.checker.history import Anomaly, History, Key, Outcome, Send, Value
+from einmal.checker.index import Index
 
 
 def find_anomalies(history: History) -> list[Anomaly]:
-    """All of them, in an order that depends on the history only."""
-    index = _Index(history)
+    """What must never be, in an order that depends on the history only."""
+    index = Index(history)
     found: list[Anomaly] = []
     for check in (
         _duplicates,
@@ -31,85 +31,29 @@ def find_anomalies(history: History) -> list[Anomaly]:
         _send_order,
     ):
         found += check(index)
-    return found
+    return found + [cycle.anomaly() for cycle in find_cycles(index) if not cycle.is_allowed]
 
 
-class _Index:
-    """The history by key, value and offset."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.writers: dict[tuple[Key, Value], Op] = {}
-        self.readers: dict[tuple[Key, Value], list[Op]] = defaultdict(list)
-        self.values_at: dict[Key, dict[int, dict[Value, None]]] = defaultdict(lambda: defaultdict(dict))
-        self.offsets_of: dict[tuple[Key, Value], dict[int, None]] = defaultdict(dict)
-        self.read_up_to: dict[Key, int] = {}
-        for op in history.ops:
-            for send in op.sends:
-                self.writers[send.key, send.value] = op
-            for poll in op.polls:
-                self._read(op, poll)
-        for op in history.ops:
-            for send in op.sends:
-                if send.offset is not None:
-                    self.offsets_of[send.key, send.value][send.offset] = None
-                if send.offset is not None and self.is_committed(op, send):
-                    self.values_at[send.key][send.offset][send.value] = None
-        self.committed_offsets = {
-            key: sorted(
-                offset
-                for offset, values in places.items()
-                if any(self.is_visible(key, value) or self._is_written(key, value) for value in values)
-            )
-            for key, places in self.values_at.items()
-        }
-
-    def _read(self, op: Op, poll: Poll) -> None:
-        for offset, value in poll.records:
-            self.values_at[poll.key][offset][value] = None
-            self.offsets_of[poll.key, value][offset] = None
-            if op.read_committed:
-                self.readers[poll.key, value].append(op)
-                self.read_up_to[poll.key] = max(offset, self.read_up_to.get(poll.key, -1))
-
-    def is_visible(self, key: Key, value: Value) -> bool:
-        """A ``read_committed`` reader got it."""
-        return (key, value) in self.readers
-
-    def _is_written(self, key: Key, value: Value) -> bool:
-        writer = self.writers.get((key, value))
-        return writer is not None and writer.outcome is Outcome.OK
-
-    def is_committed(self, op: Op, send: Send) -> bool:
-        """Acknowledged, or of unknown outcome but seen (in a transaction: any of it)."""
-        if op.outcome is not Outcome.INFO:
-            return op.outcome is Outcome.OK
-        mates = op.sends if op.transactional else [send]
-        return any(self.is_visible(mate.key, mate.value) for mate in mates)
-
-    def offset_of(self, key: Key, value: Value) -> int | None:
-        return min(self.offsets_of.get((key, value), ()), default=None)
-
-    def is_skipped(self, key: Key, last: int, following: int) -> bool:
-        """Whether committed records are known to lie between two offsets."""
-        offsets = self.committed_offsets.get(key, [])
-        return bisect_right(offsets, last) < bisect_left(offsets, following)
+def find_allowed(history: History) -> list[Anomaly]:
+    """What a log without write isolation may show: others' values between a transaction's own, and cycles of writes."""
+    index = Index(history)
+    return [*_send_skips(index), *(cycle.anomaly() for cycle in find_cycles(index) if cycle.is_allowed)]
 
 
-def _duplicates(index: _Index) -> Iterator[Anomaly]:
+def _duplicates(index: Index) -> Iterator[Anomaly]:
     for (key, value), offsets in index.offsets_of.items():
         if len(offsets) > 1:
             yield Anomaly("duplicate", f"{value} is in {key} at offsets {sorted(offsets)}")
 
 
-def _inconsistent_offsets(index: _Index) -> Iterator[Anomaly]:
+def _inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
     for key, places in index.values_at.items():
         for offset, values in places.items():
             if len(values) > 1:
                 yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {sorted(values)}")
 
 
-def _aborted_reads(index: _Index) -> Iterator[Anomaly]:
+def _aborted_reads(index: Index) -> Iterator[Anomaly]:
     for (key, value), op in index.writers.items():
         if not index.is_visible(key, value):
             continue
@@ -119,7 +63,7 @@ def _aborted_reads(index: _Index) -> Iterator[Anomaly]:
             yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}")
 
 
-def _lost_and_unseen(index: _Index) -> Iterator[Anomaly]:
+def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
     for (key, value), op in index.writers.items():
         if op.outcome is not Outcome.OK or index.is_visible(key, value):
             continue
@@ -130,7 +74,7 @@ def _lost_and_unseen(index: _Index) -> Iterator[Anomaly]:
             yield Anomaly("unseen", f"{value}, acknowledged in {key}, was not seen at the end")
 
 
-def _intermediate_reads(index: _Index) -> Iterator[Anomaly]:
+def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
     views = _views(index)
     for op in index.history.ops:
         if not op.transactional or op.outcome is Outcome.FAIL:
@@ -146,7 +90,7 @@ def _intermediate_reads(index: _Index) -> Iterator[Anomaly]:
                     yield Anomaly("G1b", f"process {process} saw a transaction in {key} without {passed}")
 
 
-def _views(index: _Index) -> dict[Key, dict[int, dict[int, None]]]:
+def _views(index: Index) -> dict[Key, dict[int, dict[int, None]]]:
     """What each reader that never changed its position has read: key, process, offsets."""
     moved = {op.process: None for op in index.history.ops if op.starts_anew or not op.read_committed}
     views: dict[Key, dict[int, dict[int, None]]] = defaultdict(lambda: defaultdict(dict))
@@ -161,7 +105,7 @@ def _has_passed(offsets: dict[int, None], offset: int | None) -> bool:
     return offset is not None and min(offsets) <= offset <= max(offsets)
 
 
-def _torn_transactions(index: _Index) -> Iterator[Anomaly]:
+def _torn_transactions(index: Index) -> Iterator[Anomaly]:
     if not index.history.is_read_to_the_end:
         return
     for op in index.history.ops:
@@ -172,7 +116,7 @@ def _torn_transactions(index: _Index) -> Iterator[Anomaly]:
                 yield Anomaly("torn-transaction", f"{seen[0].value} in {seen[0].key} is committed, but not {missing}")
 
 
-def _precommitted_reads(index: _Index) -> Iterator[Anomaly]:
+def _precommitted_reads(index: Index) -> Iterator[Anomaly]:
     for op in index.history.ops:
         sent: dict[tuple[Key, Value], None] = {}
         for action in op.actions:
@@ -184,16 +128,16 @@ def _precommitted_reads(index: _Index) -> Iterator[Anomaly]:
                     yield Anomaly("precommitted-read", f"a transaction read its own {value} from {action.key}")
 
 
-def _poll_order(index: _Index) -> Iterator[Anomaly]:
+def _poll_order(index: Index) -> Iterator[Anomaly]:
     positions: dict[int, dict[Key, int]] = defaultdict(dict)
     for op in index.history.ops:
-        if op.starts_anew:
+        if op.starts_anew or op.subscribed:
             positions[op.process] = {}
         before = positions[op.process]
         inside: dict[Key, int] = {}
         for poll in op.polls:
             for offset, value in poll.records:
-                last, prefix = inside.get(poll.key), "int-"
+                last, prefix = (None, "") if op.rebalanced else (inside.get(poll.key), "int-")
                 if last is None:
                     last, prefix = before.get(poll.key), ""
                 inside[poll.key] = offset
@@ -207,7 +151,7 @@ def _poll_order(index: _Index) -> Iterator[Anomaly]:
         before.update(inside)
 
 
-def _send_order(index: _Index) -> Iterator[Anomaly]:
+def _send_order(index: Index) -> Iterator[Anomaly]:
     positions: dict[int, dict[Key, int]] = defaultdict(dict)
     for op in index.history.ops:
         if op.outcome is Outcome.FAIL:
@@ -228,3 +172,18 @@ def _send_order(index: _Index) -> Iterator[Anomaly]:
                     f"process {op.process} sent {send.value} later, but {send.key} has it at {offset}, before {last}",
                 )
         before.update(inside)
+
+
+def _send_skips(index: Index) -> Iterator[Anomaly]:
+    for op in index.history.ops:
+        places: dict[Key, int] = {}
+        for send in op.sends:
+            offset = index.offset_of(send.key, send.value)
+            if offset is None or op.outcome is Outcome.FAIL:
+                continue
+            last = places.get(send.key)
+            if last is not None and index.is_skipped(send.key, last, offset):
+                yield Anomaly(
+                    "int-send-skip", f"others wrote to {send.key} between {last} and {offset} of one transaction"
+                )
+            places[send.key] = offset

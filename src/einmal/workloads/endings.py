@@ -54,7 +54,7 @@ async def transact(
         is_committing = True
         await producer.commit_transaction()
     except UnknownOutcome as error:
-        entry.ended(Outcome.INFO if is_committing else Outcome.FAIL)
+        entry.ended(Outcome.INFO if is_committing else Outcome.FAIL, cause=type(error).__name__)
         raise FatalError(detail="the outcome of a transaction is unknown") from error
     except (KafkaError, Rollback) as error:
         entry.ended(Outcome.FAIL)

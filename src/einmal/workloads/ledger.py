@@ -134,5 +134,5 @@ async def _note(result: asyncio.Future[RecordMetadata], entry: Entry) -> None:
         entry.ended(Outcome.OK, [(await result).offset])
     except RequestRefused:
         entry.ended(Outcome.FAIL)
-    except KafkaError:
-        entry.ended(Outcome.INFO)
+    except KafkaError as error:
+        entry.ended(Outcome.INFO, cause=type(error).__name__)

@@ -5,6 +5,7 @@ An operation is entered when it begins, with an unknown outcome; so a process th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -18,13 +19,15 @@ class Recorder:
 
     def begin(self, process: int, *, transactional: bool = False) -> Entry:
         """An operation that writes; it is as yet of unknown outcome."""
-        self._ops.append(Op(process=process, actions=(), outcome=Outcome.INFO, transactional=transactional))
+        self._ops.append(
+            Op(process=process, actions=(), outcome=Outcome.INFO, transactional=transactional, began=_now())
+        )
         return Entry(self._ops, len(self._ops) - 1)
 
     def polled(
         self, process: int, records: Iterable[ConsumerRecord], *, read_committed: bool, starts_anew: bool = False
     ) -> None:
-        """What one poll gave."""
+        """What one poll gave. It counts as an operation of the moment in which it came."""
         polls: dict[Key, list[tuple[int, str]]] = {}
         for record in records:
             polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
@@ -35,6 +38,8 @@ class Recorder:
                 outcome=Outcome.OK,
                 read_committed=read_committed,
                 starts_anew=starts_anew,
+                began=_now(),
+                ended=_now(),
             )
         )
 
@@ -63,8 +68,34 @@ class Entry:
         """A value is about to be sent."""
         self._ops[self._index] = replace(self.op, actions=(*self.op.actions, Send(key, value)))
 
-    def ended(self, outcome: Outcome, offsets: Sequence[int | None] = ()) -> None:
+    def polled(self, records: Iterable[ConsumerRecord], *, rebalanced: bool = False) -> None:
+        """What a poll inside of it gave, by a consumer whose group may have moved it since the one before."""
+        polls: dict[Key, list[tuple[int, str]]] = {}
+        for record in records:
+            polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
+        found = [Poll(key, tuple(read)) for key, read in polls.items()]
+        self._ops[self._index] = replace(
+            self.op, actions=(*self.op.actions, *found), rebalanced=self.op.rebalanced or rebalanced
+        )
+
+    def subscribed(self) -> None:
+        """A group decides what is read."""
+        self._ops[self._index] = replace(self.op, subscribed=True)
+
+    def starts_anew(self) -> None:
+        """The reader's position was set before."""
+        self._ops[self._index] = replace(self.op, starts_anew=True)
+
+    def ended(self, outcome: Outcome, offsets: Sequence[int | None] = (), cause: str = "") -> None:
         """``offsets``: of the sends, in their order, as far as they are known."""
-        known = [*offsets, *[None] * (len(self.op.actions) - len(offsets))]
-        sends = tuple(Send(send.key, send.value, offset) for send, offset in zip(self.op.sends, known, strict=True))
-        self._ops[self._index] = replace(self.op, actions=sends, outcome=outcome)
+        known = iter([*offsets, *[None] * (len(self.op.sends) - len(offsets))])
+        actions = tuple(
+            Send(action.key, action.value, next(known)) if isinstance(action, Send) else action
+            for action in self.op.actions
+        )
+        ended = None if outcome is Outcome.INFO else _now()
+        self._ops[self._index] = replace(self.op, actions=actions, outcome=outcome, ended=ended, cause=cause)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

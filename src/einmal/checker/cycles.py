@@ -1,0 +1,195 @@
+"""Cycles of dependencies between operations (Adya's G0 and G1c, with process and real-time order).
+
+Edges: ww (the writer of a version before the writer of the next one in its key), wr (a writer before its reader), the
+order of one process, and real time (one had ended before the other began). The log has no write isolation, so cycles
+that need a ww edge are allowed; without one, information has gone in a circle or back in time: never.
+
+Orders are drawn with few edges: after each end stands a barrier, barriers follow each other, and lead to what begins.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from einmal.checker.history import Anomaly, Op, Outcome
+from einmal.checker.index import Index
+
+Node = Hashable
+Graph = dict[Node, dict[Node, None]]
+_ORDERS: Final = (("", ""), ("-process", "strong-session-"), ("-realtime", "strong-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """``kind``: the fine name, or the coarse one (``PL-...-cycle-exists``) of the same thing."""
+
+    kind: str
+    is_allowed: bool
+    ops: tuple[int, ...]
+
+    def anomaly(self) -> Anomaly:
+        return Anomaly(self.kind, f"operations {' -> '.join(map(str, (*self.ops, *self.ops[:1])))}")
+
+
+def find_cycles(index: Index) -> list[Cycle]:
+    """The simplest of each kind. Operations are named by their place in the history."""
+    ops = {place: op for place, op in enumerate(index.history.ops) if _took_place(index, op)}
+    writes, reads = _write_edges(index, ops), _read_edges(index, ops)
+    processes: dict[int, list[int]] = defaultdict(list)
+    for place, op in ops.items():
+        processes[op.process].append(place)
+    order: Graph = {}
+    found: list[Cycle] = []
+    for suffix, strength in _ORDERS:
+        if suffix == "-process":
+            for number, places in processes.items():
+                _draw_order(order, f"process {number}", places, ops)
+        elif suffix == "-realtime":
+            _draw_order(order, "time", list(ops), ops)
+        for name, level, edges, is_allowed in (
+            ("G0", 1, (writes,), True),
+            ("G1c", 2, (reads,), False),
+            ("G1c", 2, (writes, reads), True),
+        ):
+            # A cycle that a weaker order shows already is told of once.
+            if any(cycle.kind.startswith(name) and cycle.is_allowed is is_allowed for cycle in found):
+                continue
+            cycle = _shortest_cycle(_union(*edges, order))
+            if cycle:
+                if is_allowed and name == "G1c" and any(other.kind.startswith("G0") for other in found):
+                    continue
+                found.append(Cycle(f"{name}{suffix}", is_allowed, cycle))
+                found.append(Cycle(f"{strength}PL-{level}-cycle-exists", is_allowed, cycle))
+    return found
+
+
+def _took_place(index: Index, op: Op) -> bool:
+    """It was committed, or it was seen that it was."""
+    if op.outcome is Outcome.INFO:
+        return any(index.is_committed(op, send) for send in op.sends)
+    return op.outcome is Outcome.OK and op.read_committed
+
+
+def _write_edges(index: Index, ops: dict[int, Op]) -> Graph:
+    versions: dict[object, list[tuple[int, int]]] = defaultdict(list)
+    for place, op in ops.items():
+        for send in op.sends:
+            offset = index.offset_of(send.key, send.value)
+            if offset is not None:
+                versions[send.key].append((offset, place))
+    graph: Graph = {}
+    for found in versions.values():
+        found.sort()
+        for (_, before), (_, after) in zip(found, found[1:], strict=False):
+            if before != after:
+                graph.setdefault(before, {})[after] = None
+    return graph
+
+
+def _read_edges(index: Index, ops: dict[int, Op]) -> Graph:
+    writers = {(send.key, send.value): place for place, op in ops.items() for send in op.sends}
+    graph: Graph = {}
+    for place, op in ops.items():
+        for poll in op.polls:
+            for _, value in poll.records:
+                writer = writers.get((poll.key, value))
+                if writer is not None and writer != place:
+                    graph.setdefault(writer, {})[place] = None
+    return graph
+
+
+def _draw_order(graph: Graph, name: str, places: list[int], ops: dict[int, Op]) -> None:
+    ends = sorted((end, place) for place in places if (end := ops[place].ended) is not None)
+    for number, (_, place) in enumerate(ends):
+        graph.setdefault(place, {})[(name, number)] = None
+        if number:
+            graph.setdefault((name, number - 1), {})[(name, number)] = None
+    passed = 0
+    for began, place in sorted((ops[place].began, place) for place in places):
+        while passed < len(ends) and ends[passed][0] < began:
+            passed += 1
+        if passed:
+            graph.setdefault((name, passed - 1), {})[place] = None
+
+
+def _union(*graphs: Graph) -> Graph:
+    union: Graph = {}
+    for graph in graphs:
+        for node, targets in graph.items():
+            union.setdefault(node, {}).update(targets)
+    return union
+
+
+def _shortest_cycle(graph: Graph) -> tuple[int, ...]:
+    """The operations of a shortest one; empty: there is none."""
+    best: list[Node] = []
+    for component in _components(graph):
+        inside = dict.fromkeys(component)
+        for start in component:
+            path = _way_back(graph, start, inside, len(best) or len(component) + 1)
+            if path and (not best or len(path) < len(best)):
+                best = path
+    return tuple(node for node in best if isinstance(node, int))
+
+
+def _way_back(graph: Graph, start: Node, inside: dict[Node, None], below: int) -> list[Node]:
+    before: dict[Node, Node] = {}
+    depth = {start: 0}
+    queue = deque([start])
+    while queue:
+        node = queue.popleft()
+        if depth[node] + 1 >= below:
+            return []
+        for target in graph.get(node, ()):
+            if target == start:
+                path = [node]
+                while path[-1] != start:
+                    path.append(before[path[-1]])
+                return path[::-1]
+            if target in inside and target not in depth:
+                depth[target], before[target] = depth[node] + 1, node
+                queue.append(target)
+    return []
+
+
+def _components(graph: Graph) -> Iterable[list[Node]]:
+    """Strongly connected ones of more than one node (Tarjan's algorithm, without recursion)."""
+    numbers: dict[Node, int] = {}
+    lowest: dict[Node, int] = {}
+    stack: list[Node] = []
+    is_stacked: dict[Node, None] = {}
+    for root in graph:
+        if root in numbers:
+            continue
+        work = [(root, iter(graph.get(root, ())))]
+        numbers[root] = lowest[root] = len(numbers)
+        stack.append(root)
+        is_stacked[root] = None
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in numbers:
+                    numbers[target] = lowest[target] = len(numbers)
+                    stack.append(target)
+                    is_stacked[target] = None
+                    work.append((target, iter(graph.get(target, ()))))
+                    break
+                if target in is_stacked:
+                    lowest[node] = min(lowest[node], numbers[target])
+            else:
+                work.pop()
+                if work:
+                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[node])
+                if lowest[node] == numbers[node]:
+                    component = []
+                    while True:
+                        member = stack.pop()
+                        del is_stacked[member]
+                        component.append(member)
+                        if member == node:
+                            break
+                    if len(component) > 1:
+                        yield component[::-1]
