@@ -4,20 +4,21 @@ import asyncio
 import dataclasses
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from einmal.broker.node import Node
-from einmal.broker.router import BROKER_HANDLERS
-from einmal.types import ErrorCode
+from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS
+from einmal.types import BrokerId, ErrorCode
 from einmal.wire.frames import frame
 from einmal.wire.messages import encode_request_header, request_type
 from einmal.wire.schemas import unwrap
+from tests.broker.cluster import free_ports
 from tests.broker.nodes import Client, batch, run, running_node
 
 ANSWER_SECONDS_MAX = 0.15
@@ -85,7 +86,7 @@ def _mutate(data: bytes, source: random.Random) -> bytes:
     return bytes(mutated)
 
 
-def _requests(seed: int, *, broken: bool) -> Iterator[bytes]:
+def _requests(handlers: Sequence[ModuleType], seed: int, *, broken: bool) -> Iterator[bytes]:
     """Request frames of every API and version that is spoken."""
     import io
 
@@ -93,7 +94,7 @@ def _requests(seed: int, *, broken: bool) -> Iterator[bytes]:
 
     source = random.Random(seed)
     for _ in range(ROUNDS):
-        for module in BROKER_HANDLERS:
+        for module in handlers:
             for version in range(module.VERSIONS.min, module.VERSIONS.max + 1):
                 schema = request_type(module.API_KEY, version)
                 buffer = io.BytesIO()
@@ -104,8 +105,8 @@ def _requests(seed: int, *, broken: bool) -> Iterator[bytes]:
                 yield frame(encode_request_header(module.API_KEY, version, 1, "fuzz"), body)
 
 
-async def _answered_or_closed(node: Node, data: bytes) -> None:
-    async with Client.connect(node) as client:
+async def _answered_or_closed(port: int, data: bytes) -> None:
+    async with Client.connect_to(port) as client:
         client.writer.write(data)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
@@ -126,11 +127,28 @@ def test_no_request_harms_the_node_or_others(tmp_path: Path, seed: int, broken: 
             await good.produce("t", batch(b"kept"))
             kept = bytes((await good.fetch("t", 0)).records)
             topic = node.metadata.image.topics["t"]
-            for data in _requests(seed, broken=broken):
-                await _answered_or_closed(node, data)
+            for data in _requests(BROKER_HANDLERS, seed, broken=broken):
+                await _answered_or_closed(node.port, data)
             again = await good.fetch("t", 0)
             is_same = node.metadata.image.topics.get("t") == topic and again.log_start_offset == 0
             assert not is_same or bytes(again.records)[: len(kept)] == kept
+            await good.create_topic("after")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["absurd but well-formed", "broken"])
+def test_no_request_to_a_controller_harms_it(tmp_path: Path, broken: bool) -> None:
+    async def scenario() -> None:
+        (port,) = free_ports(1)
+        settings = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}
+        async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
+            await good.create_topic("t")
+            for data in _requests(CONTROLLER_HANDLERS, 3, broken=broken):
+                await _answered_or_closed(port, data)
+            brokers = node.metadata.image.brokers
+            # A heartbeat in its name may have asked that it be fenced: its own next one ends that.
+            assert await node.metadata.until(lambda: brokers[BrokerId(1)].is_active, 5.0)
             await good.create_topic("after")
 
     run(scenario())

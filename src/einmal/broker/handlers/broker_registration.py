@@ -49,6 +49,6 @@ def _registration(request: Any) -> Registration:
             SupportedFeature(feature.name, feature.min_supported_version, feature.max_supported_version)
             for feature in request.features
         ),
-        log_dirs=tuple(log_dir or _NO_ID for log_dir in getattr(request, "log_dirs", ())),
+        log_dirs=tuple(log_dir or _NO_ID for log_dir in getattr(request, "log_dirs", None) or ()),
         previous_broker_epoch=getattr(request, "previous_broker_epoch", -1),
     )
