@@ -12,6 +12,7 @@ from einmal.log.config import LogConfig
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import Origin
+from einmal.simulation.disk import DiskFaults
 from einmal.types import ErrorCode, Instant, Offset
 from einmal.wire.compacted_batch import delete_horizon
 from einmal.wire.compression import Compression
@@ -520,6 +521,33 @@ def test_a_damaged_segment_is_reported_and_not_cleaned(machine: Machine, log: Pa
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_segment_that_could_not_be_flushed_is_not_used_and_not_written_again() -> None:
+    for seed in range(20):
+        machine = Machine(seed)
+        disk = machine.process()
+        disk.make_directory(FOLDER.parent)
+        disk.sync_directory(FOLDER.parent.parent)
+        log = open_log(disk, config=CONFIG)
+        fill(log)
+        log.flush()
+        expected = contents(log)
+        cleaning = log.begin_cleaning(NOW, 10**6)
+        list(cleaning.map_keys())
+        rewriting = cleaning.rewrite()
+        machine.disk.faults = DiskFaults(sync_error=1.0)
+        with pytest.raises(OSError, match="input/output error"):
+            list(rewriting)
+        machine.disk.faults = DiskFaults()
+        if seed % 2:
+            cleaning.discard()
+        assert not log.is_offline
+        clean(log)
+        assert contents(log) == expected
+        machine.cut_power()
+        log = open_log(machine.process(), config=CONFIG)
+        assert contents(log) == expected
 
 
 def fill(log: PartitionLog) -> None:

@@ -326,9 +326,26 @@ def test_a_new_epoch_has_to_be_verified_while_the_transaction_of_the_old_one_is_
     partition.append(P, 0, transactional=True)
     guard = partition.states.begin_verification(producer(7, 1), Sequence(0), TV_2)
     assert guard is not None
-    partition.mark(producer(7, 1), version=TV_2, committed=False)
-    refused = partition.append(producer(7, 1), 0, transactional=True, verification=guard)
+    refused = partition.append(producer(7, 1), 0, transactional=True, verification=CONTINUES)
     assert refused is ErrorCode.invalid_txn_state
+
+
+def test_the_marker_that_begins_an_epoch_does_not_void_the_verification_of_its_first_batch(
+    partition: Partition,
+) -> None:
+    """The question may be on its way while the marker comes, and be answered after the transaction before is over."""
+    partition.append(P, 0, transactional=True)
+    guard = partition.states.begin_verification(producer(7, 1), Sequence(0), TV_2)
+    partition.mark(producer(7, 1), version=TV_2, committed=False)
+    partition.mark(producer(7, 1), version=TV_2, committed=False)
+    assert partition.append(producer(7, 1), 0, transactional=True, verification=guard) == 3
+
+
+def test_the_marker_that_ends_an_epoch_leaves_its_batches_fenced(partition: Partition) -> None:
+    guard = partition.states.begin_verification(producer(7, 1), Sequence(0), TV_2)
+    partition.mark(producer(7, 2), version=TV_2, committed=False)
+    refused = partition.append(producer(7, 1), 0, transactional=True, verification=guard)
+    assert refused is ErrorCode.invalid_producer_epoch
 
 
 # --- expiry (A10, A11, A15) ----------------------------------------------------------------------------------------

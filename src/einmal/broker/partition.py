@@ -363,6 +363,7 @@ class Partition:
                 await self._disk.in_background(checkpoint.store)
                 if self.is_closed:
                     # The folder may be another topic's by now; where it is not, recovery does the rest.
+                    checkpoint.failed()
                     return False
                 left_over = self.log.finish_swap(cleaned, checkpoint)
                 await self._disk.in_background(lambda: segment_swap.remove(self._disk, left_over))

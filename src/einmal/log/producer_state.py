@@ -287,9 +287,10 @@ class ProducerStates:
         """A guard to append the first batch of a transaction with, once the coordinator has confirmed it.
 
         None: the transaction is open here already, or the producer is fenced here, which the append will say: append
-        with ``CONTINUES``. A marker of the producer makes the guard void, so a batch that was
-        verified before the transaction ended cannot be written after it. Until an append succeeds, the lowest sequence
-        asked for is remembered: a later batch cannot slip in first.
+        with ``CONTINUES``. A marker of the producer makes the guard void, so a batch that was verified before the
+        transaction ended cannot be written after it; not where that marker begins the very epoch that is asked for, as
+        under version 2: then it has ended the transaction before. Until an append succeeds, the lowest sequence asked
+        for is remembered: a later batch cannot slip in first.
         """
         entry = self._entries.get(producer.producer_id)
         is_fenced = entry is not None and producer.producer_epoch < entry.producer_epoch
@@ -358,7 +359,9 @@ class ProducerStates:
         entry.coordinator_epoch = LeaderEpoch(coordinator_epoch)
         entry.last_timestamp = timestamp
         entry.last_seen_ms = now.monotonic_ms
-        self._verifications.pop(producer_id, None)
+        pending = self._verifications.get(producer_id)
+        if pending is not None and not (pending.starts_at_zero and pending.epoch == producer.producer_epoch):
+            del self._verifications[producer_id]
         first_offset = entry.current_txn_first_offset
         if first_offset < 0:
             return None

@@ -39,6 +39,10 @@ _BASE: Final = re.compile(r"\d{20}")
 
 def create(disk: Disk, directory: PurePosixPath, base_offset: Offset, index_interval_bytes: int) -> Segment:
     """An empty segment under its first name. Raises OSError."""
+    left_over = directory / file_name(base_offset, LOG + CLEANED)
+    if disk.exists(left_over):
+        # Not used again: if its sync has failed, the next one would seem to succeed.
+        disk.remove(left_over)
     return Segment.create(disk, directory, base_offset, index_interval_bytes, provisional=CLEANED)
 
 
