@@ -117,20 +117,22 @@ class Client:
         partition = node.partitions.get(topic_partition)
         if partition is None or not partition.is_leader:
             return ErrorCode.not_leader_or_follower
+        # Whoever gives up and asks again, for this transaction or a later one, does not change what is on its way.
+        who, value = self.who, self.value
         producers = partition.log.producers
         sequence = self.sequences.get(topic_partition, 0)
-        guard = producers.begin_verification(self.who, sequence, self.version)  # type: ignore[arg-type]
+        guard = producers.begin_verification(who, sequence, self.version)  # type: ignore[arg-type]
         if guard is not None:
             request = 12 if self.version is TV_2 else 11
-            errors = await node.transactions.verify_produce(ID, self.who, [topic_partition], request)
+            errors = await node.transactions.verify_produce(ID, who, [topic_partition], request)
             if errors[topic_partition] is not ErrorCode.none:
                 return errors[topic_partition]
         if not partition.has_enough_replicas:
             return ErrorCode.not_enough_replicas
         batch = encode_batch(
-            [NewRecord(None, self.value, node.clock.now().wall_ms)],
-            producer_id=self.who.producer_id,
-            producer_epoch=self.who.producer_epoch,
+            [NewRecord(None, value, node.clock.now().wall_ms)],
+            producer_id=who.producer_id,
+            producer_epoch=who.producer_epoch,
             base_sequence=sequence,
             transactional=True,
         )
