@@ -530,6 +530,7 @@ def test_a_new_segment_that_could_not_be_flushed_is_not_used_and_not_written_aga
         disk.make_directory(FOLDER.parent)
         disk.sync_directory(FOLDER.parent.parent)
         log = open_log(disk, config=CONFIG)
+        put(log, ("alive", "in the first segment"))
         fill(log)
         log.flush()
         expected = contents(log)
