@@ -40,6 +40,7 @@ from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
 from einmal.wire.fetch import decode_fetch_request
+from einmal.wire.record_batch import iter_headers
 from tests.broker.nodes import batch
 
 T = TypeVar("T")
@@ -176,6 +177,8 @@ class World:
         self.records: list[list[Any]] = []
         self.image = ClusterImage()
         self.cut_off: dict[BrokerId, None] = {}
+        self.untold: dict[BrokerId, None] = {}
+        """Brokers that the controller's news do not reach, though everything else does."""
         self.pending: dict[BrokerId, list[asyncio.Future[Answer]]] = {}
         self.fetches: list[tuple[int, int]] = []
         """Who fetched, and how many partitions the request named."""
@@ -218,7 +221,7 @@ class World:
     def tell(self, broker_id: BrokerId) -> None:
         """What is recorded reaches a broker."""
         stand = self.stands[broker_id]
-        if broker_id not in self.cut_off:
+        if broker_id not in self.cut_off and broker_id not in self.untold:
             self.in_order(BrokerId(0), broker_id, stand, stand.catch_up)
 
     def cut(self, broker_id: int) -> None:
@@ -369,8 +372,6 @@ class World:
         partition_log = self.stands[BrokerId(broker_id)].partition(index).log
         data, offset = b"", partition_log.log_start_offset
         while offset < partition_log.log_end_offset:
-            from einmal.wire.record_batch import iter_headers
-
             more = partition_log.read(offset, 1 << 20, below=partition_log.log_end_offset)
             for _position, header in iter_headers(more):
                 offset = header.next_offset

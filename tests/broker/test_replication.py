@@ -150,6 +150,25 @@ def test_a_partition_with_a_broken_disk_holds_up_no_other() -> None:
     world.run(scenario)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.005, 0.03, 0.3, 3.0])
+def test_a_leader_that_hears_late_of_its_partition_is_asked_until_it_has(late: float) -> None:
+    world = World()
+
+    async def scenario() -> None:
+        world.start()
+        world.untold[BrokerId(1)] = None
+        world.create_topic()
+        await asyncio.sleep(late)
+        del world.untold[BrokerId(1)]
+        world.tell(BrokerId(1))
+        await world.until(lambda: world.leader().partitions.get(TopicPartition("t", 0)) is not None)
+        before = world.loop.time()
+        assert await world.append(b"a") is ErrorCode.none
+        assert world.loop.time() - before < 0.6
+
+    world.run(scenario)
+
+
 def test_a_follower_far_behind_begins_where_the_leader_does() -> None:
     world = World(**LAG)
 
