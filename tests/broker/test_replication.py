@@ -297,7 +297,7 @@ class Ordeal:
             await task
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("flush", [False, True])
 def test_nothing_acknowledged_is_lost_by_kills_power_cuts_and_partitions(seed: int, flush: bool) -> None:
     settings = {"log_flush_interval_messages": 1} if flush else {}
