@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+START ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check fix bench failover kills simulate requirements clean
@@ -50,9 +51,14 @@ failover: $(READY)  ## how long clients wait when a leader or a coordinator of t
 kills: $(READY)  ## 200 kills, pauses and restarts of three brokers under load, and the verdict with its figures
 	EINMAL_KILLS=200 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
-simulate: $(READY)  ## 1,000 seeds of the broker and 1,000 of the pipeline's commit protocol
-	$(BIN)/einmal simulate --workload broker --seeds 1000
-	$(BIN)/einmal simulate --workload pipeline --seeds 1000
+simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol
+	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)
+	$(BIN)/einmal simulate --workload broker --seeds 1000 --start $(START)
+	$(BIN)/einmal simulate --workload delayed --seeds 1000 --start $(START)
+	$(BIN)/einmal simulate --workload pipeline --seeds 1000 --start $(START)
+
+simulate-determinism: $(READY)  ## 1,000 seeds of the cluster twice, in other processes: the same traces
+	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START) --rerun
 
 requirements:  ## compile requirements/*.in again (needs uv)
 	for name in build dev; do uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,6 +22,10 @@ from einmal.cli.formats import Format, Output
 
 if TYPE_CHECKING:
     from einmal.simulation.result import Result
+
+
+_HASH_SEED: Final = "1"
+_OTHER_HASH_SEED: Final = "4242"
 
 
 class Workload(StrEnum):
@@ -42,16 +46,25 @@ def simulate(
         ),
     ] = Workload.BROKER,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = min(2, os.cpu_count() or 1),
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Run each seed again, in another process with another PYTHONHASHSEED.")
+    ] = False,
+    shrink: Annotated[
+        int | None, typer.Option(min=0, help="A seed that fails: find a short list of faults that fails too.")
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Run real broker and client code on virtual time, network and disk, with faults that the seed decides."""
-    results = []
-    begun = time.monotonic()
-    for result in _run(workload, range(start, start + seeds), jobs):
-        results.append(result)
-        if result.anomalies:
-            _tell(workload, result)
-        _progress(len(results), seeds, time.monotonic() - begun)
+    if shrink is not None:
+        _shrink(workload, shrink)
+        return
+    results = _results(workload, range(start, start + seeds), jobs, _HASH_SEED)
+    differing: list[int] = []
+    if rerun:
+        again = _results(workload, range(start, start + seeds), jobs, _OTHER_HASH_SEED)
+        differing = [one.seed for one, other in zip(results, again, strict=True) if one != other]
+        for seed in differing:
+            typer.echo(f"seed {seed} is another run in another process; again: {replay(workload, seed)}", err=True)
     failed = [result for result in results if result.anomalies]
     summary = {
         "schedules": len(results),
@@ -64,7 +77,42 @@ def simulate(
     else:
         for name, value in summary.items():
             typer.echo(f"{name:<16} {value}")
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(1 if failed or differing else 0)
+
+
+def _results(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> list[Result]:
+    """With progress and failures told; ``hash_seed``: of the processes that are begun."""
+    results = []
+    begun = time.monotonic()
+    for result in _run(workload, seeds, jobs, hash_seed):
+        results.append(result)
+        if result.anomalies:
+            _tell(workload, result)
+        _progress(len(results), len(seeds), time.monotonic() - begun)
+    return results
+
+
+def _shrink(workload: Workload, seed: int) -> None:
+    """Data on stdout: the faults, one per line."""
+    from einmal.simulation.profile import cluster_profile_of, delayed_profile_of, profile_of
+    from einmal.simulation.shrink import kinds_of, shrink
+
+    profiles = {Workload.BROKER: profile_of, Workload.CLUSTER: cluster_profile_of, Workload.DELAYED: delayed_profile_of}
+    if workload not in profiles:
+        raise typer.BadParameter(f"schedules of {workload.value} are no lists of faults")
+    profile = profiles[workload](seed)
+    kinds = kinds_of(profile)
+    if not kinds:
+        typer.echo(f"seed {seed} does not fail", err=True)
+        raise typer.Exit(1)
+    short = shrink(profile, tried=lambda tries, found: _tell_short(tries, len(found.faults)))
+    typer.echo(f"{', '.join(sorted(kinds))} with {len(short.faults)} of {len(profile.faults)} faults", err=True)
+    for fault in short.faults:
+        typer.echo(str(fault))
+
+
+def _tell_short(tries: int, faults: int) -> None:
+    typer.echo(f"after {tries} tries: {faults} faults", err=True)
 
 
 def _tell(workload: Workload, result: Result) -> None:
@@ -88,9 +136,9 @@ def _progress(done: int, wanted: int, seconds: float) -> None:
     )
 
 
-def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
+def _run(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> Iterator[Result]:
     """The results, in the order of the seeds."""
-    if jobs == 1 or len(seeds) == 1:
+    if (jobs == 1 or len(seeds) == 1) and hash_seed == _HASH_SEED:
         try:
             yield from (_one(workload, seed) for seed in seeds)
         except KeyboardInterrupt:
@@ -103,6 +151,7 @@ def _run(workload: Workload, seeds: range, jobs: int) -> Iterator[Result]:
 
     # A fresh interpreter per process, on every platform: nothing of this one leaks into a schedule.
     context = multiprocessing.get_context("spawn")
+    os.environ["PYTHONHASHSEED"] = hash_seed
     # A terminal's Ctrl-C reaches every process: these have nothing to say of it.
     at_once = (signal.SIGINT, signal.SIG_DFL)
     pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=signal.signal, initargs=at_once)
