@@ -32,7 +32,7 @@ check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q -m "not spark and not interop and not system and not slow"
+	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
 
 test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
 	$(PYTEST) -q -m "(interop or system or slow) and not spark"
