@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from einmal.demo.report import Report, write
-from einmal.demo.timeline import Moment, Timeline, draw
+from einmal.demo.timeline import Moment, Parts, Timeline, draw
 from einmal.demo.verdict import compare
 
 
@@ -15,14 +15,35 @@ def timeline() -> Timeline:
     result = Timeline()
     result.series["sentences acknowledged"] += [(0.0, 0.0), (10.0, 1.0)]
     result.series["words counted, at least once"] += [(5.0, 0.2), (20.0, 1.3)]
-    result.moments += [Moment(1.0, "step", "ready"), Moment(4.0, "kill", "broker <killed>"), Moment(9.0, "fence", "x")]
+    result.brokers = (1, 2, 3)
+    result.parts += [Parts(0.0, {1: 2, 2: 1, 3: 1}, None), Parts(4.2, {2: 3, 3: 1}, 2)]
+    result.moments += [
+        Moment(1.0, "step", "ready"),
+        Moment(4.0, "kill", "broker <killed>", broker=1),
+        Moment(6.0, "back", "broker", broker=1),
+        Moment(9.0, "fence", "x"),
+    ]
     return result
 
 
 def test_the_picture_is_well_formed_and_marks_every_kill() -> None:
     root = ElementTree.fromstring(draw(timeline()))
     titles = [element.text for element in root.iter() if element.tag.endswith("title")]
-    assert titles == ["broker <killed>", "x"]
+    assert titles == ["broker <killed>", "broker", "x"]
+
+
+def test_a_lane_shows_when_a_broker_served_led_and_coordinated() -> None:
+    bars = [element for element in ElementTree.fromstring(draw(timeline())).iter() if "opacity" in element.attrib]
+    by_top: dict[str, list[tuple[str, float, float]]] = {}
+    for bar in bars:
+        if bar.tag.endswith("rect") and "x" in bar.attrib:
+            left, width = float(bar.attrib["x"]), float(bar.attrib["width"])
+            by_top.setdefault(bar.attrib["fill"], []).append((bar.attrib["height"], left, left + width))
+    grey, blue, purple = by_top.values()
+    first_life, second_life = grey[:2]
+    assert first_life[2] < second_life[1], "between its kill and its return it does not serve"
+    assert [height for height, _left, _right in blue] == ["6", "3", "9", "3", "3"]
+    assert len(purple) == 1
 
 
 def test_an_empty_timeline_can_be_drawn() -> None:
@@ -38,7 +59,7 @@ def test_the_report_names_what_programs_look_for(tmp_path: Path) -> None:
         loaded=same,
         counted=same,
         control=more,
-        kills=4,
+        killed=("leader", "coordinator", "driver", "driver"),
         replayed_batches=1,
         aborted_records=7,
         seconds=1.0,
@@ -48,4 +69,5 @@ def test_the_report_names_what_programs_look_for(tmp_path: Path) -> None:
     fields = json.loads(as_json.read_text())
     assert {"input_records", "lost", "duplicated", "kills", "control_duplicated", "verdict"} <= fields.keys()
     assert (fields["lost"], fields["duplicated"], fields["control_duplicated"]) == (0, 0, 2)
+    assert (fields["kills"], fields["killed"]) == (4, ["leader", "coordinator", "driver", "driver"])
     assert "<svg" in page.read_text() and "http" not in page.read_text().replace("http-equiv", "")

@@ -24,8 +24,9 @@ def test_examples_show_the_largest_differences() -> None:
 
 
 def test_exactly_once_needs_every_part() -> None:
-    assert verdict(GOOD, GOOD, REPEATED, kills=4, kills_wanted=4) == "exactly-once"
-    assert "producer" in verdict(REPEATED, GOOD, REPEATED, 4, 4)
-    assert "pipeline" in verdict(GOOD, REPEATED, REPEATED, 4, 4)
-    assert "3 of 4" in verdict(GOOD, GOOD, REPEATED, 3, 4)
-    assert "control" in verdict(GOOD, GOOD, GOOD, 4, 4)
+    killed = ("leader", "driver", "driver")
+    assert verdict(GOOD, GOOD, REPEATED, killed, victims=killed) == "exactly-once"
+    assert "producer" in verdict(REPEATED, GOOD, REPEATED, killed, killed)
+    assert "pipeline" in verdict(GOOD, REPEATED, REPEATED, killed, killed)
+    assert "not killed: driver" in verdict(GOOD, GOOD, REPEATED, ("leader", "driver", "leader"), killed)
+    assert "control" in verdict(GOOD, GOOD, GOOD, killed, killed)

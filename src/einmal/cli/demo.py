@@ -26,7 +26,7 @@ def demo(
     output: Annotated[Path, typer.Option(help="Where the report and all working files go.")] = Path("build/demo"),
     output_format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.TEXT,
 ) -> None:
-    """Send real text through a broker and a Spark pipeline, kill both on the way, and compare.
+    """Send real text through three brokers and a Spark pipeline, kill them on the way, and compare.
 
     Exit status: 0 only if the verdict is "exactly-once"; 1 if it is not; 2 if the demo could not run.
     """
@@ -34,9 +34,10 @@ def demo(
 
     from einmal.client.errors import KafkaError
     from einmal.demo import report as reports
-    from einmal.demo.processes import ProcessFailed
+    from einmal.demo.driver import DriverFailed
     from einmal.demo.run import Demo
     from einmal.demo.text import NoInput, read_lines
+    from einmal.local.processes import BrokerFailed
 
     talk = Console(stderr=True)
     try:
@@ -48,7 +49,7 @@ def demo(
     try:
         with _Progress(talk) as stage:
             report, timeline = Demo(output, source, lines, stage).run()
-    except (OSError, ProcessFailed, KafkaError) as error:
+    except (OSError, BrokerFailed, DriverFailed, KafkaError) as error:
         talk.print(f"[red]error:[/red] {error}", highlight=False)
         talk.print(f"hint: what the processes said is in {output}", highlight=False)
         raise typer.Exit(2) from error
@@ -56,7 +57,7 @@ def demo(
     if output_format is Format.JSON:
         typer.echo(json.dumps(report.fields()))
     else:
-        _print_result(report, timeline.moments)
+        _print_result(report, timeline.drawn())
     talk.print(f"report: {page} and {as_json}", highlight=False)
     raise typer.Exit(0 if report.verdict == reports.EXACTLY_ONCE else 1)
 
@@ -110,8 +111,7 @@ def _print_result(report: Report, moments: list[Moment]) -> None:
 
     console = Console()
     for moment in moments:
-        if moment.kind != "step":
-            console.print(f"{moment.seconds:6.1f} s  {moment.kind:<11} {moment.text}", highlight=False, soft_wrap=True)
+        console.print(f"{moment.seconds:6.1f} s  {moment.kind:<11} {moment.text}", highlight=False, soft_wrap=True)
     table = Table("", "expected", "seen", "lost", "repeated")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -119,4 +119,6 @@ def _print_result(report: Report, moments: list[Moment]) -> None:
         table.add_row(*row)
     console.print(table)
     colour = "green" if report.verdict == EXACTLY_ONCE else "red"
-    console.print(f"verdict: [{colour}]{report.verdict}[/{colour}]  ({report.seconds:.0f} s, {report.kills} kills)")
+    console.print(
+        f"verdict: [{colour}]{report.verdict}[/{colour}]  ({report.seconds:.0f} s, {len(report.killed)} kills)"
+    )

@@ -16,7 +16,10 @@ EXACTLY_ONCE: Final = "exactly-once"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """``aborted_records``: written to ``counts``, never visible to ``read_committed``. Times in seconds."""
+    """``killed``: what each kill hit, in order. Times in seconds.
+
+    ``aborted_records``: written to ``counts``, never visible to ``read_committed``.
+    """
 
     source: str
     input_records: int
@@ -24,7 +27,7 @@ class Report:
     loaded: Comparison
     counted: Comparison
     control: Comparison
-    kills: int
+    killed: tuple[str, ...]
     replayed_batches: int
     aborted_records: int
     seconds: float
@@ -36,7 +39,8 @@ class Report:
             "input_words": self.input_words,
             "lost": self.loaded.lost + self.counted.lost,
             "duplicated": self.loaded.duplicated + self.counted.duplicated,
-            "kills": self.kills,
+            "kills": len(self.killed),
+            "killed": list(self.killed),
             "control_lost": self.control.lost,
             "control_duplicated": self.control.duplicated,
             "replayed_batches": self.replayed_batches,
@@ -75,9 +79,9 @@ def write(folder: Path, report: Report, timeline: Timeline) -> tuple[Path, Path]
 def _page(report: Report, timeline: Timeline) -> str:
     good = report.verdict == EXACTLY_ONCE
     table = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(report))
-    numbered = [m for m in timeline.moments if m.kind != "step"]
     moments = "\n".join(
-        f"<li><b>{moment.seconds:.1f} s</b> <i>{moment.kind}</i> {escape(moment.text)}</li>" for moment in numbered
+        f"<li><b>{moment.seconds:.1f} s</b> <i>{moment.kind}</i> {escape(moment.text)}</li>"
+        for moment in timeline.drawn()
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -92,9 +96,10 @@ th:first-child {{ text-align: left; }} .wide {{ overflow-x: auto; }} svg {{ widt
 </style></head><body>
 <h1>einmal demo</h1>
 <p class="verdict">{escape(report.verdict)}</p>
-<p>{report.input_records:,} lines of {escape(report.source)} ({report.input_words:,} words) went through a broker and a
-Spark pipeline that were killed {report.kills} times with SIGKILL, in {report.seconds:.0f} seconds. What a
-<code>read_committed</code> reader sees was compared, word by word, with an independent single pass over the text.</p>
+<p>{report.input_records:,} lines of {escape(report.source)} ({report.input_words:,} words) went through three brokers
+and a Spark pipeline in {report.seconds:.0f} seconds. {len(report.killed)} of their processes were killed with SIGKILL:
+{escape(", ".join(report.killed))}. What a <code>read_committed</code> reader sees was compared, word by word, with an
+independent single pass over the text.</p>
 <div class="wide">{draw(timeline)}</div>
 <ol>{moments}</ol>
 <div class="wide"><table>
@@ -102,9 +107,9 @@ Spark pipeline that were killed {report.kills} times with SIGKILL, in {report.se
 {table}
 </table></div>
 <p>{report.aborted_records:,} records of aborted attempts lie in the log; <code>read_committed</code> hides them.
-{report.replayed_batches} batches were replayed by Spark although they were committed, and recognised by the commit
-record. The control run had the same input, the same session and the same kills, with
+Batches that Spark replayed although they were committed, recognised by the commit record:
+{report.replayed_batches}. The control run had the same input, the same session and the same kills, with
 <code>processing.guarantee=at_least_once</code>: its repeats show that the kills hit.</p>
-<p>Not shown: more than one broker, power loss, effects outside the log.</p>
+<p>Not shown: brokers on several machines, power loss, effects outside the log.</p>
 </body></html>
 """

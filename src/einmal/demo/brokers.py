@@ -1,0 +1,132 @@
+"""The demo's three brokers: who plays which part in them, killed and started again.
+
+Which broker leads and which one coordinates is never assumed: the cluster is asked, as any client would ask it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from einmal.client import Admin, NewTopic
+from einmal.local.layout import plan_cluster, write_properties
+from einmal.local.processes import BrokerFailed, LocalCluster
+
+BROKERS: Final = 3
+REPLICAS: Final = 3
+IN_SYNC: Final = 2
+_RECOVERY_SECONDS_MAX: Final = 60.0
+_LOOK_SECONDS: Final = 0.01
+
+
+class Tell(Protocol):
+    """Where it goes what happens to a broker. ``kind``: kill, failover, or back."""
+
+    def __call__(self, kind: str, text: str, broker: int) -> None: ...
+
+
+class Brokers:
+    """A fresh cluster in ``folder``."""
+
+    def __init__(self, folder: Path, tell: Tell) -> None:
+        folder.mkdir(parents=True)
+        plans = plan_cluster(folder, BROKERS, host="127.0.0.1", first_port=0)
+        write_properties(plans, {})
+        self._cluster = LocalCluster(plans)
+        self._tell = tell
+        self._admin = self.admin()
+        self.ids = tuple(self._cluster.brokers)
+        self._has_ended = False
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._cluster.bootstrap_servers
+
+    def admin(self) -> Admin:
+        return Admin({"bootstrap.servers": self.bootstrap_servers})
+
+    def start(self) -> None:
+        """Returns once all serve. Raises BrokerFailed."""
+        self._cluster.start()
+
+    def end(self) -> None:
+        """Their data is not needed any more: by SIGKILL."""
+        self._has_ended = True
+        self._admin.close()
+        self._cluster.kill()
+
+    def create_topics(self, names: tuple[str, ...], partitions: int) -> None:
+        configs = {"min.insync.replicas": str(IN_SYNC)}
+        self._admin.create_topics([NewTopic(name, partitions, REPLICAS, configs) for name in names])
+
+    # --- kills ------------------------------------------------------------------------------------------------------
+
+    def kill_leader(self, topic: str, when: str) -> None:
+        """Kill the broker that leads most of the topic; returns once the cluster is whole again."""
+        leaders = self._leaders(topic)
+        victim = max(leaders, key=lambda broker: (leaders[broker], -broker))
+        led = f"{leaders[victim]} of the {leaders.total()} partitions of {topic}"
+        self._kill(victim, f"broker {victim}, leader of {led}, killed (SIGKILL) {when}")
+        began = time.monotonic()
+        self._until(lambda: not self._leaders(topic).keys() & {victim, -1})
+        heirs = [broker for broker, count in (self._leaders(topic) - leaders).items() if count]
+        names = " and ".join(map(str, sorted(heirs)))
+        self._tell("failover", f"broker {names} leads them, after {time.monotonic() - began:.2f} s", heirs[0])
+        self._start_again(victim)
+
+    def kill_coordinator(self, transactional_id: str, when: str, then: Callable[[], None]) -> None:
+        """Kill the name's transaction coordinator, do ``then``; returns once the cluster is whole again."""
+        victim = self._coordinator(transactional_id)
+        self._kill(victim, f"broker {victim}, transaction coordinator, killed (SIGKILL) {when}")
+        began = time.monotonic()
+        then()
+        heir = self._coordinator(transactional_id)
+        self._tell("failover", f"broker {heir} coordinates, after {time.monotonic() - began:.2f} s", heir)
+        self._start_again(victim)
+
+    def _kill(self, victim: int, text: str) -> None:
+        self._cluster.brokers[victim].kill()
+        self._tell("kill", text, victim)
+
+    def _start_again(self, victim: int) -> None:
+        broker = self._cluster.brokers[victim]
+        broker.start()
+        if self._has_ended:
+            broker.kill()
+            return
+        broker.wait_until_ready()
+        self._until(self._is_whole)
+        self._tell("back", f"broker {victim} is back, and every replica in sync", victim)
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _RECOVERY_SECONDS_MAX
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"the cluster is not whole after {_RECOVERY_SECONDS_MAX:.0f} s")
+            time.sleep(_LOOK_SECONDS)
+
+    # --- who is who -------------------------------------------------------------------------------------------------
+
+    def _leaders(self, topic: str) -> Counter[int]:
+        return leaders(self._admin, topic)
+
+    def _coordinator(self, transactional_id: str) -> int:
+        return coordinator(self._admin, transactional_id)
+
+    def _is_whole(self) -> bool:
+        topics = self._admin.describe_topics(self._admin.list_topics(include_internal=True))
+        partitions = [each for topic in topics.values() for each in topic.partitions.values()]
+        return all(sorted(each.isr) == sorted(each.replicas) for each in partitions)
+
+
+def leaders(admin: Admin, topic: str) -> Counter[int]:
+    """How many partitions each broker leads; -1: nobody."""
+    return Counter(each.leader for each in admin.describe_topics([topic])[topic].partitions.values())
+
+
+def coordinator(admin: Admin, transactional_id: str) -> int:
+    """Raises RequestRefused while nobody has used the name."""
+    return admin.describe_transactions([transactional_id])[transactional_id].coordinator_id
