@@ -1,13 +1,20 @@
 """Spark: topics as a source, and a sink that writes each micro-batch exactly once.
 
-The only room that imports pyspark. ``einmal.pipeline`` decides, this room performs.
+The only room that imports pyspark, and not before something of it is asked for: a pipeline can be declared, explained
+and looked after where Spark is not installed. ``einmal.pipeline`` decides, this room performs.
 """
 
-from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
-from einmal.spark.options import OptionError
-from einmal.spark.query import PipelineQuery
-from einmal.spark.session import register, session
-from einmal.spark.sink import KafkaStreamWriter, write_stream
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
+    from einmal.spark.options import OptionError
+    from einmal.spark.query import PipelineQuery
+    from einmal.spark.spark_session import register, session
+    from einmal.spark.sink import KafkaStreamWriter, write_stream
 
 __all__ = [
     "KafkaStreamWriter",
@@ -22,3 +29,27 @@ __all__ = [
     "session",
     "write_stream",
 ]
+
+_LATER: Final = {
+    "KafkaStreamWriter": "sink",
+    "OptionError": "options",
+    "PipelineError": "errors",
+    "PipelineFailed": "errors",
+    "PipelineFenced": "errors",
+    "PipelineQuery": "query",
+    "PipelineRefused": "errors",
+    "PreflightFailed": "errors",
+    "register": "spark_session",
+    "session": "spark_session",
+    "write_stream": "sink",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
