@@ -16,6 +16,7 @@ from einmal.cli.bench import bench
 from einmal.cli.demo import demo
 from einmal.cli.formats import Format
 from einmal.cli.group import group
+from einmal.cli.run import run
 from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
 from einmal.cli.txn import txn
@@ -79,6 +80,7 @@ def start(
     )
 
 
+app.command()(run)
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)

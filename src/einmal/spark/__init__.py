@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
     from einmal.spark.options import OptionError
+    from einmal.spark.program import pipeline
     from einmal.spark.query import PipelineQuery
-    from einmal.spark.spark_session import register, session
     from einmal.spark.sink import KafkaStreamWriter, write_stream
+    from einmal.spark.spark_session import register, session
 
 __all__ = [
     "KafkaStreamWriter",
@@ -25,6 +26,7 @@ __all__ = [
     "PipelineQuery",
     "PipelineRefused",
     "PreflightFailed",
+    "pipeline",
     "register",
     "session",
     "write_stream",
@@ -39,6 +41,7 @@ _LATER: Final = {
     "PipelineQuery": "query",
     "PipelineRefused": "errors",
     "PreflightFailed": "errors",
+    "pipeline": "program",
     "register": "spark_session",
     "session": "spark_session",
     "write_stream": "sink",

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from einmal.spark import events
+from einmal.spark import events, running
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.checkpoint import Checkpoint
 from einmal.spark.claim_service import ClaimService
@@ -105,7 +105,10 @@ class KafkaStreamWriter:
             setting.cluster.close()
             raise
         kind = ExactlyOnce if options.guarantee == EXACTLY_ONCE else AtLeastOnce
-        return PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
+        self._listeners += running.listeners(options.transactional_id or options.topic or "", self._frame)
+        query = PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
+        running.queries.append(query)
+        return query
 
     def _setting(self, options: SinkOptions) -> Setting:
         spark = self._frame.sparkSession

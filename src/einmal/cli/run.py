@@ -1,0 +1,229 @@
+"""``einmal run``: a pipeline from its file until it ends or is stopped. Progress on stderr, batches on stdout as JSON.
+
+Exit status, beside the usual: 3 refused (it must not run like this, a restart does not help), 4 fenced (another
+instance has taken over). Ctrl-C or SIGTERM ends it between two batches, a second one at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from einmal.cli.clients import failures_told, key_and_value
+from einmal.cli.formats import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from einmal.spark import events
+    from einmal.spark.program import Program
+    from einmal.spark.reports import BatchReport, Lag
+    from einmal.spark.running import Listener
+
+REFUSED: Final = 3
+FENCED: Final = 4
+_INTERRUPTED: Final = 130
+
+PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline.toml or a Python program.")]
+Master = Annotated[str | None, typer.Option("--master", help="Spark's master. Default: all cores of this machine.")]
+Confs = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; wins over the file's.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("-X", metavar="KEY=VALUE", help="A setting of the pipeline's top level, such as kafka.KEY."),
+]
+
+
+def run(
+    file: PipelineFile,
+    master: Master = None,
+    confs: Confs = None,
+    settings: Overrides = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when everything that is there now is written.")
+    ] = False,
+    trigger: Annotated[
+        str | None, typer.Option("--trigger", metavar="INTERVAL", help='Begin a batch so often, as "10 seconds".')
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="json: a line on stdout for each batch.")] = Format.TEXT,
+) -> None:
+    """Run a pipeline: a declaration in TOML, a declared Python function, or a whole program. Needs einmal[spark]."""
+    overrides = dict(map(key_and_value, settings or ()))
+    if available_now:
+        overrides["trigger.availableNow"] = "true"
+    if trigger is not None:
+        overrides["trigger.processingTime"] = trigger
+    with pipeline_failures_told(file):
+        from einmal.spark.program import load, run_whole
+
+        program = load(file, overrides)
+        if program is None and overrides:
+            raise typer.BadParameter("a whole program takes no -X, --available-now or --trigger: it does all itself")
+        spark = new_session(file, program, master, confs)
+        with _Console(output is Format.JSON):
+            if program is None:
+                _run_whole(lambda: run_whole(file))
+            else:
+                _run_declared(program, spark)
+        spark.stop()
+
+
+def new_session(file: Path, program: Program | None, master: str | None, confs: Sequence[str] | None) -> Any:
+    """The Spark session of a file. What is beside the file can be imported by it, in workers too."""
+    from einmal.spark import session
+
+    beside = str(file.parent.resolve())
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
+    declared = {} if program is None else dict(program.declaration.spark)
+    name = file.stem if program is None else program.declaration.name
+    return session(name, master=master, config=declared | dict(map(key_and_value, confs or ())))
+
+
+@contextmanager
+def pipeline_failures_told(file: Path) -> Iterator[None]:
+    """As ``failures_told``, for everything that can be wrong with a pipeline."""
+    from einmal.spark.errors import PipelineError, PipelineFenced, PipelineRefused
+    from einmal.spark.java import JavaMissing
+    from einmal.spark.options import OptionError
+
+    with failures_told():
+        try:
+            yield
+        except OptionError as error:
+            for problem in getattr(error, "problems", (str(error),)):
+                print(f"error: {file}: {problem}", file=sys.stderr)
+            raise typer.Exit(2) from error
+        except PipelineError as error:
+            print(f"error: {error}", file=sys.stderr)
+            refused = isinstance(error, PipelineRefused)
+            raise typer.Exit(REFUSED if refused else FENCED if isinstance(error, PipelineFenced) else 1) from error
+        except (OSError, JavaMissing) as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except ModuleNotFoundError as error:
+            if error.name not in ("pyspark", "pyarrow"):
+                raise
+            print(f"error: {error.name} is not installed\nhint: pip install 'einmal[spark]'", file=sys.stderr)
+            raise typer.Exit(1) from error
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def _run_declared(program: Program, spark: Any) -> None:
+    from einmal.spark.program import writer
+
+    query = writer(program, spark).start()
+    stopping: list[threading.Thread] = []
+
+    def stop(*_: object) -> None:
+        if stopping:
+            os._exit(_INTERRUPTED)
+        print("stopping after this batch; once more to stop at once", file=sys.stderr)
+        stopping.append(threading.Thread(target=query.stop, name="einmal-stop", daemon=True))
+        stopping[0].start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    # With a timeout: a wait without one would not let the signal's handler run on every system.
+    while not query.awaitTermination(1.0):
+        pass
+    for thread in stopping:
+        thread.join()
+
+
+def _run_whole(program: Any) -> None:
+    from einmal.spark import running
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        program()
+    except KeyboardInterrupt:
+        print("stopping after this batch; once more to stop at once", file=sys.stderr)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
+        running.stop_all()
+
+
+class _Console:
+    """Tells of every batch, on a thread of its own: the pipeline does not wait for a terminal or a pipe."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._told: queue.SimpleQueue[tuple[BatchReport, Lag] | str | None] = queue.SimpleQueue()
+        self._lags: list[Lag] = []
+        self._thread = threading.Thread(target=self._tell, name="einmal-console", daemon=True)
+
+    def __enter__(self) -> _Console:
+        from einmal.spark import running
+
+        running.observers.append(self._observe)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._told.put(None)
+        self._thread.join()
+        for lag in self._lags:
+            lag.close()
+
+    def _observe(self, name: str, frame: DataFrame) -> Listener:
+        from einmal.spark.execution import sources
+        from einmal.spark.reports import BatchReports, Lag
+
+        lag = Lag(sources(frame))
+        self._lags.append(lag)
+        reports = BatchReports(name, lambda report: self._told.put((report, lag)))
+
+        def hear(event: events.Event) -> None:
+            self._note(event)
+            reports(event)
+
+        return hear
+
+    def _note(self, event: events.Event) -> None:
+        from einmal.spark import events
+
+        match event:
+            case events.NameTaken(name, producer_id, epoch):
+                self._told.put(f"{name}: started, producer id {producer_id}, epoch {epoch}")
+            case events.QueryRestarted(reason):
+                self._told.put(f"restarted: {reason}")
+            case _:
+                pass
+
+    def _tell(self) -> None:
+        while (told := self._told.get()) is not None:
+            if isinstance(told, str):
+                print(told, file=sys.stderr, flush=True)
+                continue
+            report, lag = told
+            behind = lag.of(report.end)
+            if self._as_json:
+                print(json.dumps(report.fields() | {"lag": behind}), flush=True)
+            print(_line(report, behind), file=sys.stderr, flush=True)
+
+
+def _line(report: BatchReport, lag: int | None) -> str:
+    what = {"already_in": "was in already", "skipped": "skipped: begun before, and not written again"}.get(
+        report.outcome, f"{report.records:,} records"
+    )
+    behind = "" if lag is None else f", lag {lag:,}"
+    return (
+        f"batch {report.batch_id}: {what} in {report.duration_ms / 1000:.2f} s "
+        f"(write {report.write_ms / 1000:.2f}, commit {report.commit_ms / 1000:.2f}){behind}"
+    )
