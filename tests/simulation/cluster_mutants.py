@@ -1,0 +1,448 @@
+"""Defences of a cluster taken out, from outside: what brokers would be that had forgotten one of them.
+
+As ``mutants``, of what several nodes have together: replication, the controller and its quorum, coordinators that move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from einmal.broker import replica_sessions
+from einmal.broker.marker_sender import MarkerSender
+from einmal.broker.marker_writer import MarkerWriter
+from einmal.broker.partition import Partition
+from einmal.broker.partitions import Partitions
+from einmal.broker.quorum_runtime import QuorumRuntime
+from einmal.broker.remote_markers import RemoteMarkers
+from einmal.broker.shard_runtime import ShardRuntime
+from einmal.groups.offset_commits import OffsetCommits
+from einmal.groups.offsets import Offsets
+from einmal.log.partition_log import PartitionLog
+from einmal.log.producer_state import ProducerStates
+from einmal.metadata import brokers as broker_decisions
+from einmal.metadata import partition_change
+from einmal.metadata.brokers import BrokerDecisions
+from einmal.metadata.image import ClusterImage, PartitionImage
+from einmal.metadata.partitions import PartitionDecisions
+from einmal.metadata.plan import Plan
+from einmal.metadata.records import ProducerIdsRecord
+from einmal.quorum import roles
+from einmal.quorum.election_state import ElectionState
+from einmal.quorum.raft import Raft
+from einmal.replication.leader import Leader
+from einmal.transactions.coordinator import TransactionCoordinator
+from einmal.transactions.transaction import Transaction
+from einmal.types import ErrorCode, TransactionVersion
+
+# --- replication -----------------------------------------------------------------------------------------------------
+
+
+def _counting(patch: pytest.MonkeyPatch, counts: Callable[[Leader, Any], bool]) -> None:
+    """The high watermark is the smallest end of those followers only, and of the leader."""
+
+    def advance(self: Leader) -> Any:
+        if self._may_commit:
+            ends = [follower.fetch_offset for follower in self._counted if counts(self, follower)]
+            self.high_watermark = max(self.high_watermark, min([self._end, *ends]))
+        return self.high_watermark
+
+    patch.setattr(Leader, "_advance", advance)
+
+
+def without_waiting_for_the_isr(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark is the leader's own end: acks=all means acks=1."""
+    _counting(patch, lambda leader, follower: False)
+
+
+def without_waiting_for_those_who_join(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark waits for the ISR that is recorded, not for whom the controller may have let in by now."""
+    _counting(patch, lambda leader, follower: follower.broker_id in leader.isr)
+
+
+def without_having_caught_up(patch: pytest.MonkeyPatch) -> None:
+    """Whoever fetches is let into the ISR, however little it has; and the high watermark does not wait for it."""
+    without_waiting_for_those_who_join(patch)
+    patch.setattr(Leader, "_may_join", lambda self, follower: follower.fetch_offset >= 0)
+    join = Leader._join
+
+    def at_once(self: Leader, follower: Any, now_ms: int) -> None:
+        follower.is_near = True
+        join(self, follower, now_ms)
+
+    patch.setattr(Leader, "_join", at_once)
+
+
+def without_asking_for_a_smaller_isr(patch: pytest.MonkeyPatch) -> None:
+    """A leader takes laggards out of the ISR by itself, and goes on without them; the controller does not know."""
+
+    def look(self: Leader, log_end: Any, now_ms: int) -> Any:
+        self.isr = tuple(broker_id for broker_id in self.isr if self._stays(broker_id, now_ms))
+        self._count()
+        return self._advance()
+
+    patch.setattr(Leader, "look", look)
+    patch.setattr(Leader, "propose", lambda self, now_ms: None)
+
+
+def without_min_insync_replicas(patch: pytest.MonkeyPatch) -> None:
+    """A leader that is alone in sync goes on, whatever the minimum."""
+    count = Leader._count
+
+    def enough(self: Leader) -> None:
+        count(self)
+        self.has_enough_replicas = self._may_commit = True
+
+    patch.setattr(Leader, "_count", enough)
+
+
+def without_leader_epochs_in_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A follower cuts its log at its high watermark and takes the rest to be its leader's: before KIP-101."""
+    follow = Partition.follow
+
+    def cut(self: Partition, leader: Any, leader_epoch: Any) -> None:
+        follow(self, leader, leader_epoch)
+        if self.log.high_watermark < self.log.log_end_offset:
+            self.log.truncate_to(self.log.high_watermark)
+
+    patch.setattr(Partition, "follow", cut)
+    without_truncation(patch)
+
+
+def without_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A follower keeps what its last leader wrote and nobody else has, and appends behind it."""
+    patch.setattr(replica_sessions, "divergence", lambda leader_log, asked: None)
+
+
+def without_failing_who_waits(patch: pytest.MonkeyPatch) -> None:
+    """A leader that is deposed tells those who wait that all is well."""
+    lead_no_longer = Partition._lead_no_longer
+
+    def well(self: Partition) -> None:
+        self._committing.fail(ErrorCode.none)
+        lead_no_longer(self)
+
+    patch.setattr(Partition, "_lead_no_longer", well)
+
+
+def without_flushing_before_fetching_on(patch: pytest.MonkeyPatch) -> None:
+    """A follower says that it has what it has not flushed."""
+    patch.setattr(Partition, "is_flushed", property(lambda self: True))
+
+
+def without_producer_state_of_followers(patch: pytest.MonkeyPatch) -> None:
+    """A new leader has the records, but does not know who wrote them."""
+    lead = Partition.lead
+
+    def forget(self: Partition, commitment: Any, leader_epoch: Any) -> None:
+        self.log.producers = ProducerStates()
+        lead(self, commitment, leader_epoch)
+
+    patch.setattr(Partition, "lead", forget)
+
+
+def without_new_leader_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Another leader leads under the same epoch."""
+    changed = PartitionImage.changed
+
+    def same(self: PartitionImage, record: Any) -> PartitionImage:
+        return replace(changed(self, record), leader_epoch=self.leader_epoch)
+
+    assign = Partitions._assign
+
+    def follow_anyway(self: Partitions, partition: Partition, image: PartitionImage) -> None:
+        if image.leader != partition.leader:
+            partition.leader_epoch = type(partition.leader_epoch)(image.leader_epoch - 1)
+        assign(self, partition, image)
+
+    patch.setattr(PartitionImage, "changed", same)
+    patch.setattr(Partitions, "_assign", follow_anyway)
+
+
+# --- the controller --------------------------------------------------------------------------------------------------
+
+
+def without_unclean_restarts(patch: pytest.MonkeyPatch) -> None:
+    """Every broker that comes back is believed to have what it had."""
+    withdraw = BrokerDecisions._withdraw
+
+    def clean(self: BrokerDecisions, plan: Plan, broker_id: Any, **how: Any) -> None:
+        withdraw(self, plan, broker_id)
+
+    patch.setattr(BrokerDecisions, "_withdraw", clean)
+
+
+def without_asking_for_unclean_elections(patch: pytest.MonkeyPatch) -> None:
+    """Where nobody in sync is left, any replica leads, and nobody is told."""
+    patch.setattr(Plan, "allows_unclean", lambda self, topic: True)
+
+
+def without_broker_epochs(patch: pytest.MonkeyPatch) -> None:
+    """A broker that has started anew is taken for the one that it was: before KIP-903."""
+    restarts = Leader.fetched
+
+    def any_epoch(self: Leader, broker_id: Any, broker_epoch: Any, *more: Any) -> ErrorCode:
+        return restarts(self, broker_id, -1, *more)
+
+    patch.setattr(Leader, "fetched", any_epoch)
+    patch.setattr(Leader, "_is_eligible", lambda self, follower: True)
+    patch.setattr(PartitionDecisions, "_may_be_in_sync", lambda self, broker_id, broker_epoch: True)
+
+
+def without_keeping_the_fenced_out(patch: pytest.MonkeyPatch) -> None:
+    """Who is fenced stays in the ISR, and may be let into it."""
+    patch.setattr(PartitionDecisions, "_may_be_in_sync", lambda self, broker_id, broker_epoch: True)
+    patch.setattr(Leader, "_is_eligible", lambda self, follower: True)
+    change = partition_change.change
+
+    def keep(before: Any, wanted: Any, circumstances: Any) -> Any:
+        left = [broker for broker in before.isr if broker not in wanted.isr and not circumstances.may_lead(broker)]
+        return change(before, replace(wanted, isr=(*wanted.isr, *left)), circumstances)
+
+    patch.setattr("einmal.metadata.plan.change", keep)
+
+
+def without_directory_ids(patch: pytest.MonkeyPatch) -> None:
+    """A wiped broker is taken for the one that it was, and its empty logs for its old ones."""
+    patch.setattr(broker_decisions, "_is_wiped", lambda before, now: False)
+    withdraw = BrokerDecisions._withdraw
+
+    def keep_wiped(self: BrokerDecisions, plan: Plan, broker_id: Any, **how: Any) -> None:
+        withdraw(self, plan, broker_id)
+
+    patch.setattr(BrokerDecisions, "_withdraw", keep_wiped)
+
+
+def without_partition_epochs(patch: pytest.MonkeyPatch) -> None:
+    """An ISR change is carried out whatever has changed since it was asked for."""
+    alter = PartitionDecisions._alter_isr
+
+    def whatever(self: PartitionDecisions, plan: Plan, broker_id: Any, topic: Any, request: Any) -> Any:
+        partition = plan.partition(topic, request.partition_id)
+        if partition is not None:
+            request = replace(request, partition_epoch=partition.partition_epoch, leader_epoch=partition.leader_epoch)
+        return alter(self, plan, broker_id, topic, request)
+
+    patch.setattr(PartitionDecisions, "_alter_isr", whatever)
+
+
+def without_recording_producer_ids(patch: pytest.MonkeyPatch) -> None:
+    """A block of producer ids is handed out again."""
+    replay = ClusterImage.replay
+
+    def forget(self: ClusterImage, record: Any) -> None:
+        if not isinstance(record, ProducerIdsRecord):
+            replay(self, record)
+
+    patch.setattr(ClusterImage, "replay", forget)
+
+
+# --- the metadata quorum ---------------------------------------------------------------------------------------------
+
+
+def without_a_written_vote(patch: pytest.MonkeyPatch) -> None:
+    """A voter that comes back has forgotten whom it has voted for, and in which epoch."""
+    patch.setattr(QuorumRuntime, "_write_state", lambda self, state: None)
+
+
+def without_comparing_logs_before_voting(patch: pytest.MonkeyPatch) -> None:
+    """Anybody is elected, however short its log is."""
+    vote_requested = Raft._vote_requested
+
+    def anybody(self: Raft, event: Any) -> Any:
+        return vote_requested(self, replace(event, log_end=max(event.log_end, self.log_end)))
+
+    patch.setattr(Raft, "_vote_requested", anybody)
+
+
+def without_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """The quorum's leader commits what it has itself."""
+    patch.setattr(roles.Leader, "committed_offset", lambda self, own_end: own_end)
+
+
+def without_one_vote_per_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A voter gives its vote to whoever asks."""
+    vote_requested = Raft._vote_requested
+
+    def anybody(self: Raft, event: Any) -> Any:
+        if not event.pre_vote and event.epoch == self.epoch:
+            self.election = ElectionState(self.epoch, None)
+        return vote_requested(self, event)
+
+    patch.setattr(Raft, "_vote_requested", anybody)
+
+
+# --- coordinators that move ------------------------------------------------------------------------------------------
+
+
+def without_markers_elsewhere(patch: pytest.MonkeyPatch) -> None:
+    """Only the coordinator's own broker is told how transactions end."""
+
+    async def as_if(self: RemoteMarkers, asked: Any) -> Any:
+        return [dict.fromkeys(markers.partitions, ErrorCode.none) for markers in asked]
+
+    patch.setattr(RemoteMarkers, "write_markers", as_if)
+
+
+def without_markers_for_who_has_no_leader(patch: pytest.MonkeyPatch) -> None:
+    """While a partition has no leader, or another one than was asked, its marker is dropped."""
+    answered = MarkerSender._answered
+
+    def drop(self: MarkerSender, outcome: Any, broker_id: Any, errors: Any) -> None:
+        lost = (ErrorCode.not_leader_or_follower, ErrorCode.network_exception)
+        answered(self, outcome, broker_id, {p: ErrorCode.none if e in lost else e for p, e in errors.items()})
+
+    patch.setattr(MarkerSender, "_answered", drop)
+
+
+def without_waiting_for_replicas_of_decisions(patch: pytest.MonkeyPatch) -> None:
+    """Coordinators answer and act before what they decided is replicated."""
+
+    def release(self: ShardRuntime[Any]) -> None:
+        while self._parked:
+            _, response, actions, answer = self._parked.popleft()
+            if answer is not None and not answer.done():
+                answer.set_result(response)
+            for action in actions:
+                self._perform(action)
+
+    patch.setattr(ShardRuntime, "_release", release)
+
+
+def without_loading(patch: pytest.MonkeyPatch) -> None:
+    """A new coordinator begins with nothing."""
+    patch.setattr(ShardRuntime, "start", lambda self: self._serve(self._new_shard()))
+
+
+def without_waiting_for_the_load(patch: pytest.MonkeyPatch) -> None:
+    """A new coordinator answers while it reads its log, from what it has read."""
+    load = ShardRuntime._load
+
+    async def serve_first(self: ShardRuntime[Any], shard: Any, offset: Any) -> None:
+        self._shard = shard
+        await load(self, shard, offset)
+
+    patch.setattr(ShardRuntime, "_load", serve_first)
+
+
+def without_coordinator_epochs(patch: pytest.MonkeyPatch) -> None:
+    """The marker of a coordinator that has lost its place is written as any other."""
+    check = ProducerStates.check_marker
+
+    def any_coordinator(self: ProducerStates, producer: Any, coordinator_epoch: int, version: Any) -> ErrorCode:
+        return check(self, producer, 2**31 - 1, version)
+
+    patch.setattr(ProducerStates, "check_marker", any_coordinator)
+
+
+def without_late_markers_being_known(patch: pytest.MonkeyPatch) -> None:
+    """A copy of a marker that its sender has given up ends whatever is open."""
+    patch.setattr(MarkerWriter, "is_late", lambda self, sender, connection: False)
+
+
+def without_new_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Transactions follow each other under one epoch, as before version 2, and late requests are not known by it."""
+    preparing = Transaction.preparing
+
+    def same(self: Transaction, *, committed: bool, version: Any, next_producer_id: Any, now: Any) -> Transaction:
+        prepared = preparing(self, committed=committed, version=version, next_producer_id=next_producer_id, now=now)
+        return replace(prepared, producer_epoch=self.producer_epoch)
+
+    patch.setattr(Transaction, "preparing", same)
+    check = ProducerStates.check_marker
+
+    def as_before(self: ProducerStates, producer: Any, coordinator_epoch: int, version: Any) -> ErrorCode:
+        return check(self, producer, coordinator_epoch, TransactionVersion.TV_0)
+
+    patch.setattr(ProducerStates, "check_marker", as_before)
+
+
+def without_a_new_epoch_after_a_timeout(patch: pytest.MonkeyPatch) -> None:
+    """A transaction that took too long is aborted, and its owner may go on."""
+    fencing = Transaction.fencing
+
+    def same(self: Transaction, **how: Any) -> Transaction:
+        return replace(fencing(self, **how), producer_epoch=self.producer_epoch)
+
+    patch.setattr(Transaction, "fencing", same)
+
+
+def without_fencing_the_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """Who takes over a transactional id gets the epoch that its predecessor has."""
+    init = TransactionCoordinator._init_at_rest
+
+    def same(self: TransactionCoordinator, transaction: Transaction, last_epoch: Any, *more: Any) -> Any:
+        decision = init(self, transaction, last_epoch, *more)
+        records = tuple(
+            replace(record, transaction=replace(record.transaction, producer_epoch=transaction.producer_epoch))
+            for record in decision.records
+            if record.transaction is not None
+        )
+        answer = replace(decision.response, producer_epoch=transaction.producer_epoch)
+        return replace(decision, records=records, response=answer)
+
+    patch.setattr(TransactionCoordinator, "_init_at_rest", same)
+    patch.setattr(
+        Transaction,
+        "fencing",
+        lambda self, **how: Transaction._preparing(self, False, how["now"], client_version=TransactionVersion.TV_0),
+    )
+
+
+def without_verification(patch: pytest.MonkeyPatch) -> None:
+    """A first batch is taken without asking the coordinator: before KIP-890."""
+    check = ProducerStates.check
+
+    def unverified(self: ProducerStates, header: Any, origin: Any, verification: Any = None) -> Any:
+        return check(self, header, origin, None)
+
+    patch.setattr(ProducerStates, "begin_verification", lambda self, producer, base_sequence, version: None)
+    patch.setattr(ProducerStates, "check", unverified)
+
+
+def without_the_guard_of_verification(patch: pytest.MonkeyPatch) -> None:
+    """What was verified before a transaction ended may be written after it."""
+    check = ProducerStates.check
+
+    def unguarded(self: ProducerStates, header: Any, origin: Any, verification: Any = None) -> Any:
+        return check(self, header, origin, None)
+
+    patch.setattr(ProducerStates, "check", unguarded)
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def without_dropping_aborted_offsets(patch: pytest.MonkeyPatch) -> None:
+    """Offsets of a transaction count however it ends."""
+    settle = Offsets.replay_marker
+    patch.setattr(Offsets, "replay_marker", lambda self, producer_id, committed: settle(self, producer_id, True))
+
+
+def without_pending_offsets(patch: pytest.MonkeyPatch) -> None:
+    """Offsets of a transaction count at once."""
+    replay = Offsets.replay
+    patch.setattr(Offsets, "replay", lambda self, record: replay(self, replace(record, producer_id=None)))
+
+
+def without_generations(patch: pytest.MonkeyPatch) -> None:
+    """A member that the group has gone on without may commit its offsets."""
+    patch.setattr(OffsetCommits, "_refusal", lambda self, request, *, is_transactional: ErrorCode.none)
+
+
+# --- compaction ------------------------------------------------------------------------------------------------------
+
+
+def without_a_stable_end_of_compaction(patch: pytest.MonkeyPatch) -> None:
+    """What is cleaned goes beyond the last stable offset."""
+    cleanable = PartitionLog.cleanable
+
+    def everything(self: PartitionLog, now: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.log_end_offset))
+            return cleanable(self, now)
+
+    patch.setattr(PartitionLog, "cleanable", everything)

@@ -1,0 +1,229 @@
+"""The defects that the simulation must find: each with where to look for it, and what it must show there.
+
+A hunt runs a defect's schedules one seed after the other, until one shows an anomaly of an expected kind that the same
+schedule without the defect does not show. The seeds that found it last come first, so that a hunt is short; others
+follow, for the product's timing changes. ``python -m tests.simulation.hunt`` prints the table of docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple
+
+import pytest
+
+from einmal.simulation.disk import DiskFaults
+from einmal.simulation.profile import Crash, Profile, cluster_profile_of, delayed_profile_of, profile_of
+from einmal.simulation.run import simulate
+from einmal.simulation.schedule import FaultKind as F
+from tests.simulation import cluster_mutants, mutants
+from tests.simulation.mutants import Mutant
+from tests.simulation.where import BOTH, FAR, SLOW_DISK, Where, bursts, changed, faults
+
+SEEDS_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """``seeds``: those that have shown it."""
+
+    mutant: Mutant
+    expected: frozenset[str]
+    where: Where = cluster_profile_of
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.mutant.__name__
+
+
+class Found(NamedTuple):
+    """``tried``: so many seeds were needed. ``kinds``: all kinds of anomaly that the last of them showed."""
+
+    seed: int
+    tried: int
+    kinds: frozenset[str]
+
+
+LOST: Final = frozenset({"lost-write", "committed-changed"})
+STUCK: Final = frozenset({"undecided", "no-end"})
+TORN: Final = frozenset({"G1a", "duplicate", "lost-write", "torn-transaction", "unseen", "int-poll-skip"})
+
+
+def _kinds(*kinds: str) -> frozenset[str]:
+    return frozenset(kinds)
+
+
+BROKER: Final = (
+    Defect(mutants.without_the_sequence_check, _kinds("duplicate"), profile_of, seeds=(2,)),
+    Defect(
+        mutants.without_fencing, _kinds("G1a", "lost-write", "duplicate", "torn-transaction"), profile_of, seeds=(2,)
+    ),
+    Defect(mutants.without_the_aborted_index, _kinds("G1a"), profile_of, seeds=(2,)),
+    Defect(mutants.without_the_last_stable_offset, _kinds("G1a"), profile_of),
+    Defect(
+        mutants.without_flushing,
+        _kinds("no-end", "lost-write", "unseen"),
+        changed(profile_of, flush_each=True, crash=Crash.POWER),
+    ),
+    Defect(mutants.without_markers, _kinds("no-end"), profile_of),
+    Defect(
+        mutants.without_generation_fencing,
+        _kinds("duplicate", "bank-sum"),
+        changed(profile_of, workload="bank", duration=25.0),
+        seeds=(4,),
+    ),
+    Defect(
+        mutants.without_waiting_for_the_commit,
+        _kinds("no-end", "G1a", "lost-write"),
+        changed(
+            profile_of,
+            flush_each=True,
+            crash=Crash.POWER,
+            disk=DiskFaults(sync_min=0.005, sync_max=0.05, slow_sync=0.1),
+        ),
+        seeds=(9,),
+    ),
+    Defect(mutants.without_timeouts, _kinds("no-end"), profile_of),
+    Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of),
+    Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of),
+)
+"""Of a broker alone."""
+
+REPLICATION: Final = (
+    Defect(cluster_mutants.without_waiting_for_the_isr, LOST, seeds=(2,)),
+    Defect(
+        cluster_mutants.without_min_insync_replicas,
+        LOST,
+        faults(F.CRASH_LEADER, F.CRASH_SEVERAL, F.CRASH, transaction_version=2),
+    ),
+    Defect(cluster_mutants.without_leader_epochs_in_truncation, LOST, seeds=(1,)),
+    Defect(cluster_mutants.without_truncation, _kinds("replicas-differ", "committed-changed"), seeds=(4,)),
+    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(4,)),
+    Defect(
+        cluster_mutants.without_flushing_before_fetching_on,
+        LOST,
+        faults(F.CRASH_SEVERAL, F.CRASH_LEADER, members=BOTH, flush_each=True, crash=Crash.POWER, disk=SLOW_DISK),
+    ),
+    Defect(cluster_mutants.without_producer_state_of_followers, _kinds("G1a", "duplicate")),
+    Defect(cluster_mutants.without_new_leader_epochs, _kinds("two-leaders")),
+)
+CONTROLLER: Final = (
+    Defect(
+        cluster_mutants.without_unclean_restarts,
+        LOST,
+        bursts(
+            F.CRASH,
+            F.CRASH_SEVERAL,
+            F.CRASH_SEVERAL,
+            apart=0.5,
+            lasts=(1.0, 1.5, 1.5),
+            every=4.0,
+            crash=Crash.POWER,
+            duration=12.0,
+        ),
+        seeds=(8,),
+    ),
+    Defect(
+        cluster_mutants.without_asking_for_unclean_elections,
+        LOST,
+        faults(F.CRASH, F.CRASH_LEADER, F.CRASH_LEADER, min_insync_replicas=1),
+    ),
+    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(7,)),
+    Defect(
+        cluster_mutants.without_directory_ids,
+        LOST,
+        bursts(
+            F.WIPE,
+            F.CRASH_SEVERAL,
+            F.CRASH_SEVERAL,
+            apart=0.1,
+            lasts=(0.2, 1.5, 1.5),
+            every=4.0,
+            duration=12.0,
+        ),
+        seeds=(2,),
+    ),
+    Defect(cluster_mutants.without_recording_producer_ids, TORN),
+)
+QUORUM: Final = (
+    Defect(
+        cluster_mutants.without_comparing_logs_before_voting,
+        _kinds("committed-changed", "two-leaders", "uncaught"),
+        seeds=(7,),
+    ),
+    Defect(
+        cluster_mutants.without_a_majority,
+        _kinds("committed-changed", "uncaught"),
+        bursts(
+            F.REASSIGN,
+            F.ELECT,
+            F.CRASH_CONTROLLER,
+            apart=0.02,
+            lasts=(0.0, 0.0, 0.5),
+            every=1.0,
+            network=FAR,
+        ),
+        seeds=(4,),
+    ),
+)
+TRANSACTIONS: Final = (
+    Defect(cluster_mutants.without_markers_elsewhere, STUCK),
+    Defect(cluster_mutants.without_markers_for_who_has_no_leader, STUCK, faults(F.CRASH_LEADER, F.RESET), seeds=(7,)),
+    Defect(cluster_mutants.without_loading, STUCK),
+    Defect(cluster_mutants.without_waiting_for_the_load, STUCK, seeds=(2,)),
+    Defect(cluster_mutants.without_new_epochs, TORN, delayed_profile_of, seeds=(9,)),
+    Defect(cluster_mutants.without_a_new_epoch_after_a_timeout, TORN),
+    Defect(cluster_mutants.without_fencing_the_predecessor, TORN),
+    Defect(cluster_mutants.without_dropping_aborted_offsets, _kinds("lost-write")),
+    Defect(cluster_mutants.without_pending_offsets, _kinds("lost-write")),
+    Defect(
+        cluster_mutants.without_generations,
+        _kinds("duplicate", "bank-sum"),
+        faults(F.PAUSE_CLIENT, F.REPLACE_CLIENT, members=BOTH, workload="bank", duration=25.0, transaction_version=2),
+    ),
+)
+DEFECTS: Final = (*BROKER, *REPLICATION, *CONTROLLER, *QUORUM, *TRANSACTIONS)
+
+
+def hunt(defect: Defect) -> Found | None:
+    """None: no seed has shown it."""
+    for tried, seed in enumerate(_seeds(defect), start=1):
+        profile = defect.where(seed)
+        with pytest.MonkeyPatch.context() as patch:
+            defect.mutant(patch)
+            kinds = _shown(profile)
+        if kinds & defect.expected and not _innocent(profile):
+            return Found(seed, tried, kinds)
+    return None
+
+
+def _seeds(defect: Defect) -> Iterator[int]:
+    yield from defect.seeds
+    yield from (seed for seed in range(SEEDS_MAX) if seed not in defect.seeds)
+
+
+def _shown(profile: Profile) -> frozenset[str]:
+    return frozenset(anomaly.kind for anomaly in simulate(profile).anomalies)
+
+
+@cache
+def _innocent(profile: Profile) -> frozenset[str]:
+    """What the product shows there: nothing, or the defect would be no reason."""
+    return _shown(profile)
+
+
+def _print_table() -> None:
+    print("| without | what a broker would be | seeds | shown by |")
+    print("|---|---|---|---|")
+    for defect in DEFECTS:
+        found = hunt(Defect(defect.mutant, defect.expected, defect.where))
+        what = (defect.mutant.__doc__ or "").split("\n\n")[0]
+        tried, kinds = (found.tried, ", ".join(sorted(found.kinds))) if found else ("none", "")
+        print(f"| {defect.name.removeprefix('without_').replace('_', ' ')} | {what} | {tried} | {kinds} |", flush=True)
+
+
+if __name__ == "__main__":
+    _print_table()
