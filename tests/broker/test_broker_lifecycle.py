@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+import random
 from pathlib import Path
 
 from einmal.broker.broker_lifecycle import CLEAN_SHUTDOWN_FILE
+from einmal.broker.config import BrokerConfig
+from einmal.broker.node import Node
+from einmal.broker.partition import Partition
 from einmal.simulation.disk import DiskFaults
-from einmal.types import BrokerId, ErrorCode, TopicPartition
-from tests.broker.nodes import Client, run, running_node
-from tests.broker.three_nodes import ThreeNodes
+from einmal.simulation.loop import Host
+from einmal.types import BrokerId, ErrorCode, Offset, TopicPartition
+from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.three_nodes import IDS, ThreeNodes
 
 FLUSH_EACH = {"log.flush.interval.messages": 1}
 
@@ -46,6 +51,81 @@ def test_where_every_write_is_flushed_a_crash_loses_nothing(tmp_path: Path) -> N
             assert remembered_epoch(tmp_path) == node.broker_epoch
 
     run(scenario())
+
+
+def test_who_has_everything_leads_and_not_who_was_emptied_by_a_power_cut() -> None:
+    """Nobody has noticed yet that its machine is off, and meanwhile the two others are killed and start again."""
+    topic_partition = TopicPartition("t", 0)
+
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        await world.make_topic("t")
+        leader = await world.led(topic_partition)
+        partition = world.nodes[leader].partitions.get(topic_partition)
+        assert isinstance(partition, Partition)
+        records = bytearray(batch(b"a"))
+        assert partition.append(records, world.clock.now()).error is ErrorCode.none
+        assert await world.on(leader, partition.committed(Offset(0))) is ErrorCode.none
+        controller = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        emptied, other = (node_id for node_id in IDS if node_id != controller)
+        world.cut_power(emptied)
+        for killed in (other, controller):
+            world.crash(killed)
+            await world.start(killed)
+        await world.start(emptied)
+        again = await world.led(topic_partition)
+        assert again != emptied
+        partition = world.nodes[again].partitions.get(topic_partition)
+        assert isinstance(partition, Partition)
+        assert partition.log.log_end_offset == 1
+
+    ThreeNodes().run(main)
+
+
+def test_a_process_that_dies_before_it_is_told_its_epoch_has_lost_nothing_either() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        await world.make_topic("t")
+        controller = next(node_id for node_id, node in world.nodes.items() if node.controller.is_active)
+        killed = next(node_id for node_id in IDS if node_id != controller)
+        image = world.nodes[controller].metadata.image
+        before = image.brokers[BrokerId(killed)]
+        world.crash(killed)
+        world.network.slow_down(f"b{controller}", f"b{killed}", 0.5)
+        starting = asyncio.ensure_future(world.start(killed))
+        await world.until(lambda: image.brokers[BrokerId(killed)].broker_epoch > before.broker_epoch)
+        told = image.brokers[BrokerId(killed)]
+        assert world.nodes[killed].broker_epoch == -1
+        world.crash(killed)
+        starting.cancel()
+        world.network.slow_down(f"b{controller}", f"b{killed}", 0.0)
+        await world.start(killed)
+        assert image.brokers[BrokerId(killed)].incarnation_id == told.incarnation_id
+        assert world.nodes[killed].broker_epoch == told.broker_epoch
+
+    ThreeNodes().run(main)
+
+
+def test_after_a_power_cut_nothing_is_said_of_what_was_lost() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        known = []
+        for end in (world.crash, world.cut_power):
+            end(1)
+            lifecycle = Node(
+                BrokerConfig(node_id=1, log_dirs="/data"),
+                clock=world.clock,
+                network=world.network.of(Host("b1")),
+                disk=world.disks[1].view(Host("b1")),
+                random=random.Random(1),
+            ).lifecycle
+            lifecycle.load()
+            known.append(lifecycle._known_epoch)
+            await world.start(1)
+        assert known[0] > 0
+        assert known[1] == -1
+
+    ThreeNodes().run(main)
 
 
 def test_a_broker_whose_connection_is_lost_is_fenced_long_before_its_session_is_over() -> None:

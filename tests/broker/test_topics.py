@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from einmal.broker.broker_lifecycle import CLEAN_SHUTDOWN_FILE
+from einmal.broker.broker_lifecycle import CLEAN_SHUTDOWN_FILE, RUNNING_FILE
 from einmal.broker.config import ConfigError
 from einmal.log import partition_metadata
 from einmal.types import ErrorCode, Offset, TopicPartition
@@ -21,8 +21,8 @@ async def delete(client: Client, *names: str) -> list[ErrorCode]:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Beside what says how the node stopped."""
-    return {path.name for path in folder.iterdir()} - {CLEAN_SHUTDOWN_FILE}
+    """Beside what says how the node stopped, or that it has not."""
+    return {path.name for path in folder.iterdir()} - {CLEAN_SHUTDOWN_FILE, RUNNING_FILE}
 
 
 async def settings_of(client: Client, topic: str) -> dict[str, tuple[str, int]]:

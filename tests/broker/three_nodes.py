@@ -61,6 +61,7 @@ class ThreeNodes:
     async def _start(self, node_id: int) -> None:
         self.starts += 1
         host = self.hosts[node_id] = Host(f"b{node_id}")
+        self.network.light(host.name)
         node = self.nodes[node_id] = Node(
             BrokerConfig(
                 node_id=node_id,
@@ -83,6 +84,13 @@ class ThreeNodes:
     def crash(self, node_id: int) -> None:
         self.loop.kill(self.hosts[node_id])
         self.network.lose(self.hosts[node_id])
+        del self.nodes[node_id]
+
+    def cut_power(self, node_id: int) -> None:
+        """Its machine is off, and nobody is told."""
+        self.loop.kill(self.hosts[node_id])
+        self.network.lose(self.hosts[node_id], silently=True)
+        self.disks[node_id].cut_power()
         del self.nodes[node_id]
 
     def pause(self, node_id: int) -> None:

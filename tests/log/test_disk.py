@@ -86,6 +86,10 @@ def test_files_are_for_their_owner_only(folder: PurePosixPath) -> None:
     assert {os.stat(folder / name).st_mode & 0o777 for name in ("a", "b")} == {0o600}
 
 
+def test_a_machine_has_one_name_for_as_long_as_it_runs() -> None:
+    assert OsDisk().boot_id() == OsDisk().boot_id()
+
+
 def test_blocking_work_does_not_stop_the_loop() -> None:
     async def main() -> list[str]:
         seen: list[str] = []

@@ -2,8 +2,13 @@
 
 A broker is fenced until its image has its own registration; then its heartbeats unfence it. They have a connection of
 their own to the active controller, so that the end of this process is noticed with the end of the connection. Before a
-clean stop it asks for its leaders to be moved. Its data folder keeps the broker epoch under which nothing was lost
-(KIP-966): written after a clean stop, or at once where every write is flushed; gone while a crash may lose something.
+clean stop it asks for its leaders to be moved.
+
+Its data folder keeps the broker epoch under which nothing was lost (KIP-966): written after a clean stop, or at once
+where every write is flushed; gone while a power cut may lose something. For a process that was only killed another file
+has its epoch and the machine's boot: in the same boot all that it wrote is still there. Otherwise the replica with the
+most could not be told from one that a power cut has emptied. And where it has died before it was told its epoch, the
+next process registers as the same incarnation.
 
 Knows what is said to the controller, not what it decides.
 """
@@ -16,6 +21,7 @@ import logging
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from einmal.broker.config import PLAINTEXT, ConfigError
 from einmal.client.aio.connection import Disconnected
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+RUNNING_FILE: Final = ".running"
 _REGISTRATION: Final = 62
 _REGISTRATION_VERSION: Final = 4
 _HEARTBEAT: Final = 63
@@ -71,12 +78,30 @@ class BrokerLifecycle:
 
     def load(self) -> None:
         """Read how the last process stopped; from now on a crash is one. Before anything is written. Raises OSError."""
-        if self._node.disk.exists(self._clean_shutdown_path):
-            with suppress(ValueError, KeyError, TypeError):
-                told = json.loads(self._node.disk.read_file(self._clean_shutdown_path))
-                self._previous_broker_epoch = int(told["brokerEpoch"])
-            if not self._node.config.flush_each:
-                self._forget_epoch()
+        stopped = self._told(self._clean_shutdown_path)
+        running = self._told(self._running_path)
+        if running is not None and not self._is_of_this_boot(running):
+            # What counts then is only what is said to be on disk, under the same epoch.
+            running = running if stopped is not None and stopped["brokerEpoch"] == running["brokerEpoch"] else None
+        self._previous_broker_epoch = max(_epoch_of(stopped), _epoch_of(running))
+        if running is not None and "incarnationId" in running:
+            # It has died before it knew its epoch, and has done nothing under it: this one goes on in its place.
+            self._incarnation_id = UUID(running["incarnationId"])
+        if stopped is not None and not self._node.config.flush_each:
+            self._forget_epoch()
+
+    def _is_of_this_boot(self, running: dict[str, Any]) -> bool:
+        return bool(running.get("bootId")) and running["bootId"] == self._node.disk.boot_id()
+
+    def _told(self, path: PurePosixPath) -> dict[str, Any] | None:
+        """What a file says of a former process; None: nothing that has a broker epoch."""
+        if not self._node.disk.exists(path):
+            return None
+        with suppress(ValueError):
+            told = json.loads(self._node.disk.read_file(path))
+            if isinstance(told, dict) and isinstance(told.get("brokerEpoch"), int):
+                return told
+        return None
 
     def start(self) -> None:
         """Begin to register and to say that this broker lives."""
@@ -144,6 +169,26 @@ class BrokerLifecycle:
     def _clean_shutdown_path(self) -> PurePosixPath:
         return self._node.directory / CLEAN_SHUTDOWN_FILE
 
+    @property
+    def _running_path(self) -> PurePosixPath:
+        return self._node.directory / RUNNING_FILE
+
+    def _remember_boot(self) -> None:
+        """What is written from now on outlives the process, if not the machine's power."""
+        told = {"version": 0, "brokerEpoch": self._known_epoch, "bootId": self._node.disk.boot_id()}
+        if self.broker_epoch < 0:
+            told["incarnationId"] = str(self._incarnation_id)
+        try:
+            self._node.disk.write_file(self._running_path, json.dumps(told).encode())
+        except OSError as error:
+            # The file has another epoch then, and counts for nothing.
+            log.error("%s: %s", self._running_path, error)
+
+    def _forget_boot(self) -> None:
+        """What a disk has not taken may be gone from memory, too."""
+        with suppress(OSError):
+            self._node.disk.remove(self._running_path)
+
     def _remember_epoch(self) -> None:
         if self._remembered_epoch != self.broker_epoch:
             text = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch})
@@ -207,6 +252,7 @@ class BrokerLifecycle:
         """Until a controller has taken it in. Raises ConfigError when none ever will."""
         loop = asyncio.get_running_loop()
         report_at = loop.time() + _FIRST_REPORT_SECONDS
+        self._remember_boot()
         while True:
             answer = await self._ask(_REGISTRATION, _REGISTRATION_VERSION, self._registration())
             error = self._refusal if answer is None else answer.error_code
@@ -222,6 +268,7 @@ class BrokerLifecycle:
         if answer.broker_epoch != self.broker_epoch:
             log.info("broker %d is registered, epoch %d", self._node.config.node_id, answer.broker_epoch)
         self.broker_epoch = answer.broker_epoch
+        self._remember_boot()
         if self._node.config.flush_each and self._previous_broker_epoch >= 0:
             # Nothing has been lost so far, and nothing is written before the image is followed.
             self._remember_epoch()
@@ -252,8 +299,13 @@ class BrokerLifecycle:
             "rack": node.config.broker_rack or None,
             "log_dirs": [node.directory_id],
             # A process that registers again has lost nothing meanwhile.
-            "previous_broker_epoch": max(self.broker_epoch, self._previous_broker_epoch),
+            "previous_broker_epoch": self._known_epoch,
         }
+
+    @property
+    def _known_epoch(self) -> int:
+        """The latest under which nothing was lost since; -1: there is none."""
+        return max(self.broker_epoch, self._previous_broker_epoch)
 
     def _why_refused(self, error: ErrorCode) -> str:
         node = self._node
@@ -276,7 +328,9 @@ class BrokerLifecycle:
 
     async def _beat(self) -> bool:
         """One heartbeat; whether it was answered."""
-        metadata = self._node.metadata
+        metadata, is_disk_broken = self._node.metadata, self._node.partitions.is_disk_broken
+        if is_disk_broken:
+            self._forget_boot()
         answer = await self._ask(
             _HEARTBEAT,
             _HEARTBEAT_VERSION,
@@ -286,7 +340,7 @@ class BrokerLifecycle:
                 "current_metadata_offset": metadata.next_offset - 1 if metadata.is_applied else -1,
                 "want_fence": False,
                 "want_shut_down": self._wants_shutdown,
-                "offline_log_dirs": [self._node.directory_id] if self._node.partitions.is_disk_broken else (),
+                "offline_log_dirs": [self._node.directory_id] if is_disk_broken else (),
             },
         )
         if answer is None:
@@ -310,3 +364,7 @@ class BrokerLifecycle:
         self.is_unfenced = is_unfenced
         if is_unfenced and self._unfenced is not None and not self._unfenced.done():
             self._unfenced.set_result(None)
+
+
+def _epoch_of(told: dict[str, Any] | None) -> int:
+    return -1 if told is None else int(told["brokerEpoch"])

@@ -2,7 +2,8 @@
 
 Calls are synchronous and raise OSError. ``File.sync`` may take long: whoever may not block the event
 loop hands it to ``Disk.in_background``, which is a thread on a real disk and virtual time in the simulator.
-A name (create, rename, remove) is durable only after ``sync_directory`` of its folder.
+A name (create, rename, remove) is durable only after ``sync_directory`` of its folder. What is not synced is lost only
+with the machine: within one ``boot_id`` the next process finds all that the last one has written.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
+_BOOT_ID: Final = PurePosixPath("/proc/sys/kernel/random/boot_id")
 
 
 class File(Protocol):
@@ -60,6 +62,9 @@ class Disk(Protocol):
         """Remove a file, or an empty folder."""
 
     def sync_directory(self, path: PurePosixPath) -> None: ...
+
+    def boot_id(self) -> str:
+        """A name for the time since the machine was started; empty: it has none."""
 
     async def in_background(self, work: Callable[[], T]) -> T:
         """Run blocking work without stopping the event loop."""
@@ -150,6 +155,13 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def boot_id(self) -> str:
+        try:
+            with open(_BOOT_ID, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     async def in_background(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -75,6 +75,7 @@ class SimulatedDisk:
         self.source = source
         self.trace = trace
         self.faults = faults
+        self.boots = 1
         self._root = _new_folder()
 
     def view(self, host: Host) -> HostDisk:
@@ -83,6 +84,7 @@ class SimulatedDisk:
     def cut_power(self) -> None:
         """Everything that is not synced is kept, lost or torn."""
         self._lose(self._root)
+        self.boots += 1
         self.trace.event(self.loop.time(), "power cut")
 
     def wipe(self) -> None:
@@ -246,6 +248,9 @@ class HostDisk:
         folder = self._disk.folder(path)
         folder.synced = dict(folder.names)
         folder.steps.clear()
+
+    def boot_id(self) -> str:
+        return f"boot {self._disk.boots}"
 
     async def in_background(self, work: Callable[[], T]) -> T:
         self._check()
