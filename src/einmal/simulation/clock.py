@@ -17,17 +17,17 @@ class SimulatedClock:
 
     def __init__(self, loop: SimulatedLoop, *, skew_ms: int = 0, drift: float = 0.0, boot_ms: int = 0) -> None:
         self._loop = loop
-        self._skew_ms = skew_ms
+        self.skew_ms = skew_ms
         self._rate = 1000.0 * (1.0 + drift)
         self._boot_ms = boot_ms
 
     def now(self) -> Instant:
         passed = int(self._loop.time() * self._rate)
-        return Instant(EPOCH_MS + passed + self._skew_ms, self._boot_ms + passed)
+        return Instant(EPOCH_MS + passed + self.skew_ms, self._boot_ms + passed)
 
     def jump(self, by_ms: int) -> None:
         """Set the wall clock forward or back; the monotonic clock does not notice."""
-        self._skew_ms += by_ms
+        self.skew_ms += by_ms
 
 
 def skewed_clock(loop: SimulatedLoop, source: random.Random) -> SimulatedClock:

@@ -28,6 +28,8 @@ _ELECT_LEADERS_VERSION: Final = 2
 _PREFERRED: Final = 0
 _ALTER_REASSIGNMENTS: Final = 45
 _OPERATOR_MS: Final = 5_000
+_WRONG_MAX_MS: Final = 3_500_000
+"""So far a machine's clock may be off: what is an hour ahead of it is refused (``message.timestamp.after.max.ms``)."""
 
 
 class Nemesis:
@@ -337,7 +339,9 @@ class Nemesis:
 
     async def _set_clock(self, _fault: Fault, source: random.Random) -> None:
         if (machine := self._any(source)) is not None:
-            machine.clock.jump(source.choice((source.randint(-60_000, 60_000), source.randint(-3_600_000, 3_600_000))))
+            clock = machine.clock
+            by_ms = source.choice((source.randint(-60_000, 60_000), source.randint(-3_600_000, 3_600_000)))
+            clock.jump(max(-_WRONG_MAX_MS, min(_WRONG_MAX_MS, clock.skew_ms + by_ms)) - clock.skew_ms)
 
     # --- leaders ---------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ Nothing of a profile may lose anything that was acknowledged, and each for a rea
   write has two replicas at least, only one machine at a time loses its power, and only while every replica is in sync
   (the nemesis looks; ``is_careful``). With one replica enough, a dead leader of which nobody has heard yet can become
   the only one in sync.
+- Processes may be killed meanwhile, any number of them: one that starts again in the same boot of its machine has
+  everything, and says so when it registers.
+- A machine's clock is less than an hour off: records that are further ahead of it are refused for good, as in Kafka.
 - A disk is wiped only of a broker that has no vote in the metadata quorum, while every replica is in sync, and where
   two replicas have each acknowledged write.
-- Where syncs fail, every crash is one of the machine: a process that starts again beside pages that were never written
-  believes they were.
+- Where syncs fail, every crash is one of the machine, and every stop is followed by its power going: a process that
+  starts again beside pages that were never written believes they were.
 - Late requests are only for clients that can be protected from them: below transaction version 2 a request of one
   transaction may reach the next one on any broker (KIP-890), and so may a marker of its coordinator. There nothing is
   late: no pauses of nodes, no cuts that hold back what is under way (they reset the connections instead).

@@ -176,7 +176,7 @@ class World:
             machine.disk.cut_power()
 
     async def stop(self, node_id: int) -> None:
-        """A clean stop, and the end of the process."""
+        """A clean stop, and the end of the process; where syncs fail, of the machine."""
         machine = self.machines[node_id]
         node, host = machine.node, machine.host
         assert node is not None and host is not None
@@ -189,6 +189,9 @@ class World:
         if host.is_alive:
             self.loop.kill(host)
             self.network.lose(host)
+            if self.profile.disk.sync_error:
+                # Beside pages that were never written another process would believe that they were.
+                machine.disk.cut_power()
 
     def pause(self, node_id: int) -> None:
         machine = self.machines[node_id]
