@@ -407,6 +407,25 @@ def test_without_idempotence_there_are_no_sequences_and_failures_leave_no_hole()
     assert core.error is None
 
 
+def test_at_most_once_a_batch_that_the_broker_may_have_is_not_sent_again() -> None:
+    core = ProducerCore(limits(is_idempotent=False, sends_once=True))
+    for maybe_written in (
+        lambda batch: core.lost(batch, was_sent=True, now=0),
+        lambda batch: core.refused(batch, ErrorCode.not_leader_or_follower, None, 0),
+    ):
+        send(core, b"a")
+        (batch,) = drain(core)
+        (outcome,) = maybe_written(batch)
+        assert isinstance(outcome.error, UnknownOutcome)
+        assert core.is_empty
+    send(core, b"b")
+    (batch,) = drain(core)
+    assert core.lost(batch, was_sent=False, now=0) == []
+    assert drain(core, now=500) == [batch]
+    assert core.refused(batch, ErrorCode.not_enough_replicas, None, 500) == []
+    assert drain(core, now=900) == [batch], "what is certainly not there may be sent again"
+
+
 def test_sequences_wrap_at_the_end() -> None:
     core = core_of()
     core._partition(T0).next_sequence = 2**31 - 1  # type: ignore[assignment]

@@ -50,6 +50,8 @@ POINTS = {
     "state-after-EndTxn": Point("TransactionEnded", 2, kind="random state"),
     "state-after-the-first-EndTxn": Point("TransactionEnded", 0, kind="random state"),
     "at-least-once": Point("BatchWritten", 1, guarantee="at_least_once"),
+    "at-most-once-between-tasks": Point("PartitionWritten", 1, guarantee="at_most_once"),
+    "at-most-once-when-written": Point("BatchWritten", 1, guarantee="at_most_once"),
 }
 
 DIES_ON = {
@@ -200,3 +202,20 @@ def test_at_least_once_repeats_the_batch_whose_driver_died(
     output = numbers(pipeline.bootstrap, pipeline.topic)
     assert sorted(set(output)) == list(range(RECORDS))
     assert len(output) >= RECORDS + BATCH
+
+
+@each_broker("at-most-once-between-tasks", "at-most-once-when-written")
+def test_at_most_once_never_writes_the_batch_again_whose_driver_died(
+    spark: SparkSession, dead: Dead, kind: str, point: str
+) -> None:
+    pipeline = dead(kind, point)
+    before = numbers(pipeline.bootstrap, pipeline.topic)
+    assert len(before) > (0 if point == "at-most-once-between-tasks" else BATCH - 1), "the batch had written something"
+    heard = restart(pipeline, spark)
+    assert events.BatchSkipped(1) in heard
+    assert 1 not in written(heard)
+    output = numbers(pipeline.bootstrap, pipeline.topic)
+    assert len(output) == len(set(output)), "nothing is doubled"
+    rest = [number for number in range(RECORDS) if number in output and number not in before]
+    assert len(output) == len(before) + len(rest)
+    assert len(rest) == RECORDS - BATCH, "nothing but the batch that was begun is lost"

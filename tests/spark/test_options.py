@@ -100,7 +100,7 @@ def test_at_least_once_needs_no_transactional_id() -> None:
         ({name: SINK[name] for name in SINK if name != "transactional.id"}, '"transactional.id" is missing'),
         ({name: SINK[name] for name in SINK if name != "checkpointLocation"}, '"checkpointLocation" is missing'),
         (SINK | {"processing.guarantee": "exactly_once"}, "has been retired"),
-        (SINK | {"processing.guarantee": "twice"}, "exactly_once_v2 or at_least_once"),
+        (SINK | {"processing.guarantee": "twice"}, "exactly_once_v2, at_least_once, at_most_once"),
         (SINK | {"topics": "x"}, 'did you mean "topic"'),
     ],
 )

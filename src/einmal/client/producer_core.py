@@ -129,6 +129,8 @@ class ProduceLimits(NamedTuple):
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     compression: Compression = Compression.NONE
+    sends_once: bool = False
+    """At most once, without idempotence: what the broker may have is not sent again, but fails as UnknownOutcome."""
 
 
 @dataclass(slots=True)
@@ -322,7 +324,8 @@ class ProducerCore:
             and self.limits.is_idempotent
             and (not is_first or self.error is not None)
         )
-        if code.retriable or is_behind_a_refused_one:
+        may_retry = not (self.limits.sends_once and batch.is_outcome_unknown)
+        if (code.retriable and may_retry) or is_behind_a_refused_one:
             is_short = code is ErrorCode.concurrent_transactions
             self._retry_later(batch, now, _SHORT_PAUSE_MS if is_short else first_pause_ms(self.limits.retry_backoff_ms))
             return []
@@ -338,6 +341,8 @@ class ProducerCore:
         if batch.state is BatchState.SETTLED:
             return []
         batch.is_outcome_unknown |= was_sent
+        if self.limits.sends_once and batch.is_outcome_unknown:
+            return self._fail(batch, UnknownOutcome(detail=f"{batch.topic_partition}: the connection was lost"))
         self._retry_later(batch, now, first_pause_ms(self.limits.retry_backoff_ms))
         return []
 

@@ -10,7 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
+    from einmal.spark.errors import (
+        BatchLost,
+        PipelineError,
+        PipelineFailed,
+        PipelineFenced,
+        PipelineRefused,
+        PreflightFailed,
+    )
     from einmal.spark.options import OptionError
     from einmal.spark.program import pipeline
     from einmal.spark.query import PipelineQuery
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from einmal.spark.spark_session import register, session
 
 __all__ = [
+    "BatchLost",
     "KafkaStreamWriter",
     "OptionError",
     "PipelineError",
@@ -33,6 +41,7 @@ __all__ = [
 ]
 
 _LATER: Final = {
+    "BatchLost": "errors",
     "KafkaStreamWriter": "sink",
     "OptionError": "options",
     "PipelineError": "errors",

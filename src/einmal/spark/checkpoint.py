@@ -106,6 +106,22 @@ class Checkpoint:
             self.write("commits/0", commit_text)
         self.write("offsets/0", "\n".join([_OFFSETS_VERSION, metadata, *lines]))
 
+    def begin_batch(self, batch_id: int) -> bool:
+        """Note that a batch is begun. False: it was before, or another driver has gone on to a later one."""
+        try:
+            self.write(f"begun/{batch_id}", "")
+        except CheckpointError:
+            return False
+        # Looked at after the writing: whoever goes on to a later batch removes what is behind it, and this driver may
+        # have been asleep since.
+        begun = self._batch_ids("begun")
+        if max(begun) > batch_id:
+            return False
+        for each in begun:
+            if each < batch_id:
+                self._fs.delete(self._path(f"begun/{each}"), False)
+        return True
+
     def write(self, name: str, text: str) -> None:
         """Create a file, whole or not at all. Raises CheckpointError where it exists."""
         target = self._path(name)

@@ -256,10 +256,10 @@ def _trigger(top: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as dotted names."""
+    """Tables within tables as dotted names. An empty one stays: its name may be wrong."""
     result: dict[str, Any] = {}
     for name, value in table.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             result |= flattened(value, f"{prefix}{name}.")
         else:
             result[f"{prefix}{name}"] = value
@@ -297,7 +297,9 @@ def _refuse_unknown(
 
 def _nearest(name: str, known: Collection[str]) -> str:
     lower = {each.lower(): each for each in known}
-    nearest = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    # A whole table may have the wrong name.
+    tried = (name.lower(), name.lower().partition(".")[0])
+    nearest = [found for each in tried for found in difflib.get_close_matches(each, lower, n=1, cutoff=0.6)]
     return (
         f"\nhint: did you mean {lower[nearest[0]]!r}?" if nearest else f"\nhint: known are: {', '.join(sorted(known))}"
     )
@@ -329,6 +331,7 @@ def _substituted(value: Any, environment: Mapping[str, str], problems: list[str]
             problems.append(
                 f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"
             )
-        return told or ""
+        # As it stands, so that nothing else complains about the same place.
+        return found[0] if told is None else told
 
     return _VARIABLE.sub(replaced, value)

@@ -4,7 +4,8 @@ PipelineError
 ├── PipelineRefused     it must not run like this: nothing was written; the text says what disagrees and what to do
 │   └── PreflightFailed what is missing on the cluster or in Spark, all of it at once
 ├── PipelineFenced      another instance runs under its transactional.id, or a batch outlived the transaction's timeout
-└── PipelineFailed      a batch could not be written; it is aborted, and the next start writes it again
+├── PipelineFailed      a batch could not be written; it is aborted, and the next start writes it again
+└── BatchLost           at most once: a batch was begun and not finished; the next start goes on behind it
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class PipelineFenced(PipelineError):
 
 
 class PipelineFailed(PipelineError):
+    pass
+
+
+class BatchLost(PipelineError):
     pass
 
 

@@ -62,6 +62,13 @@ class BatchAlreadyIn:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSkipped:
+    """At most once: the batch was begun before, so it is not written now. What was missing of it is lost."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchFinished:
     batch_id: int
     duration_ms: int
@@ -81,6 +88,7 @@ Event = (
     | BatchWritten
     | TransactionEnded
     | BatchAlreadyIn
+    | BatchSkipped
     | BatchFinished
     | QueryRestarted
 )

@@ -41,8 +41,9 @@ class Job:
         transactional_id: str | None,
         identity: ProducerIdAndEpoch | None,
         transaction_version: TransactionVersion,
+        sends_once: bool = False,
     ) -> list[Output]:
-        """Raises what Spark raises when a task fails."""
+        """``sends_once``: see ``WriteTask``. Raises what Spark raises when a task fails."""
         check_columns(frame.schema, self._topic)
         turn = Turn(self._address, transaction.token)
         count = 0 if self._topic is None else transaction.look_up(self._topic)
@@ -54,6 +55,7 @@ class Job:
             transactional_id=transactional_id,
             identity=identity,
             transaction_version=transaction_version,
+            sends_once=sends_once,
             compression=self._compression,
             batch_bytes=self._batch_bytes,
         )

@@ -25,6 +25,8 @@ Offsets = dict[str, dict[int, int]]
 
 EXACTLY_ONCE: Final = "exactly_once_v2"
 AT_LEAST_ONCE: Final = "at_least_once"
+AT_MOST_ONCE: Final = "at_most_once"
+_GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE)
 
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 """A first backfill must not become one batch that outlives its transaction: so there is a limit by default."""
@@ -239,8 +241,8 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
 
 
 def _guarantee(value: str | None) -> str:
-    if value in (EXACTLY_ONCE, AT_LEAST_ONCE):
+    if value in _GUARANTEES:
         return value
     retired = value in ("exactly_once", "exactly_once_beta")
     hint = f"\nhint: {value} has been retired, as in Kafka Streams 4: use {EXACTLY_ONCE}" if retired else ""
-    raise OptionError(f'option "processing.guarantee" is {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {value!r}{hint}')
+    raise OptionError(f'option "processing.guarantee" is one of {", ".join(_GUARANTEES)}, not {value!r}{hint}')

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.spark import events
 from einmal.spark.at_least_once import AtLeastOnce
+from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, reason_of
 from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import Execution
@@ -31,6 +32,7 @@ _OVERTAKEN: Final = "CONCURRENT_STREAM_LOG_UPDATE"
 """Spark's error class for a file of the checkpoint that somebody else has written."""
 
 Transform = Callable[[DataFrame, int], DataFrame]
+Run = ExactlyOnce | AtLeastOnce | AtMostOnce
 
 
 class _Stopping(Exception):
@@ -48,7 +50,7 @@ class PipelineQuery:
     def __init__(
         self,
         setting: Setting,
-        new_run: Callable[[], ExactlyOnce | AtLeastOnce],
+        new_run: Callable[[], Run],
         start: Start,
         transform: Transform | None,
     ) -> None:
@@ -65,7 +67,7 @@ class PipelineQuery:
         self._failure: BaseException | None = None
         self._restarts = 0
         self._last_batch_id: int | None = None
-        self._run: ExactlyOnce | AtLeastOnce | None = None
+        self._run: Run | None = None
         self._query: StreamingQuery | None = None
         try:
             self._begin()

@@ -62,6 +62,8 @@ class BatchReports:
                 self._ended = self._now()
             case events.BatchAlreadyIn():
                 self._outcome = "already_in"
+            case events.BatchSkipped():
+                self._outcome = "skipped"
             case events.BatchFinished(_, duration_ms):
                 self._finish(duration_ms)
             case _:

@@ -7,13 +7,14 @@ the source positions, of each micro-batch are one Kafka transaction.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.spark import events, running
 from einmal.spark.at_least_once import AtLeastOnce
+from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.checkpoint import Checkpoint
 from einmal.spark.claim_service import ClaimService
 from einmal.spark.cluster import KafkaCluster
@@ -21,9 +22,15 @@ from einmal.spark.errors import PipelineRefused
 from einmal.spark.exactly_once import ExactlyOnce, Listener, Setting
 from einmal.spark.execution import is_stateful
 from einmal.spark.job import Job
-from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, sink_options
+from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, OptionError, SinkOptions, sink_options
 from einmal.spark.preflight import preflight
-from einmal.spark.query import PipelineQuery, Transform
+from einmal.spark.query import PipelineQuery, Run, Transform
+
+_KINDS: Final[dict[str, Callable[[Setting], Run]]] = {
+    EXACTLY_ONCE: ExactlyOnce,
+    AT_LEAST_ONCE: AtLeastOnce,
+    AT_MOST_ONCE: AtMostOnce,
+}
 
 
 def write_stream(frame: DataFrame) -> KafkaStreamWriter:
@@ -104,7 +111,7 @@ class KafkaStreamWriter:
             setting.service.close()
             setting.cluster.close()
             raise
-        kind = ExactlyOnce if options.guarantee == EXACTLY_ONCE else AtLeastOnce
+        kind = _KINDS[options.guarantee]
         self._listeners += running.listeners(options.transactional_id or options.topic or "", self._frame)
         query = PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
         running.queries.append(query)

@@ -32,7 +32,8 @@ _RECORD_OVERHEAD: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTask:
-    """What every task of one transaction is given. ``identity`` None: plain records, at least once."""
+    """What every task of one transaction is given. ``identity`` None: plain records, at least once, or (``sends_once``)
+    at most once."""
 
     turn: Turn
     client: Mapping[str, str]
@@ -41,6 +42,7 @@ class WriteTask:
     transaction_version: TransactionVersion
     compression: Compression
     batch_bytes: int
+    sends_once: bool = False
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ def writes(task: WriteTask) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterato
 def _write(task: WriteTask, batches: Iterator[pyarrow.RecordBatch]) -> list[Output]:
     targets: dict[int, _Target] = {}
     identity = (task.identity, task.transactional_id, task.transaction_version)
-    with task.turn.claims() as claims, PartitionWriter(task.client, *identity) as writer:
+    with task.turn.claims() as claims, PartitionWriter(task.client, *identity, sends_once=task.sends_once) as writer:
         for batch in batches:
             for number, record in _records(batch):
                 target = targets.get(number)

@@ -126,7 +126,8 @@ class PartitionWriter:
     """Writes encoded batches, pipelined; a retry sends the identical bytes.
 
     ``identity``, ``transactional_id`` and ``transaction_version`` must be those the batches were encoded with and the
-    transaction was begun with. Without an identity the batches are plain (acks=all, at least once).
+    transaction was begun with. Without an identity the batches are plain (acks=all): at least once, or with
+    ``sends_once`` at most once.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class PartitionWriter:
         transactional_id: str | None = None,
         transaction_version: TransactionVersion = TransactionVersion.TV_2,
         *,
+        sends_once: bool = False,
         network: Network | None = None,
         clock: Clock | None = None,
         random: random_module.Random | None = None,
@@ -154,6 +156,7 @@ class PartitionWriter:
                 delivery_timeout_ms=self.settings.delivery_timeout_ms,
                 retry_backoff_ms=self.settings.retry_backoff_ms,
                 retry_backoff_max_ms=self.settings.retry_backoff_max_ms,
+                sends_once=sends_once,
             )
         )
         self._cluster = Cluster(

@@ -1,0 +1,168 @@
+"""Claims about declarations: what a file says is what runs, and what it cannot mean is told, all of it, with a hint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from einmal.spark.declaration import Declaration, DeclarationError, Sink, View, Watermark, declare, flattened, parse
+from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+
+HEAD = """
+transactional.id = "paid"
+checkpointLocation = "/c"
+kafka.bootstrap.servers = "127.0.0.1:9092"
+"""
+SOURCE = """
+[sources.orders]
+subscribe = "orders"
+"""
+SINK = """
+[sinks.paid]
+from = "orders"
+topic = "paid"
+"""
+
+
+def declared(text: str, environment: dict[str, str] | None = None, **overrides: str) -> Declaration:
+    return parse(text, environment or {}, overrides)
+
+
+def problems(text: str, environment: dict[str, str] | None = None) -> tuple[str, ...]:
+    with pytest.raises(DeclarationError) as caught:
+        declared(text, environment)
+    return caught.value.problems
+
+
+def test_a_declaration_is_exactly_once_and_named_by_its_transactional_id() -> None:
+    declaration = declared(HEAD + SOURCE + SINK)
+    assert declaration.sink_options.guarantee == EXACTLY_ONCE
+    assert (declaration.name, declaration.topic) == ("paid", "paid")
+    assert declaration.writer == {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "transactional.id": "paid",
+        "checkpointLocation": "/c",
+    }
+
+
+def test_a_table_is_a_dotted_name() -> None:
+    by_tables = '[trigger]\nprocessingTime = "1 second"\n[spark.sql]\nshuffle.partitions = 4\n'
+    declaration = declared(HEAD + by_tables + SOURCE + SINK)
+    assert declaration.trigger == {"processingTime": "1 second"}
+    assert declaration.spark == {"spark.sql.shuffle.partitions": "4"}
+    assert flattened({"a": {"b": 1, "c": {"d": 2}}, "a.e": 3}) == {"a.b": 1, "a.c.d": 2, "a.e": 3}
+
+
+def test_a_source_reads_from_the_pipelines_cluster_unless_it_names_another() -> None:
+    text = HEAD + SOURCE + '[sources.prices]\nsubscribe = "p"\nkafka.bootstrap.servers = "elsewhere:1"\n' + SINK
+    orders, prices = declared(text).sources
+    assert orders.options == {"subscribe": "orders", "kafka.bootstrap.servers": "127.0.0.1:9092"}
+    assert prices.options["kafka.bootstrap.servers"] == "elsewhere:1"
+
+
+def test_views_keep_their_order_and_may_have_a_watermark() -> None:
+    views = """
+    [views]
+    first = "SELECT * FROM orders"
+    [views.second]
+    sql = "SELECT * FROM first"
+    watermark = { column = "timestamp", delay = "10 seconds" }
+    """
+    assert declared(HEAD + SOURCE + views + SINK).views == (
+        View("first", "SELECT * FROM orders"),
+        View("second", "SELECT * FROM first", Watermark("timestamp", "10 seconds")),
+    )
+
+
+def test_with_several_sinks_each_row_has_its_topic() -> None:
+    declaration = declared(HEAD + SOURCE + SINK + '[sinks.all]\nfrom = "orders"\n')
+    assert declaration.sinks == (Sink("paid", "orders", "paid"), Sink("all", "orders", None))
+    assert declaration.topic is None
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE])
+def test_the_guarantee_has_the_words_of_kafka_streams(guarantee: str) -> None:
+    declaration = declared(HEAD + f'processing.guarantee = "{guarantee}"\n' + SOURCE + SINK)
+    assert declaration.sink_options.guarantee == guarantee
+
+
+def test_what_the_command_line_says_wins() -> None:
+    overrides = {"trigger.availableNow": "true", "kafka.bootstrap.servers": "other:1", "outputMode": "update"}
+    declaration = declared(HEAD + SOURCE + SINK, **overrides)
+    assert declaration.trigger == {"availableNow": True}
+    assert declaration.writer["kafka.bootstrap.servers"] == "other:1"
+    assert declaration.sources[0].options["kafka.bootstrap.servers"] == "other:1"
+    assert declaration.output_mode == "update"
+
+
+def test_variables_come_from_the_environment_or_have_a_default() -> None:
+    text = HEAD.replace("127.0.0.1:9092", "${BROKERS}").replace("/c", "${STATE:-/tmp}/$${x}") + SOURCE + SINK
+    declaration = declared(text, {"BROKERS": "b:1"})
+    assert declaration.writer["kafka.bootstrap.servers"] == "b:1"
+    assert declaration.writer["checkpointLocation"] == "/tmp/${x}"
+
+
+def test_a_value_of_the_environment_cannot_change_the_structure() -> None:
+    text = HEAD.replace('"paid"', '"${NAME}"') + SOURCE + SINK
+    assert declared(text, {"NAME": 'x"\n[sinks.evil]\n'}).name == 'x"\n[sinks.evil]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("x = ", "not TOML"),
+        (HEAD + SOURCE + SINK + "[sink.x]\n", "did you mean 'sinks'"),
+        (HEAD.replace("transactional.id", "transactional.ids") + SOURCE + SINK, "did you mean 'transactional.id'"),
+        (HEAD + SOURCE.replace("subscribe", "subscribed") + SINK, 'did you mean "subscribe"'),
+        (HEAD + SOURCE + SINK.replace("topic", "topics"), "did you mean 'topic'"),
+        (HEAD + SOURCE + SINK.replace('from = "orders"', 'from = "order"'), "did you mean 'orders'"),
+        (HEAD + SOURCE + SINK.replace('from = "orders"', ""), "from is missing"),
+        (HEAD + SINK, "there is no source"),
+        (HEAD + SOURCE, "there is no sink"),
+        (HEAD + SOURCE + SINK + 'kafka.acks = "all"\n', "belongs to the whole pipeline"),
+        (HEAD + 'processing.guarantee = "exactly_once"\n' + SOURCE + SINK, "has been retired"),
+        (HEAD + 'processing.guarantee = "exactly_once_beta"\n' + SOURCE + SINK, "has been retired"),
+        (HEAD + 'outputMode = "updates"\n' + SOURCE + SINK, "did you mean 'update'"),
+        (HEAD + 'trigger.once = "true"\n' + SOURCE + SINK, "unknown key 'trigger.once'"),
+        (HEAD + 'trigger = {availableNow = true, processingTime = "1 s"}\n' + SOURCE + SINK, "exclude each other"),
+        (HEAD + SOURCE.replace("orders]", '"or ders"]') + SINK, "letters, digits and underscores"),
+        (HEAD + SOURCE + '[views]\norders = "SELECT 1"\n' + SINK, "the name of two"),
+        (HEAD + SOURCE + "[views.v]\n" + SINK, "sql is missing"),
+        (HEAD + SOURCE + 'watermark.column = "t"\n' + SINK, "a watermark has both"),
+        (HEAD + SOURCE + 'startingOffsets = ["earliest"]\n' + SINK, "one value, not a list"),
+        (HEAD.replace('transactional.id = "paid"', "") + SOURCE + SINK, '"transactional.id" is missing'),
+        ("sources = 3\n" + HEAD, "table of named tables"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_that_says_what_to_do(text: str, complaint: str) -> None:
+    assert complaint in "\n".join(problems(text))
+
+
+def test_every_problem_of_a_file_is_told_at_once() -> None:
+    text = (
+        HEAD.replace("/c", "${NOWHERE}") + SOURCE.replace("subscribe", "subscribed") + SINK.replace("topic", "topics")
+    )
+    told = problems(text)
+    assert [each.split(":")[0] for each in told] == ["checkpointLocation", "sources.orders", "sinks.paid"]
+
+
+def test_a_function_is_declared_with_the_same_keys() -> None:
+    document: dict[str, Any] = {
+        "transactional.id": "paid",
+        "checkpointLocation": "/c",
+        "kafka": {"bootstrap.servers": "127.0.0.1:9092"},
+        "sources": {"orders": {"subscribe": "orders"}},
+        "sinks": {"paid": {"topic": "paid"}},
+    }
+    declaration = declare(document, {})
+    assert declaration.sinks == (Sink("paid", None, "paid"),)
+    assert declaration.writer == declared(HEAD + SOURCE + SINK).writer
+    with pytest.raises(DeclarationError, match="views are a declaration's in TOML"):
+        declare(document | {"views": {"v": "SELECT 1"}}, {})
+
+
+def test_other_formats_have_options_of_their_own() -> None:
+    text = HEAD + '[sources.ticks]\nformat = "rate"\nrowsPerSecond = 5\n' + SINK.replace("orders", "ticks")
+    (source,) = declared(text).sources
+    assert (source.format, source.options) == ("rate", {"rowsPerSecond": "5"})
