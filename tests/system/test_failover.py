@@ -106,6 +106,7 @@ def run(cluster: Cluster, directory: Path, load: tuple[Part, ...], strokes: int)
                 everybody_gets_something_done(clients)
                 time.sleep(chance.uniform(0, _UNREST_S))
                 stroke = STROKES[number % len(STROKES)]
+                print(f"{time.strftime('%H:%M:%S')} {number + 1} of {strokes}: {stroke}", flush=True)
                 silences.setdefault(stroke, []).append(strike(cluster, clients, stroke, chance))
             everybody_gets_something_done(clients)
             reports = finish(clients)

@@ -271,6 +271,15 @@ class Producer:
     # --- outcomes -------------------------------------------------------------------------------------------------
 
     def _settle(self, outcomes: Iterable[Outcome]) -> None:
+        self._report(outcomes)
+        if self._core.error is not None and self._transaction is not None:
+            # Nothing of the transaction is sent any more: whoever flushes must not wait for what is left of it.
+            self._report(self._core.fail_waiting(TransactionAborted()))
+        if self._core.error is not None and not self._core.in_flight and self._transaction is None:
+            self._in_background("identity", self._acquire_identity)
+        self._changed()
+
+    def _report(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             batch, error = outcome.batch, outcome.error
             if error is None:
@@ -284,9 +293,6 @@ class Producer:
                 flush.remaining -= 1
                 if not flush.remaining and not flush.done.done():
                     flush.done.set_result(None)
-        if self._core.error is not None and not self._core.in_flight and self._transaction is None:
-            self._in_background("identity", self._acquire_identity)
-        self._changed()
 
     def _resolve(self, outcome: Outcome) -> None:
         (topic, partition), batch = outcome.batch.topic_partition, outcome.batch

@@ -245,15 +245,19 @@ class Sender:
         self._cluster.leaders_told(
             [(each, partition.current_leader) for each, partition in told.items()], response.node_endpoints
         )
-        self._retry_elsewhere(batches)
+        for batch in batches:
+            produced = told.get(batch.topic_partition)
+            if produced is not None and produced.error_code in STALE_METADATA and not self._retry_elsewhere(batch):
+                self._cluster.refresh_soon()
         self.wake()
 
-    def _retry_elsewhere(self, batches: Iterable[ProducerBatch]) -> None:
-        """No pause before an attempt at a leader that was not asked yet."""
-        for batch in batches:
-            leader = self._cluster.metadata.leader(batch.topic_partition)
-            if leader is not None and leader.leader != batch.node:
-                self._core.retry_now(batch.topic_partition)
+    def _retry_elsewhere(self, batch: ProducerBatch) -> bool:
+        """No pause before an attempt at a leader that was not asked yet, where one is known."""
+        leader = self._cluster.metadata.leader(batch.topic_partition)
+        if leader is None or leader.leader == batch.node:
+            return False
+        self._core.retry_now(batch.topic_partition)
+        return True
 
     def _take_answer(self, batch: ProducerBatch, told: ProducedPartition | None) -> list[Outcome]:
         now = self._cluster.now_ms()
@@ -261,8 +265,6 @@ class Sender:
             return self._core.lost(batch, was_sent=True, now=now)
         if told.error_code is ErrorCode.none:
             return self._core.accepted(batch, told.base_offset, told.log_append_time)
-        if told.error_code in STALE_METADATA:
-            self._cluster.refresh_soon()
         return self._core.refused(batch, told.error_code, told.error_message, now)
 
     def _lost(self, batches: list[ProducerBatch], was_sent: bool) -> None:
@@ -271,7 +273,8 @@ class Sender:
             self._settle(self._core.lost(batch, was_sent=was_sent, now=now))
         if not self._is_closed:
             self._cluster.refresh_soon()
-            self._retry_elsewhere(batches)
+            for batch in batches:
+                self._retry_elsewhere(batch)
         self.wake()
 
     def _refuse_all(self, batches: list[ProducerBatch], code: ErrorCode) -> None:
