@@ -26,6 +26,7 @@ from einmal.simulation.network import QUIET, SimulatedNetwork
 from einmal.simulation.profile import Crash, Member, Profile
 from einmal.simulation.trace import Trace
 from einmal.workloads.process import Process, Role
+from einmal.workloads.reading import NotFinished
 
 PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
@@ -237,7 +238,10 @@ class World:
         return client
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, NotFinished):
+            self.report("no-end", f"a client could not read to the end: {error}")
+        elif error is not None:
             self._uncaught({"message": "a client process ended", "exception": error})
 
     def kill_client(self, client: Client) -> None:
