@@ -7,9 +7,13 @@ in only if query, batch id and end offsets are all the record's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.positions import short
+
+NOBODY: Final = ""
+"""The query id of a record that an owner has set: any query may go on from it that begins where it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +51,12 @@ class Refuse:
 
 Plan = Write | AlreadyIn | Refuse
 
+BATCH_WRITES: Final = "batch writes"
+"""Stands for the query id in the records of batch writes, which have no query."""
+
 _HINT_ADOPT = (
-    "if the output up to the start of this batch is known to be complete, start once with einmal.adopt=true; "
+    "if the output up to the start of this batch is known to be complete: einmal pipeline adopt NAME --checkpoint DIR, "
+    "or start once with einmal.adopt=true; "
     "otherwise give the pipeline a transactional.id of its own"
 )
 _HINT_BEHIND = (
@@ -65,8 +73,14 @@ def plan_start(
     A name whose record comes from another checkpoint is alive elsewhere for all we know: it is refused, not taken over
     by accident. Another query in the same place means that its checkpoint was deleted.
     """
-    if record is None or adopt or query_id == record.query_id:
+    if record is None or adopt or record.query_id in (NOBODY, query_id):
         return Write()
+    if record.query_id == BATCH_WRITES:
+        return Refuse(
+            f"transactional.id {record.transactional_id!r} belongs to batch writes, which committed txnVersion "
+            f"{record.batch_id}",
+            "give this pipeline a transactional.id of its own",
+        )
     if record.checkpoint != checkpoint:
         return Refuse(
             f"transactional.id {record.transactional_id!r} belongs to the query with checkpoint "
@@ -83,6 +97,31 @@ def plan_start(
     return Write()
 
 
+def plan_version(record: CommitRecord | None, version: int) -> Plan:
+    """What to do with a batch write that has a number. The record knows only the last one that was committed.
+
+    An older number may be in or not: it is never taken for written.
+    """
+    if record is None:
+        return Write()
+    if record.query_id != BATCH_WRITES:
+        return Refuse(
+            f"transactional.id {record.transactional_id!r} belongs to the query with checkpoint {record.checkpoint!r}, "
+            f"which committed batch {record.batch_id}",
+            "give the batch writes a transactional.id of their own",
+        )
+    if version == record.batch_id:
+        return AlreadyIn()
+    if version > record.batch_id:
+        return Write()
+    return Refuse(
+        f"txnVersion {version} of {record.transactional_id!r} comes after {record.batch_id}, the last that was "
+        "committed: whether it was written before is not known",
+        "count txnVersion upwards; what may be run again out of order needs a transactional.id of its own, "
+        f"for example {record.transactional_id}-{version}",
+    )
+
+
 def plan_batch(record: CommitRecord | None, batch: Batch, *, adopt: bool) -> Plan:
     """Compare the record, read for certain after fencing, with the batch that Spark is about to run."""
     if record is None:
@@ -97,9 +136,14 @@ def plan_batch(record: CommitRecord | None, batch: Batch, *, adopt: bool) -> Pla
         return _plan_same_query(record, batch, adopt)
     if batch.start == record.end or adopt:
         return Write()
+    if record.query_id == NOBODY:
+        return Refuse(
+            f"the pipeline was reset to {short(record.end)}, but this checkpoint goes on at {short(batch.start)}",
+            "delete the checkpoint: a new one begins where the pipeline was reset to",
+        )
     return Refuse(
-        f"this query begins at {_short(batch.start)}, but batch {record.batch_id} of the query before it was "
-        f"committed up to {_short(record.end)}: going on would lose or repeat records",
+        f"this query begins at {short(batch.start)}, but batch {record.batch_id} of the query before it was "
+        f"committed up to {short(record.end)}: going on would lose or repeat records",
         _HINT_ADOPT,
     )
 
@@ -109,8 +153,8 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
         if batch.end == record.end:
             return AlreadyIn()
         return Refuse(
-            f"batch {batch.batch_id} was committed up to {_short(record.end)}, but the checkpoint now says "
-            f"{_short(batch.end)}",
+            f"batch {batch.batch_id} was committed up to {short(record.end)}, but the checkpoint now says "
+            f"{short(batch.end)}",
             _HINT_BEHIND,
         )
     if batch.batch_id < record.batch_id:
@@ -129,13 +173,8 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
         )
     if batch.start is not None and batch.start != record.end:
         return Refuse(
-            f"batch {batch.batch_id} begins at {_short(batch.start)}, but batch {record.batch_id} was committed "
-            f"up to {_short(record.end)}",
+            f"batch {batch.batch_id} begins at {short(batch.start)}, but batch {record.batch_id} was committed "
+            f"up to {short(record.end)}",
             _HINT_BEHIND,
         )
     return Write()
-
-
-def _short(offsets: tuple[Any, ...] | None) -> str:
-    text = "an unknown position" if offsets is None else ", ".join(map(str, offsets))
-    return text if len(text) <= 200 else text[:197] + "..."

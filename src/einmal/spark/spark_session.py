@@ -64,16 +64,28 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one: on ``master`` (default: ``spark.master``, else all cores of this machine).
 
-    ``config`` holds Spark settings and wins over the defaults. On a local master ``quiet`` keeps Spark's log to errors,
-    and ``quick`` is for programs that end within minutes: the JVM starts sooner and never compiles for peak speed.
-    Java is found by ``einmal.spark.java``; Python workers run this interpreter. Raises JavaMissing.
+    ``config`` holds Spark settings and wins over the defaults, which only a new session gets. On a local master
+    ``quiet`` keeps Spark's log to errors, and ``quick`` is for programs that end within minutes: the JVM starts sooner
+    and never compiles for peak speed. Java is found by ``einmal.spark.java``; Python workers run this interpreter.
+    Raises JavaMissing.
     """
     wanted = {name: str(value) for name, value in (config or {}).items()}
     master = master or wanted.pop("spark.master", None) or "local[*]"
-    if SparkSession.getActiveSession() is None:
-        use_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # A session that runs keeps what it was made with.
+    settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in (settings | wanted).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
+    """The settings of a new session. Java's options are taken out of ``wanted``, to be joined with ours."""
+    use_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = dict(_DEFAULTS)
     if master.startswith("local"):
         settings |= _LOCAL_DEFAULTS
@@ -86,12 +98,7 @@ def session(
         # Together with the caller's, which come last and win.
         options.append(wanted.pop("spark.driver.extraJavaOptions", ""))
         settings["spark.driver.extraJavaOptions"] = " ".join(options)
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in (settings | wanted).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return settings
 
 
 def register(spark: SparkSession) -> None:

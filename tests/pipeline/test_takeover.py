@@ -1,0 +1,77 @@
+"""Claims about what an owner does to a name from outside: what is said in advance is what follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einmal.pipeline.batch_plan import Batch, Refuse, Write, plan_batch, plan_start
+from einmal.pipeline.commit_record import CommitRecord, decode
+from einmal.pipeline.takeover import Change, Standing, plan_adopt, plan_reset
+
+RECORD = CommitRecord(transactional_id="t", query_id="q", checkpoint="file:/a", batch_id=7, end=({"in": {"0": 30}},))
+STANDING = Standing(checkpoint="file:/b", query_id="other", batch_id=3, end=({"in": {"0": 30}},))
+FRESH = Batch(query_id="new", checkpoint="file:/a", batch_id=1, start=({"in": {"0": 5}},), end=({"in": {"0": 9}},))
+
+
+def said(change: Change | Refuse) -> str:
+    assert isinstance(change, Change)
+    return "\n".join(change.says)
+
+
+def test_a_reset_forgets_the_record_and_an_old_checkpoint_is_refused_then() -> None:
+    change = plan_reset("t", RECORD, None)
+    assert change.record is None
+    assert "forget that batch 7, up to in-0:30, is committed" in said(change)
+    assert "file:/a will be refused" in said(change)
+    old = Batch(query_id="q", checkpoint="file:/a", batch_id=8, start=RECORD.end, end=({"in": {"0": 40}},))
+    assert isinstance(plan_batch(change.record, old, adopt=False), Refuse)
+    assert plan_batch(change.record, replace(FRESH, batch_id=0, start=None), adopt=False) == Write()
+
+
+def test_after_a_reset_to_a_position_any_new_checkpoint_begins_there_and_nowhere_else() -> None:
+    change = plan_reset("t", RECORD, ({"in": {"0": 5}},))
+    assert change.record is not None
+    assert "in-0: offsets 5 to 29 will be written AGAIN" in said(change)
+    for stateful in (False, True):
+        plan = plan_start(change.record, query_id="new", checkpoint="file:/c", stateful=stateful, adopt=False)
+        assert plan == Write()
+    assert plan_batch(change.record, FRESH, adopt=False) == Write()
+    elsewhere = plan_batch(change.record, replace(FRESH, start=({"in": {"0": 6}},)), adopt=False)
+    assert isinstance(elsewhere, Refuse) and "was reset to in-0:5" in elsewhere.reason
+    assert decode(b"t", change.record.encode()) == change.record
+
+
+def test_what_a_reset_skips_is_said() -> None:
+    assert "in-0: offsets 30 to 49 will NOT be written" in said(plan_reset("t", RECORD, ({"in": {"0": 50}},)))
+
+
+def test_positions_that_are_no_offsets_cannot_be_compared_and_that_is_said() -> None:
+    assert "cannot be seen" in said(plan_reset("t", replace(RECORD, end=(7,)), ({"in": {"0": 50}},)))
+
+
+def test_an_adopted_checkpoint_goes_on_with_its_next_batch() -> None:
+    change = plan_adopt("t", RECORD, STANDING)
+    assert isinstance(change, Change) and change.record is not None
+    following = Batch(query_id="other", checkpoint="file:/b", batch_id=4, start=STANDING.end, end=({"in": {"0": 40}},))
+    plan = plan_start(change.record, query_id="other", checkpoint="file:/b", stateful=True, adopt=False)
+    assert plan == Write()
+    assert plan_batch(change.record, following, adopt=False) == Write()
+    assert "go on with batch 4 of file:/b, from in-0:30" in said(change)
+    assert "AGAIN" not in said(change) and "NOT" not in said(change)
+
+
+def test_adopting_an_older_copy_says_what_will_be_written_again() -> None:
+    older = replace(STANDING, query_id="q", checkpoint="file:/a", batch_id=5, end=({"in": {"0": 20}},))
+    assert "in-0: offsets 20 to 29 will be written AGAIN" in said(plan_adopt("t", RECORD, older))
+
+
+def test_adopting_a_checkpoint_without_a_batch_begins_at_the_records_end() -> None:
+    change = plan_adopt("t", RECORD, Standing(checkpoint="file:/b", query_id=None))
+    assert isinstance(change, Change) and change.record is not None
+    assert (change.record.query_id, change.record.end) == ("", RECORD.end)
+
+
+def test_there_may_be_nothing_to_adopt() -> None:
+    assert isinstance(plan_adopt("t", None, Standing(checkpoint="file:/b", query_id=None)), Refuse)
+    same = Standing(checkpoint="file:/a", query_id="q", batch_id=7, end=RECORD.end)
+    assert isinstance(plan_adopt("t", RECORD, same), Refuse)

@@ -1,0 +1,138 @@
+"""Claims about files that declare a pipeline: which kind a file is, and that what it declares is what is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.spark.declaration import DeclarationError
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.program import load, writer
+from tests.spark.topics import create, fill, new_name, records, values
+
+FUNCTION = """
+from einmal.spark import pipeline
+
+@pipeline(
+    transactional_id={name!r},
+    checkpointLocation={checkpoint!r},
+    kafka={{"bootstrap.servers": {bootstrap!r}}},
+    sources={{"numbers": {{"subscribe": {source!r}, "startingOffsets": "earliest"}}}},
+    sinks={{"even": {{"topic": {name!r}}}}},
+    trigger={{"availableNow": True}},
+)
+def even(numbers):
+    return numbers.filter("cast(cast(value as string) as int) % 2 = 0").select("key", "value")
+"""
+TWO_SINKS = """
+transactional.id = "{name}"
+checkpointLocation = "{checkpoint}"
+kafka.bootstrap.servers = "{bootstrap}"
+trigger.availableNow = true
+
+[sources.numbers]
+subscribe = "{source}"
+startingOffsets = "earliest"
+
+[views]
+parsed = "SELECT key, CAST(CAST(value AS STRING) AS INT) AS number FROM numbers"
+even = "SELECT key, CAST(number AS STRING) AS value FROM parsed WHERE number % 2 = 0"
+odd = "SELECT CAST(number AS STRING) AS value, '{name}-odd' AS topic FROM parsed WHERE number % 2 = 1"
+
+[sinks.even]
+from = "even"
+topic = "{name}"
+
+[sinks.odd]
+from = "odd"
+"""
+
+
+def written(tmp_path: Path, suffix: str, text: str, **fields: str) -> Path:
+    path = tmp_path / f"declared{suffix}"
+    path.write_text(text.format(**fields))
+    return path
+
+
+def fields_of(tmp_path: Path, bootstrap: str) -> dict[str, str]:
+    name = new_name("declared")
+    return {
+        "name": name,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "bootstrap": bootstrap,
+        "source": f"{name}-in",
+    }
+
+
+def test_a_declared_function_is_one_and_stays_a_function(tmp_path: Path) -> None:
+    path = written(tmp_path, ".py", FUNCTION, **fields_of(tmp_path, "h:1"))
+    program = load(path, {"processing.guarantee": "at_least_once"})
+    assert program is not None and program.function is not None
+    assert program.declaration.sink_options.guarantee == "at_least_once"
+
+    class Frame:
+        def filter(self, _: str) -> Frame:
+            return self
+
+        def select(self, *columns: str) -> tuple[str, ...]:
+            return columns
+
+    assert program.function(Frame()) == ("key", "value")
+
+
+def test_a_file_that_declares_nothing_is_a_whole_program_and_is_not_run_to_find_out(tmp_path: Path) -> None:
+    assert load(written(tmp_path, ".py", "raise SystemExit('it was run')\n"), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (FUNCTION.replace("even(numbers)", "even(orders)"), "takes orders, but the declared sources are numbers"),
+        (FUNCTION + FUNCTION.replace("def even", "def other"), "declares 2 pipelines"),
+        (FUNCTION.replace("sinks=", "sink="), "did you mean 'sinks'"),
+        ("def broken(:", "line 1"),
+    ],
+)
+def test_a_function_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(DeclarationError, match=complaint):
+        load(written(tmp_path, ".py", text, **fields_of(tmp_path, "h:1")), {})
+
+
+@pytest.mark.spark
+def test_a_declared_function_writes_what_it_returns(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    create(bootstrap, fields["source"], fields["name"])
+    fill(bootstrap, fields["source"], range(10))
+    program = load(written(tmp_path, ".py", FUNCTION, **fields), {})
+    assert program is not None
+    writer(program, spark).start().awaitTermination()
+    assert sorted(values(bootstrap, fields["name"])) == ["0", "2", "4", "6", "8"]
+
+
+@pytest.mark.spark
+def test_views_are_written_to_several_topics_in_one_transaction(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    create(bootstrap, fields["source"], fields["name"], f"{fields['name']}-odd")
+    fill(bootstrap, fields["source"], range(10))
+    program = load(written(tmp_path, ".toml", TWO_SINKS, **fields), {})
+    assert program is not None
+    writer(program, spark).start().awaitTermination()
+    even, odd = records(bootstrap, fields["name"]), records(bootstrap, f"{fields['name']}-odd")
+    assert {(record.key, record.value) for _, record in even} == {
+        (f"k{number % 5}".encode(), str(number).encode()) for number in range(0, 10, 2)
+    }
+    assert sorted((record.value or b"").decode() for _, record in odd) == ["1", "3", "5", "7", "9"]
+    assert {record.key for _, record in odd} == {None}
+
+
+@pytest.mark.spark
+def test_a_view_that_is_no_sql_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    text = TWO_SINKS.replace("FROM numbers", "FROM letters")
+    program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})
+    assert program is not None
+    with pytest.raises(PipelineRefused, match="views.parsed: .*letters"):
+        writer(program, spark)

@@ -1,0 +1,113 @@
+"""Claims about ``einmal run`` as a process: what it prints, how it ends, and with which status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Admin
+from tests.spark.topics import create, fill, new_name, numbers
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_ENDS_S = 120.0
+DECLARED = """
+transactional.id = "{name}"
+checkpointLocation = "{checkpoint}"
+kafka.bootstrap.servers = "{bootstrap}"
+
+[sources.numbers]
+subscribe = "{name}-in"
+startingOffsets = "earliest"
+
+[sinks.out]
+from = "numbers"
+topic = "{name}-out"
+"""
+WHOLE = """
+from einmal.spark import session, write_stream
+
+def main():
+    spark = session("whole")
+    assert spark.sparkContext.master == "local[2]", spark.sparkContext.master
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    source = spark.readStream.format("einmal").option("kafka.bootstrap.servers", {bootstrap!r})
+    source = source.option("subscribe", "{name}-in").option("startingOffsets", "earliest").load()
+    writer = write_stream(source.select("key", "value")).option("kafka.bootstrap.servers", {bootstrap!r})
+    writer = writer.option("topic", "{name}-out").option("transactional.id", "{name}")
+    writer.option("checkpointLocation", {checkpoint!r}).trigger(availableNow=True).start().awaitTermination()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def fields_of(tmp_path: Path, bootstrap: str) -> dict[str, str]:
+    return {"name": new_name("run"), "checkpoint": str(tmp_path / "checkpoint"), "bootstrap": bootstrap}
+
+
+def started(file: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "einmal", "run", str(file), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, list[dict[str, object]], str]:
+    """Status, batches and stderr."""
+    try:
+        output, talk = process.communicate(timeout=_ENDS_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, [json.loads(line) for line in output.splitlines()], talk
+
+
+def written(directory: Path, name: str, text: str) -> Path:
+    path = directory / name
+    path.write_text(text)
+    return path
+
+
+def total(batches: Sequence[dict[str, object]]) -> int:
+    return sum(int(str(batch["records"])) for batch in batches)
+
+
+def test_ctrl_c_ends_a_pipeline_between_two_batches_with_status_0(bootstrap: str, tmp_path: Path) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    name = fields["name"]
+    create(bootstrap, f"{name}-in", f"{name}-out")
+    fill(bootstrap, f"{name}-in", range(30))
+    file = written(tmp_path, "pipeline.toml", DECLARED.format(**fields))
+    process = started(file, "--format", "json", "--master", "local[2]", "--trigger", "100 milliseconds")
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    os.kill(process.pid, signal.SIGINT)
+    status, rest, talk = ended(process)
+    assert status == 0, talk
+    assert "stopping after this batch" in talk
+    batches = [first, *rest]
+    assert [batch["batch_id"] for batch in batches] == list(range(len(batches)))
+    # What was told is what is in: nothing was begun and left open.
+    assert len(numbers(bootstrap, f"{name}-out", committed=False)) == total(batches)
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        assert admin.describe_transactions([name])[name].partitions == ()
+
+
+def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(bootstrap: str, tmp_path: Path) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    name = fields["name"]
+    create(bootstrap, f"{name}-in", f"{name}-out")
+    fill(bootstrap, f"{name}-in", range(10))
+    file = written(tmp_path, "whole.py", WHOLE.format(**fields))
+    options = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=3", "--format", "json")
+    status, batches, talk = ended(started(file, *options))
+    assert status == 0, talk
+    assert total(batches) == 10
+    assert batches[-1]["lag"] == 0
+    assert numbers(bootstrap, f"{name}-out") == list(range(10))
