@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from einmal.checker.history import Outcome
 from einmal.simulation.profile import WORKLOADS, Profile, profile_of
-from einmal.simulation.run import run_seed, simulate
+from einmal.simulation.result import Result
+from einmal.simulation.run import run_cluster_seed, run_seed, simulate
 
 SEEDS = range(20)
 
@@ -23,12 +25,14 @@ def test_a_schedule_shows_no_anomaly(seed: int) -> None:
     assert result.virtual_seconds > profile_of(seed).duration
 
 
-def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed() -> None:
-    seeds = (3, 11)
+@pytest.mark.parametrize(("run", "seeds"), [(run_seed, (3, 11)), (run_cluster_seed, (3, 7))], ids=["broker", "cluster"])
+def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed(
+    run: Callable[[int], Result], seeds: tuple[int, ...]
+) -> None:
     code = (
         "garbage = [object() for _ in range(12345)]\n"
-        "from einmal.simulation.run import run_seed\n"
-        f"print(*[run_seed(seed).trace_digest for seed in {seeds}])\n"
+        f"from einmal.simulation.run import {run.__name__} as run\n"
+        f"print(*[run(seed).trace_digest for seed in {seeds}])\n"
     )
     runs = [
         subprocess.run(
@@ -41,7 +45,7 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed
         ).stdout.split()
         for hash_seed in ("1", "4242")
     ]
-    assert runs[0] == runs[1] == [run_seed(seed).trace_digest for seed in seeds]
+    assert runs[0] == runs[1] == [run(seed).trace_digest for seed in seeds]
 
 
 def test_other_seeds_are_other_runs() -> None:

@@ -186,8 +186,8 @@ def delayed_profile_of(seed: int) -> Profile:
         faults=draw_schedule(source, kinds, seconds=duration, pause_max=4.0),
         network=NetworkFaults(
             delay_max=0.003,
-            late=source.choice((0.02, 0.05, 0.15)),
-            late_apis=source.choice((_LATE_APIS, (26,), (0,), (28,), (24, 0))),
+            late=source.choice((0.05, 0.1, 0.3)),
+            late_apis=source.choice((_LATE_APIS, _LATE_APIS, (26,), (26,), (0,), (28,), (24, 0))),
             late_max=source.choice((0.3, 1.0, 4.0)),
         ),
         disk=DiskFaults(sync_max=0.002),

@@ -1,0 +1,36 @@
+"""Requests that come late, into the next transaction of their producer (KAFKA-17754): who is protected, who is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from einmal.simulation.profile import delayed_profile_of
+from einmal.simulation.run import simulate
+
+_SEEDS = 40
+_UNPROTECTED = frozenset({"G1a", "torn-transaction", "duplicate", "lost-write", "bank-sum"})
+
+
+def _kinds(seed: int, transaction_version: int) -> frozenset[str]:
+    profile = replace(delayed_profile_of(seed), transaction_version=transaction_version)
+    return frozenset(anomaly.kind for anomaly in simulate(profile).anomalies)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_late_requests_do_no_harm_to_clients_of_version_2(seed: int) -> None:
+    assert _kinds(seed, 2) == frozenset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [0, 1])
+def test_before_version_2_a_late_request_can_end_the_next_transaction(version: int) -> None:
+    harmed = [kinds for seed in range(_SEEDS) if (kinds := _kinds(seed, version))]
+    assert harmed
+    assert all(kinds & _UNPROTECTED for kinds in harmed)
+
+
+@pytest.mark.slow
+def test_the_same_schedules_do_no_harm_to_clients_of_version_2() -> None:
+    assert [seed for seed in range(_SEEDS) if _kinds(seed, 2)] == []
