@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from einmal.pipeline.batch_plan import AlreadyIn, Batch, Refuse, plan_batch, plan_start
+from einmal.pipeline.batch_plan import AlreadyIn, Batch, Refuse, plan_batch, plan_start, plan_version
 from einmal.pipeline.claims import Output, digest
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.types import ProducerIdAndEpoch
@@ -225,7 +225,7 @@ class _Phase(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """What is known when the query starts. ``query_id`` as in the checkpoint's ``metadata``; ``is_fresh``: the
-    checkpoint has no batch yet."""
+    checkpoint has no batch yet. ``version``: not a query at all, but one batch write with this number."""
 
     transactional_id: str
     query_id: str
@@ -233,6 +233,7 @@ class Query:
     is_fresh: bool
     stateful: bool
     adopt: bool = False
+    version: int | None = None
 
 
 class Committer:
@@ -289,6 +290,18 @@ class Committer:
         self._attempts = 0
         return self._begin()
 
+    def write(self) -> Effect:
+        """Write the one batch of a batch write. To be called after a ``start`` that did not find it in already."""
+        assert self._phase is _Phase.READY and self._query.version is not None, self._phase
+        self._batch = Batch(
+            query_id=self._query.query_id,
+            checkpoint=self._query.checkpoint,
+            batch_id=self._query.version,
+            start=None,
+            end=(),
+        )
+        return self._begin()
+
     def step(self, event: Event) -> Effect:
         """The answer to the last effect."""
         if isinstance(event, Fenced):
@@ -321,8 +334,8 @@ class Committer:
     def _step_start(self, event: Event) -> Effect:
         match self._phase, event:
             case _Phase.LOOKING, RecordRead(record):
-                if refusal := self._refuse_name(record):
-                    return refusal
+                if answer := self._judge_name(record):
+                    return answer
                 self._phase = _Phase.FENCING
                 return InitProducerId(None)
             case _Phase.FENCING, IdentityGranted(identity):
@@ -330,8 +343,8 @@ class Committer:
                 self._phase = _Phase.READING
                 return ReadRecord(certain=True)
             case _Phase.READING, RecordRead(record):
-                if refusal := self._refuse_name(record):
-                    return refusal
+                if answer := self._judge_name(record):
+                    return answer
                 self._record = record
                 if self._query.stateful and self._is_mine(record) and record is not None and record.commit_text:
                     self._phase = _Phase.FINISHING
@@ -346,8 +359,11 @@ class Committer:
             case phase, _:
                 raise AssertionError(f"{event} in {phase}")
 
-    def _refuse_name(self, record: CommitRecord | None) -> Effect | None:
+    def _judge_name(self, record: CommitRecord | None) -> Effect | None:
+        """The end of the start, if the record asks for one."""
         query = self._query
+        if query.version is not None:
+            return self._judge_version(record, query.version)
         plan = plan_start(
             record,
             query_id=query.query_id,
@@ -356,6 +372,16 @@ class Committer:
             adopt=self._adopt,
         )
         return self._refuse(plan.reason, plan.hint) if isinstance(plan, Refuse) else None
+
+    def _judge_version(self, record: CommitRecord | None, version: int) -> Effect | None:
+        match plan_version(record, version):
+            case Refuse(reason, hint):
+                return self._refuse(reason, hint)
+            case AlreadyIn():
+                # Nobody is fenced for it: a later version may be under way.
+                return self._over(Ready(record, already_in=True))
+            case _:
+                return None
 
     def _is_mine(self, record: CommitRecord | None) -> bool:
         return record is not None and record.query_id == self._query.query_id

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from einmal.spark.batch import KafkaBatchWriter, Written, write
     from einmal.spark.errors import (
         BatchLost,
         PipelineError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from einmal.spark.spark_session import register, session
 
 __all__ = [
+    "KafkaBatchWriter",
     "BatchLost",
     "KafkaStreamWriter",
     "OptionError",
@@ -34,13 +36,18 @@ __all__ = [
     "PipelineQuery",
     "PipelineRefused",
     "PreflightFailed",
+    "Written",
     "pipeline",
     "register",
     "session",
+    "write",
     "write_stream",
 ]
 
 _LATER: Final = {
+    "KafkaBatchWriter": "batch",
+    "Written": "batch",
+    "write": "batch",
     "BatchLost": "errors",
     "KafkaStreamWriter": "sink",
     "OptionError": "options",

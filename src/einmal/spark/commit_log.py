@@ -96,11 +96,13 @@ class CommitLog:
         return otherwise
 
     def write(
-        self, record: CommitRecord, identity: ProducerIdAndEpoch, transaction_version: TransactionVersion
+        self, record: CommitRecord | None, identity: ProducerIdAndEpoch, transaction_version: TransactionVersion
     ) -> None:
-        """Append the record inside the transaction. Below TV_2 its partition must have been added before."""
+        """Append the record (None: a tombstone) inside the transaction. Below TV_2 its partition must have been added
+        before."""
+        value = None if record is None else record.encode()
         batch = encode_batch(
-            [NewRecord(record.key, record.encode(), time.time_ns() // 1_000_000)],
+            [NewRecord(self._id.encode(), value, time.time_ns() // 1_000_000)],
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             base_sequence=0,
@@ -108,6 +110,13 @@ class CommitLog:
         )
         with PartitionWriter(self._client, identity, self._id, transaction_version) as writer:
             writer.append(self.partition, batch)
+            writer.flush()
+
+    def forget(self) -> None:
+        """Append a tombstone, in no transaction: compaction takes the pipeline's record away. Raises KafkaError."""
+        tombstone = NewRecord(self._id.encode(), None, time.time_ns() // 1_000_000)
+        with PartitionWriter(self._client) as writer:
+            writer.append(self.partition, encode_batch([tombstone]))
             writer.flush()
 
 

@@ -28,9 +28,9 @@ class PipelineRefused(PipelineError):
 
 
 class PreflightFailed(PipelineRefused):
-    def __init__(self, missing: Sequence[tuple[str, str]]) -> None:
-        lines = [f"  - {what}\n    hint: {hint}" if hint else f"  - {what}" for what, hint in missing]
-        super().__init__("\n".join([f"the pipeline cannot start, {len(missing)} thing(s) are missing:", *lines]))
+    def __init__(self, missing: Sequence[tuple[str, str]], what: str = "the pipeline cannot start") -> None:
+        lines = [f"  - {each}\n    hint: {hint}" if hint else f"  - {each}" for each, hint in missing]
+        super().__init__("\n".join([f"{what}, {len(missing)} thing(s) are missing:", *lines]))
         self.missing = tuple(missing)
 
 

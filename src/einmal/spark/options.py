@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -246,3 +246,45 @@ def _guarantee(value: str | None) -> str:
     retired = value in ("exactly_once", "exactly_once_beta")
     hint = f"\nhint: {value} has been retired, as in Kafka Streams 4: use {EXACTLY_ONCE}" if retired else ""
     raise OptionError(f'option "processing.guarantee" is one of {", ".join(_GUARANTEES)}, not {value!r}{hint}')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Of a batch write. ``version`` None: nobody will ask for this write again, and its name is only for itself."""
+
+    client: Mapping[str, str]
+    transactional_id: str
+    version: int | None
+    topic: str | None = None
+
+
+_WRITE: Final = ("topic", "transactional.id", "txnVersion")
+
+
+def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> WriteOptions:
+    """``new_name`` makes a transactional id for a write that has none. Raises OptionError."""
+    options = Options(given)
+    if options.text("checkpointLocation"):
+        raise OptionError(
+            'option "checkpointLocation" is of a stream; a batch that may be run again is known by '
+            '"transactional.id" and "txnVersion"'
+        )
+    options.refuse_unknown(_WRITE)
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    client = options.client()
+    named = client.pop("transactional.id", None)
+    transactional_id = options.text("transactional.id") or named
+    version = options.number("txnVersion", minimum=0)
+    if (transactional_id is None) != (version is None):
+        missing, what = (
+            ("txnVersion", "the number of this batch, which only grows: a day such as 20260101, or a run's number")
+            if version is None
+            else ("transactional.id", "the name of the series that the batch belongs to")
+        )
+        raise OptionError(
+            f'option "{missing}" is missing: {what}. With both, a batch that is run again is written once; '
+            "with neither, it is written each time"
+        )
+    transactional_id = transactional_id or new_name()
+    client.setdefault("client.id", transactional_id)
+    return WriteOptions(client=client, transactional_id=transactional_id, version=version, topic=options.text("topic"))

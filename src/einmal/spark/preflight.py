@@ -13,7 +13,7 @@ from einmal.spark.cluster import KafkaCluster
 from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.errors import PipelineRefused, PreflightFailed
 from einmal.spark.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, state_format
-from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions
+from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, WriteOptions
 from einmal.spark.routing import check_columns
 
 Missing = list[tuple[str, str]]
@@ -45,6 +45,19 @@ def preflight(
         raise PreflightFailed(missing)
 
 
+def preflight_write(frame: DataFrame, options: WriteOptions, cluster: KafkaCluster) -> None:
+    """As ``preflight``, for a batch write. Raises PreflightFailed."""
+    missing: Missing = []
+    _note(missing, lambda: check_columns(frame.schema, options.topic))
+    if _is_reachable(missing, cluster, options):
+        if options.topic is not None:
+            _note(missing, lambda: _check_topic(cluster, options.topic or ""))
+        _note(missing, lambda: _check_commit_topic(cluster))
+        _note(missing, lambda: _check_broker(cluster))
+    if missing:
+        raise PreflightFailed(missing, "the batch cannot be written")
+
+
 def _note(missing: Missing, check: Callable[[], None]) -> None:
     try:
         check()
@@ -55,7 +68,7 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
         missing.append((what, hint))
 
 
-def _is_reachable(missing: Missing, cluster: KafkaCluster, options: SinkOptions) -> bool:
+def _is_reachable(missing: Missing, cluster: KafkaCluster, options: SinkOptions | WriteOptions) -> bool:
     try:
         cluster.cluster_id()
     except KafkaError as error:

@@ -16,15 +16,13 @@ from einmal.spark import events, running
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.checkpoint import Checkpoint
-from einmal.spark.claim_service import ClaimService
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.exactly_once import ExactlyOnce, Listener, Setting
+from einmal.spark.driver import on_driver
+from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import is_stateful
-from einmal.spark.job import Job
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, OptionError, SinkOptions, sink_options
 from einmal.spark.preflight import preflight
 from einmal.spark.query import PipelineQuery, Run, Transform
+from einmal.spark.transaction_run import Listener
 
 _KINDS: Final[dict[str, Callable[[Setting], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -118,25 +116,16 @@ class KafkaStreamWriter:
         return query
 
     def _setting(self, options: SinkOptions) -> Setting:
-        spark = self._frame.sparkSession
-        if not hasattr(spark, "_jvm"):
-            raise PipelineRefused(
-                "this session is Spark Connect, whose driver runs elsewhere: the sink lives in the driver",
-                "run the program with spark-submit, or on a local master",
-            )
-        cluster = KafkaCluster(options.client)
-        context = spark.sparkContext.getConf()
-        advertised = context.get("spark.driver.host") or "127.0.0.1"
-        service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised)
+        driver = on_driver(self._frame, options.client, options.topic)
         return Setting(
-            spark=spark,
+            spark=self._frame.sparkSession,
             options=options,
             frame=self._frame,
             stateful=is_stateful(self._frame),
-            cluster=cluster,
-            checkpoint=Checkpoint(spark, options.checkpoint),
-            service=service,
-            job=Job(cluster, options.client, options.topic, service.address),
+            cluster=driver.cluster,
+            checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
+            service=driver.service,
+            job=driver.job,
             tell=self._tell,
         )
 

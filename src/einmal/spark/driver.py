@@ -1,0 +1,42 @@
+"""What a sink keeps on the driver while it writes: a line to the cluster, the claims of its tasks, the job.
+
+A Spark Connect session has its driver elsewhere, where none of this could live: it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from einmal.spark.claim_service import ClaimService
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    cluster: KafkaCluster
+    service: ClaimService
+    job: Job
+
+    def close(self) -> None:
+        self.service.close()
+        self.cluster.close()
+
+
+def on_driver(frame: DataFrame, client: Mapping[str, str], topic: str | None) -> Driver:
+    """For one query or write of ``frame``. ``client``: settings under Kafka's names. Raises PipelineRefused."""
+    spark = frame.sparkSession
+    if not hasattr(spark, "_jvm"):
+        raise PipelineRefused(
+            "this session is Spark Connect, whose driver runs elsewhere: the sink lives in the driver",
+            "run the program with spark-submit, or on a local master",
+        )
+    cluster = KafkaCluster(client)
+    context = spark.sparkContext.getConf()
+    advertised = context.get("spark.driver.host") or "127.0.0.1"
+    service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised)
+    return Driver(cluster, service, Job(cluster, client, topic, service.address))
