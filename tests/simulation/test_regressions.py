@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
+from einmal.broker.partition import Partition
 from einmal.client.aio import Producer
 from einmal.client.descriptions import NewTopic
 from einmal.client.errors import UnknownOutcome
+from einmal.log.compaction import CleanedSegment, Cleaning
 from einmal.simulation.disk import RELIABLE
+from einmal.simulation.invariants import Written, last_values
 from einmal.simulation.network import QUIET
-from einmal.simulation.profile import Crash, profile_of
+from einmal.simulation.profile import Crash, cluster_profile_of, profile_of
+from einmal.simulation.run import simulate
 from einmal.simulation.world import World, name_of
 from einmal.types import TopicPartition
+from einmal.wire.control_batch import ABORT, COMMIT
 from einmal.workloads.process import Process
 
 Scenario = Callable[[World, Process], Coroutine[Any, Any, None]]
@@ -122,3 +127,37 @@ def test_a_power_cut_right_after_the_first_start_does_not_take_the_data_folder()
 
         world.loop.run_until_complete(main(world))
         world.loop.close()
+
+
+def test_the_last_value_of_a_key_is_that_of_its_last_committed_record() -> None:
+    def of(producer_id: int, value: bytes | None, control: int = -1) -> Written:
+        return Written(b"key", value, producer_id, 0, 0, producer_id >= 0, control)
+
+    written = {
+        0: of(1, b"committed"),
+        1: of(2, b"aborted"),
+        2: of(1, b"", COMMIT),
+        3: of(2, b"", ABORT),
+        4: of(3, b"open"),
+    }
+    assert last_values(written) == {b"key": b"committed"}
+    assert last_values({**written, 5: of(3, b"", COMMIT)}) == {b"key": b"open"}
+    assert last_values({**written, 5: of(-1, None)}) == {}
+
+
+def test_a_log_that_is_compacted_in_a_schedule_keeps_every_last_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    swapped = 0
+    replace_segments = Partition.replace_segments
+
+    async def counted(self: Partition, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
+        nonlocal swapped
+        swapped += 1
+        return await replace_segments(self, cleaning, cleaned)
+
+    monkeypatch.setattr(Partition, "replace_segments", counted)
+    profile = replace(
+        cluster_profile_of(0), workload="bank", transaction_version=2, may_lose=False, segment_bytes=2_000
+    )
+    quiet = replace(profile, faults=(), network=QUIET, disk=RELIABLE, duration=4.0)
+    assert simulate(quiet).anomalies == ()
+    assert swapped > 0

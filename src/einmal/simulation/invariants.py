@@ -4,21 +4,24 @@
 - What has once been below a replica's high watermark stays what it is, and is the same on every replica.
 - At the end the replicas' logs are the same, byte for byte, up to the high watermark; the nodes' metadata is the same;
   and a coordinator's state is what another one gets that reads the coordinator's log.
+- Where logs are compacted, each replica on its own, the same is said of what is left: a record at an offset is the same
+  record everywhere, and at the end every replica has the last value that each key was ever given.
 
 Knows the nodes from inside: it is told of each, and asks nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from einmal.broker.node import Node
 from einmal.broker.partition import Partition
 from einmal.broker.shard_runtime import ShardRuntime
 from einmal.simulation.coordinator_state import coordinator_difference
 from einmal.types import Offset, TopicPartition
-from einmal.wire.record_batch import iter_headers
+from einmal.wire.control_batch import COMMIT, control_type
+from einmal.wire.record_batch import BatchHeader, decode_records, iter_headers
 
 _READ_BYTES: Final = 1024 * 1024
 Report = Callable[[str, str], None]
@@ -31,7 +34,7 @@ class Invariants:
         self._report = report
         self._is_loss_allowed = is_loss_allowed
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
-        self._committed: dict[tuple[TopicPartition, object], dict[int, tuple[int, int, int]]] = {}
+        self._committed: dict[tuple[TopicPartition, object], dict[int, Any]] = {}
         self._seen: dict[Partition, Offset] = {}
         self._told: dict[tuple[str, object], None] = {}
 
@@ -74,17 +77,18 @@ class Invariants:
             batches = log.read(offset, _READ_BYTES, below=end)
             if not batches:
                 break
-            for _position, header in iter_headers(batches):
-                found = (header.last_offset, header.crc, header.partition_leader_epoch)
-                known = committed.setdefault(header.base_offset, found)
-                if known != found:
-                    self._complain(
-                        "committed-changed",
-                        key,
-                        f"{key} had {known} committed at {header.base_offset}, node {node.config.node_id} has {found} "
-                        "(last offset, crc, epoch)",
-                    )
+            for position, header in iter_headers(batches):
                 offset = header.next_offset
+                found_here: Mapping[int, Any]
+                if log.config.is_compacted:
+                    found_here = _records(batches, position, header)
+                else:
+                    found_here = {header.base_offset: (header.last_offset, header.crc, header.partition_leader_epoch)}
+                for at, found in found_here.items():
+                    known = committed.setdefault(at, found)
+                    if known != found:
+                        detail = f"{key} had {known} committed at {at}, node {node.config.node_id} has {found}"
+                        self._complain("committed-changed", key, detail)
         self._seen[partition] = offset
 
     # --- at the end ------------------------------------------------------------------------------------------------
@@ -102,10 +106,23 @@ class Invariants:
         start = max(partition.log.log_start_offset for _, partition in found)
         end = min(partition.high_watermark for _, partition in found)
         first_id, first = found[0]
+        if first.log.config.is_compacted:
+            self._compare_compacted(key, found, end)
+            return
         expected = content(first, start, end)
         for node_id, partition in found[1:]:
             if content(partition, start, end) != expected:
                 self._complain("replicas-differ", key, f"{key} on {node_id} is not what it is on {first_id}")
+
+    def _compare_compacted(self, key: TopicPartition, found: list[tuple[int, Partition]], end: Offset) -> None:
+        """With each other, or with all that was ever committed, where nothing of it may be lost."""
+        first = found[0][1]
+        committed = self._committed.get((key, first.topic_id))
+        written = records(first, Offset(0), end) if committed is None else committed
+        expected = last_values({offset: record for offset, record in written.items() if offset < end})
+        for node_id, partition in found:
+            if last_values(records(partition, Offset(0), end)) != expected:
+                self._complain("replicas-differ", key, f"{key} on {node_id} has other last values than it should have")
 
     def compare_metadata(self, nodes: list[Node]) -> None:
         """Nodes whose images are of one offset have the same image."""
@@ -146,3 +163,61 @@ def content(partition: Partition, start: Offset, end: Offset) -> bytes:
             start = header.next_offset
         parts.append(bytes(batches))
     return b"".join(parts)
+
+
+class Written(NamedTuple):
+    """A record as it must stay. ``control``: of which type, -1: it is none."""
+
+    key: bytes | None
+    value: bytes | None
+    producer_id: int
+    producer_epoch: int
+    leader_epoch: int
+    is_transactional: bool
+    control: int
+
+
+def _records(batches: Any, position: int, header: BatchHeader) -> dict[int, Written]:
+    return {
+        record.offset: Written(
+            record.key,
+            record.value,
+            header.producer_id,
+            header.producer_epoch,
+            header.partition_leader_epoch,
+            header.is_transactional,
+            control_type(record) if header.is_control else -1,
+        )
+        for record in decode_records(batches, position, header)
+    }
+
+
+def records(partition: Partition, start: Offset, end: Offset) -> dict[int, Written]:
+    """Between two offsets."""
+    found: dict[int, Written] = {}
+    while start < end:
+        batches = partition.log.read(start, _READ_BYTES, below=end)
+        if not batches:
+            break
+        for position, header in iter_headers(batches):
+            start = header.next_offset
+            found.update(_records(batches, position, header))
+    return found
+
+
+def last_values(written: Mapping[int, Written]) -> dict[bytes | None, bytes]:
+    """Of each key, as who reads only what is committed has it."""
+    last: dict[bytes | None, tuple[int, bytes | None]] = {}
+    undecided: dict[int, dict[int, Written]] = {}
+    for offset, record in sorted(written.items()):
+        if record.control >= 0:
+            decided = undecided.pop(record.producer_id, {})
+            read = decided if record.control == COMMIT else {}
+        elif record.is_transactional:
+            undecided.setdefault(record.producer_id, {})[offset] = record
+            read = {}
+        else:
+            read = {offset: record}
+        for at, each in read.items():
+            last[each.key] = max(last.get(each.key, (-1, None)), (at, each.value), key=lambda known: known[0])
+    return {key: value for key, (_, value) in last.items() if value is not None}
