@@ -16,6 +16,7 @@ from einmal.cli.bench import bench
 from einmal.cli.demo import demo
 from einmal.cli.formats import Format
 from einmal.cli.group import group
+from einmal.cli.pipeline import pipeline
 from einmal.cli.run import run
 from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
@@ -84,6 +85,7 @@ app.command()(run)
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)
+app.add_typer(pipeline, name="pipeline")
 app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
 app.add_typer(txn, name="txn")

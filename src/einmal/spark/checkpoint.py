@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""
@@ -27,6 +28,14 @@ class OffsetLogEntry:
     """``offsets/N``: where batch N ends, one value per source (None: that source has none), parsed JSON."""
 
     end: tuple[Any, ...]
+
+
+def parse_offset_log(text: str, name: str) -> OffsetLogEntry:
+    """A file of ``offsets``. Raises CheckpointError for a format that is not known."""
+    version, _metadata, *sources = text.split("\n")
+    if version != _OFFSETS_VERSION:
+        raise CheckpointError(f"{name} has format {version}, known is {_OFFSETS_VERSION}")
+    return OffsetLogEntry(tuple(_parse(line) for line in sources))
 
 
 class Checkpoint:
@@ -80,10 +89,7 @@ class Checkpoint:
         text = self._read(f"offsets/{batch_id}")
         if text is None:
             return None
-        version, _metadata, *sources = text.split("\n")
-        if version != _OFFSETS_VERSION:
-            raise CheckpointError(f"{self.name}/offsets/{batch_id} has format {version}, known is {_OFFSETS_VERSION}")
-        return OffsetLogEntry(tuple(_parse(line) for line in sources))
+        return parse_offset_log(text, f"{self.name}/offsets/{batch_id}")
 
     # --- what is added ------------------------------------------------------------------------------------------
 

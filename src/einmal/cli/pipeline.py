@@ -1,0 +1,208 @@
+"""``einmal pipeline``: where pipelines stand, and a change of that, said before it is done. Needs no Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.formats import Format, Output
+from einmal.cli.output import print_rows
+
+if TYPE_CHECKING:
+    from einmal.pipeline.commit_record import CommitRecord
+    from einmal.pipeline.takeover import Change
+    from einmal.spark.ownership import Ownership, PipelineStatus
+
+pipeline = typer.Typer(help="Pipelines: status, adopt, reset.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's transactional.id.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+_COLUMNS = ("name", "batch", "lag", "state", "open_ms", "producer_id", "producer_epoch", "committed_at", "checkpoint")
+_MORE = ("query_id", "records", "positions", "problem")
+
+
+@pipeline.command()
+def status(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")] = None,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show where pipelines stand: last committed batch, lag to the last stable offset, open transaction, identity."""
+    with _owned(brokers, settings) as owned:
+        found = owned.committed()
+        for name in names or ():
+            if name not in found:
+                _fail(f"no pipeline has committed a batch as {name!r}", f"there are: {', '.join(found) or 'none'}")
+        rows = [_row(owned.status(found[name])) for name in names or found]
+    if names and output is Format.TEXT:
+        # One below the other: positions are long.
+        for row in rows:
+            _print_one(row)
+        return
+    print_rows(rows, (*_COLUMNS, *_MORE) if output is Format.JSON else _COLUMNS, output)
+
+
+@pipeline.command()
+def adopt(
+    name: Name,
+    checkpoint: Annotated[str, typer.Option("--checkpoint", help="Its folder on this machine, or where it will be.")],
+    yes: Yes = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+) -> None:
+    """Let the query of another checkpoint go on under a pipeline's name, from where that checkpoint is."""
+    from einmal.pipeline.batch_plan import Refuse
+    from einmal.pipeline.takeover import plan_adopt
+    from einmal.spark.checkpoint import CheckpointError
+    from einmal.spark.local_checkpoint import standing_of
+
+    with _owned(brokers, settings) as owned:
+        record = _record(owned, name)
+        try:
+            change = plan_adopt(name, record, standing_of(checkpoint))
+        except CheckpointError as error:
+            _fail(str(error))
+        if isinstance(change, Refuse):
+            _fail(change.reason, change.hint)
+        _carry_out(owned, name, record, change, yes)
+
+
+@pipeline.command()
+def reset(
+    name: Name,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="POSITION",
+            help="Where a new checkpoint begins: start (its startingOffsets), earliest, latest, or JSON of offsets, a "
+            "list with one object for each source.",
+        ),
+    ] = "start",
+    yes: Yes = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+) -> None:
+    """Fence a pipeline and forget what it has committed, so that a new checkpoint can begin elsewhere."""
+    from einmal.pipeline.takeover import plan_reset
+
+    with _owned(brokers, settings) as owned:
+        record = _record(owned, name)
+        if record is None and owned.transaction(name) is None:
+            _fail(f"the cluster knows no pipeline {name!r}", "einmal pipeline status lists those that have committed")
+        _carry_out(owned, name, record, plan_reset(name, record, _position(owned, record, to)), yes)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _owned(brokers: str | None, settings: list[str] | None) -> Iterator[Ownership]:
+    from einmal.spark.commit_log import StillOpen
+    from einmal.spark.ownership import Changed, Ownership
+
+    config = {name: str(value) for name, value in config_of(brokers, settings).items()}
+    with failures_told():
+        try:
+            with Ownership(config) as owned:
+                yield owned
+        except (Changed, StillOpen) as error:
+            _fail(str(error), "look at its status, and decide again")
+
+
+def _fail(reason: str, hint: str = "") -> NoReturn:
+    print(f"error: {reason}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def _record(owned: Ownership, name: str) -> CommitRecord | None:
+    committed = owned.committed().get(name)
+    if committed is not None and committed.problem:
+        _fail(committed.problem)
+    return None if committed is None else committed.record
+
+
+def _position(owned: Ownership, record: CommitRecord | None, to: str) -> tuple[Any, ...] | None:
+    from einmal.pipeline.positions import offsets_of
+
+    if to == "start":
+        return None
+    if to in ("earliest", "latest"):
+        if record is None:
+            _fail(f"without a commit record nobody knows which topics {to} is about", "give offsets as JSON")
+        try:
+            return owned.ends(record.end, earliest=to == "earliest")
+        except ValueError as error:
+            _fail(f"{to}: {error}", "give the position as JSON")
+    try:
+        given = json.loads(to)
+        position = tuple(given if isinstance(given, list) else [given])
+        if offsets_of(position) is None:
+            raise ValueError(to)
+    except (ValueError, TypeError) as error:
+        example = '[{"orders":{"0":23,"1":7}}]'
+        raise typer.BadParameter(f"--to is start, earliest, latest, or JSON such as {example}, not {to!r}") from error
+    return position
+
+
+def _carry_out(owned: Ownership, name: str, record: CommitRecord | None, change: Change, yes: bool) -> None:
+    """Say what will be done, ask, do it."""
+    transaction = owned.transaction(name)
+    if transaction is not None and transaction.partitions:
+        print(f"{name} has a transaction open: it is probably running", file=sys.stderr)
+    print(f"{name}: this will", file=sys.stderr)
+    for line in change.says:
+        print(f"  - {line}", file=sys.stderr)
+    if not yes and not typer.confirm("Do it?", err=True):
+        raise typer.Exit(1)
+    owned.change(name, record, change.record)
+    print("done", file=sys.stderr)
+
+
+def _row(status: PipelineStatus) -> dict[str, Any]:
+    from einmal.pipeline.batch_plan import NOBODY
+
+    record, transaction = status.committed.record, status.transaction
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.committed.timestamp / 1000))
+    is_set = record is not None and record.query_id == NOBODY
+    return {
+        "name": status.committed.transactional_id,
+        "batch": None if record is None or is_set else record.batch_id,
+        "lag": status.lag,
+        "state": None if transaction is None else transaction.state,
+        "open_ms": status.open_ms,
+        "producer_id": None if transaction is None else transaction.producer_id,
+        "producer_epoch": None if transaction is None else transaction.producer_epoch,
+        "committed_at": at,
+        "checkpoint": None if record is None or is_set else record.checkpoint,
+        "query_id": None if record is None or is_set else record.query_id,
+        "records": None if record is None else record.records,
+        "positions": None if record is None else _positions(record.end),
+        "problem": status.committed.problem,
+    }
+
+
+def _print_one(row: dict[str, Any]) -> None:
+    for name in (*_COLUMNS, *_MORE):
+        value = row[name]
+        lines = (value or ["-"]) if isinstance(value, list) else ["-" if value in (None, "") else str(value)]
+        for number, line in enumerate(lines):
+            print(f"{'' if number else name.replace('_', '-'):<16}{line}")
+
+
+def _positions(end: tuple[Any, ...]) -> list[str]:
+    from einmal.pipeline.positions import offsets_of
+
+    offsets = offsets_of(end)
+    return (
+        [str(each) for each in end] if offsets is None else [f"{place}:{offsets[place]}" for place in sorted(offsets)]
+    )

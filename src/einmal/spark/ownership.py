@@ -1,0 +1,184 @@
+"""Pipelines as their owner sees them, from outside: where each stands, and a change of its commit record.
+
+No Spark runs here. A change is made under the pipeline's own transactional id, in a transaction: whoever runs under the
+name is fenced by it, and whoever takes the name in the meantime fences it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from einmal.client import Admin, OffsetRange, RangeReader, TransactionDriver
+from einmal.client.descriptions import TransactionDescription
+from einmal.client.errors import RequestRefused, UnknownTopic
+from einmal.client.fetched import RawBatch
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
+from einmal.pipeline.positions import offsets_of
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.commit_log import CommitLog
+from einmal.types import TopicPartition
+from einmal.wire.control_batch import COMMIT, control_type
+
+_MARKER_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A pipeline's last committed record, and when it was written (ms). ``problem``: why it cannot be read."""
+
+    transactional_id: str
+    record: CommitRecord | None
+    timestamp: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """``lag``: offsets up to the last stable offset of its topics in this cluster, None where they are not here.
+    ``transaction``: what its coordinator knows; None: it has forgotten the name. ``open_ms``: how old it is."""
+
+    committed: Committed
+    lag: int | None
+    transaction: TransactionDescription | None
+    open_ms: int | None
+
+
+class Changed(Exception):
+    """The record is not the one that the change was decided on. The pipeline is fenced, and nothing is written."""
+
+
+class Ownership:
+    """What can be asked and done in one cluster. ``client``: settings under Kafka's names. ``with`` closes it."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        self._client = dict(client)
+        self._cluster = KafkaCluster(client)
+        self._admin = Admin(self._cluster.common)
+
+    def __enter__(self) -> Ownership:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+        self._cluster.close()
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    def committed(self) -> dict[str, Committed]:
+        """The last committed record of every pipeline, by transactional id."""
+        try:
+            partitions = self._cluster.partitions([COMMIT_TOPIC])
+        except UnknownTopic:
+            return {}
+        found: dict[str, Committed] = {}
+        for partition in partitions:
+            found |= _last_records(self._batches(partition))
+        return {name: each for name, each in sorted(found.items()) if each.record is not None or each.problem}
+
+    def status(self, committed: Committed) -> PipelineStatus:
+        transaction = self.transaction(committed.transactional_id)
+        is_open = transaction is not None and transaction.start_time >= 0 and bool(transaction.partitions)
+        now = time.time_ns() // 1_000_000
+        return PipelineStatus(
+            committed=committed,
+            lag=None if committed.record is None else self._lag(committed.record),
+            transaction=transaction,
+            open_ms=max(0, now - transaction.start_time) if is_open and transaction is not None else None,
+        )
+
+    def transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """What the coordinator knows of a name; None: nothing, it has expired or never was."""
+        try:
+            return self._admin.describe_transactions([transactional_id])[transactional_id]
+        except RequestRefused:
+            return None
+
+    def ends(self, position: tuple[object, ...], *, earliest: bool) -> tuple[object, ...]:
+        """The same topics at their beginning, or at their last stable offset. Raises KafkaError, ValueError."""
+        if offsets_of(position) is None:
+            raise ValueError("the sources are not Kafka topics")
+        topics = {str(topic) for each in position if isinstance(each, dict) for topic in each}
+        if not self._are_here(topics):
+            raise ValueError(f"not all of {', '.join(sorted(topics))} are in this cluster")
+        moved = []
+        for each in position:
+            assert isinstance(each, dict)
+            places = [TopicPartition(topic, int(index)) for topic in each for index in each[topic]]
+            found = self._cluster.earliest(places) if earliest else self._cluster.latest(places, committed=True)
+            moved.append(
+                {topic: {index: found[TopicPartition(topic, int(index))] for index in each[topic]} for topic in each}
+            )
+        return tuple(moved)
+
+    def _lag(self, record: CommitRecord) -> int | None:
+        offsets = offsets_of(record.end)
+        if offsets is None or not self._are_here({topic for position in record.end for topic in position}):
+            return None
+        ends = offsets_of(self.ends(record.end, earliest=False))
+        assert ends is not None
+        return sum(max(0, ends[each] - offsets[each]) for each in offsets)
+
+    def _are_here(self, topics: set[str]) -> bool:
+        """Whether the topics exist: else they were read from another cluster, or deleted since."""
+        return topics <= set(self._admin.list_topics(include_internal=True))
+
+    def _batches(self, partition: TopicPartition) -> Iterator[RawBatch]:
+        end = self._cluster.latest([partition], committed=False)[partition]
+        bounds = OffsetRange(self._cluster.earliest([partition])[partition], end)
+        with RangeReader({**self._cluster.common, "isolation.level": "read_uncommitted"}) as reader:
+            yield from reader.read({partition: bounds}, with_markers=True)
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
+        """Fence the name, and make ``record`` its commit record (None: delete it).
+
+        Raises Changed where the record was not ``expected`` any more, KafkaError, StillOpen.
+        """
+        log = CommitLog(self._cluster, self._client, transactional_id)
+        with TransactionDriver(self._client | {"transactional.id": transactional_id}) as driver:
+            identity = driver.init_producer_id()
+            # Only now nobody else can commit any more.
+            found = log.read(_MARKER_S)
+            if found != expected:
+                raise Changed(
+                    f"{transactional_id!r} has gone on while you were asked: it is fenced now, and stands still"
+                )
+            version = driver.transaction_version
+            driver.add_partitions(identity, [log.partition])
+            log.write(record, identity, version)
+            driver.end_txn(identity, committed=True)
+
+
+def _last_records(batches: Iterator[RawBatch]) -> dict[str, Committed]:
+    """The last record of every name whose transaction is committed; what is undecided does not count."""
+    found: dict[str, Committed] = {}
+    open_records: dict[int, dict[str, Committed]] = {}
+    for batch in batches:
+        producer_id = batch.header.producer_id
+        if batch.header.is_control:
+            undecided = open_records.pop(producer_id, {})
+            if any(control_type(record) == COMMIT for record in batch.records()):
+                found |= undecided
+            continue
+        told = {each.transactional_id: each for each in _records(batch)}
+        if batch.header.is_transactional:
+            open_records.setdefault(producer_id, {}).update(told)
+        else:
+            found |= told
+    return found
+
+
+def _records(batch: RawBatch) -> Iterator[Committed]:
+    for record in batch.records():
+        key = record.key or b""
+        name = key.decode(errors="replace")
+        try:
+            decoded = None if record.value is None else decode(key, record.value)
+        except UnreadableCommitRecord as error:
+            yield Committed(name, None, record.timestamp, str(error))
+        else:
+            yield Committed(name, decoded, record.timestamp)

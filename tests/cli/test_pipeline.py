@@ -1,0 +1,192 @@
+"""Claims about ``einmal pipeline``: it shows what is committed, says what it will do, asks, and does that."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Producer, TransactionDriver
+from einmal.client.errors import KafkaError
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from tests.cli.running import Cli
+
+pytestmark = pytest.mark.system
+
+_numbers = itertools.count()
+
+
+class Owner:
+    """A pipeline without Spark: commits records under its name."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._client = {"bootstrap.servers": bootstrap}
+        self._cluster = KafkaCluster(self._client)
+        self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
+        self._log = CommitLog(self._cluster, self._client, name)
+        self._driver = TransactionDriver(self._client | {"transactional.id": name})
+        self.identity = self._driver.init_producer_id()
+        self.name = name
+
+    def write(self, batch_id: int, end: dict[str, dict[str, int]], checkpoint: str = "file:/c") -> None:
+        record = CommitRecord(
+            transactional_id=self.name, query_id="q", checkpoint=checkpoint, batch_id=batch_id, end=(end,), records=5
+        )
+        self._driver.add_partitions(self.identity, [self._log.partition])
+        self._log.write(record, self.identity, self._driver.transaction_version)
+
+    def commit(self, batch_id: int, end: dict[str, dict[str, int]], checkpoint: str = "file:/c") -> None:
+        self.write(batch_id, end, checkpoint)
+        following = self._driver.end_txn(self.identity, committed=True)
+        assert following is not None
+        self.identity = following
+
+    def read(self) -> CommitRecord | None:
+        return self._log.read(10.0)
+
+    def close(self) -> None:
+        self._driver.close()
+        self._cluster.close()
+
+
+@pytest.fixture
+def owner(cluster: str) -> Iterator[Owner]:
+    owner = Owner(cluster, f"pipeline-{next(_numbers)}")
+    yield owner
+    owner.close()
+
+
+def shown(cli: Cli, name: str) -> dict[str, object]:
+    (row,) = cli("pipeline", "status", name, "--format", "json").document
+    return dict(row)
+
+
+def test_status_tells_batch_positions_lag_and_identity(cli: Cli, cluster: str, owner: Owner) -> None:
+    topic = f"of-{owner.name}"
+    cli("topic", "create", topic)
+    with Producer(bootstrap_servers=cluster) as producer:
+        for number in range(7):
+            producer.send(topic, str(number), partition=0)
+    owner.commit(4, {topic: {"0": 3}})
+    row = shown(cli, owner.name)
+    assert (row["batch"], row["lag"], row["positions"]) == (4, 4, [f"{topic}-0:3"])
+    assert (row["state"], row["open_ms"], row["checkpoint"]) == ("CompleteCommit", None, "file:/c")
+    assert row["producer_id"] == owner.identity.producer_id
+    assert any(line.split() == ["positions", f"{topic}-0:3"] for line in cli("pipeline", "status", owner.name).lines)
+    assert owner.name in [line.split()[0] for line in cli("pipeline", "status").lines]
+
+
+def test_an_open_transaction_has_an_age_and_what_is_in_it_does_not_count(cli: Cli, owner: Owner) -> None:
+    owner.commit(4, {"elsewhere": {"0": 3}})
+    owner.write(5, {"elsewhere": {"0": 9}})
+    row = shown(cli, owner.name)
+    assert (row["batch"], row["state"], row["lag"]) == (4, "Ongoing", None)
+    assert isinstance(row["open_ms"], int)
+
+
+def test_a_name_that_nobody_has_is_told(cli: Cli) -> None:
+    assert "no pipeline has committed" in cli("pipeline", "status", "nobody's", status=1).errors[0]
+    assert "knows no pipeline" in cli("pipeline", "reset", "nobody's", status=1).errors[0]
+
+
+def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: Owner) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    asked = cli("pipeline", "reset", owner.name, stdin="n\n", status=1)
+    assert "  - forget that batch 4, up to t-0:3, is committed" in asked.errors
+    owner.commit(5, {"t": {"0": 9}})
+    assert shown(cli, owner.name)["batch"] == 5
+
+
+def test_a_reset_fences_who_runs_and_leaves_no_record(cli: Cli, owner: Owner) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    owner.write(5, {"t": {"0": 9}})
+    told = cli("pipeline", "reset", owner.name, "--yes").errors
+    assert "it is probably running" in told[0]
+    assert owner.read() is None
+    assert owner.name not in [row["name"] for row in cli("pipeline", "status", "--format", "json").document]
+    with pytest.raises(KafkaError, match="47|PRODUCER_FENCED"):
+        owner.commit(5, {"t": {"0": 9}})
+    assert owner.read() is None
+
+
+def test_a_reset_to_a_position_is_the_record_of_nobody(cli: Cli, owner: Owner) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    cli("pipeline", "reset", owner.name, "--to", json.dumps([{"t": {"0": 1}}]), "--yes")
+    record = owner.read()
+    assert record is not None
+    assert (record.query_id, record.end) == ("", ({"t": {"0": 1}},))
+    row = shown(cli, owner.name)
+    assert (row["batch"], row["checkpoint"], row["positions"]) == (None, None, ["t-0:1"])
+
+
+def test_a_reset_to_the_end_means_the_last_stable_offset(cli: Cli, cluster: str, owner: Owner) -> None:
+    topic = f"of-{owner.name}"
+    cli("topic", "create", topic)
+    owner.commit(4, {topic: {"0": 0}})
+    with Producer(bootstrap_servers=cluster) as producer:
+        for number in range(3):
+            producer.send(topic, str(number), partition=0)
+    with Producer(bootstrap_servers=cluster, transactional_id=f"open-{owner.name}") as open_one:
+        open_one.init_transactions()
+        open_one.begin_transaction()
+        open_one.send(topic, "x", partition=0).result()
+        cli("pipeline", "reset", owner.name, "--to", "latest", "--yes")
+        record = owner.read()
+        open_one.abort_transaction()
+    assert record is not None and record.end == ({topic: {"0": 3}},)
+
+
+def test_a_position_that_is_none_is_wrong_usage(cli: Cli, owner: Owner) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    assert "--to is start" in " ".join(cli("pipeline", "reset", owner.name, "--to", "[3]", status=2).errors)
+
+
+def test_adopt_takes_the_place_of_a_checkpoint(cli: Cli, owner: Owner, tmp_path: Path) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    for name, text in {
+        "metadata": '{"id":"other"}',
+        "offsets/7": 'v1\n{}\n{"t":{"0":2}}',
+        "commits/7": "v1\n{}",
+        "offsets/8": 'v1\n{}\n{"t":{"0":9}}',
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    told = cli("pipeline", "adopt", owner.name, "--checkpoint", str(tmp_path), "--yes").errors
+    assert "  - t-0: offsets 2 to 2 will be written AGAIN" in told
+    record = owner.read()
+    assert record is not None
+    assert (record.query_id, record.checkpoint, record.batch_id) == ("other", f"file:{tmp_path}", 7)
+    assert record.end == ({"t": {"0": 2}},)
+    again = cli("pipeline", "adopt", owner.name, "--checkpoint", str(tmp_path), status=1)
+    assert "is at batch 7 of this checkpoint already" in again.errors[0]
+
+
+def test_a_checkpoint_that_only_spark_can_read_is_not_adopted_from_outside(cli: Cli, owner: Owner) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    told = cli("pipeline", "adopt", owner.name, "--checkpoint", "hdfs://h/c", status=1).errors
+    assert "einmal.adopt=true" in told[1]
+
+
+def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(cli: Cli, cluster: str, owner: Owner) -> None:
+    from einmal.spark.ownership import Changed, Ownership
+
+    owner.commit(4, {"t": {"0": 3}})
+    seen = owner.read()
+    owner.commit(5, {"t": {"0": 9}})
+    with Ownership({"bootstrap.servers": cluster}) as owned, pytest.raises(Changed):
+        owned.change(owner.name, seen, None)
+    assert shown(cli, owner.name)["batch"] == 5
+
+
+def test_nothing_of_it_needs_spark() -> None:
+    modules = "einmal.cli.pipeline, einmal.spark.ownership, einmal.spark.local_checkpoint, einmal.spark.declaration"
+    program = f"import sys, {modules}; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
