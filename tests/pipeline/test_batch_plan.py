@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from einmal.pipeline.batch_plan import AlreadyIn, Batch, Refuse, Write, plan_batch, plan_start
+from einmal.pipeline.batch_plan import (
+    BATCH_WRITES,
+    NOBODY,
+    AlreadyIn,
+    Batch,
+    Refuse,
+    Write,
+    plan_batch,
+    plan_start,
+    plan_version,
+)
 from einmal.pipeline.commit_record import CommitRecord
 
 RECORD = CommitRecord(transactional_id="t", query_id="q", checkpoint="cp", batch_id=7, end=({"in": {"0": 30}},))
@@ -64,3 +74,27 @@ def test_a_deleted_checkpoint_is_resumed_only_without_state() -> None:
     assert plan_start(RECORD, query_id="new", checkpoint="cp", stateful=False, adopt=False) == Write()
     assert isinstance(plan_start(RECORD, query_id="new", checkpoint="cp", stateful=True, adopt=False), Refuse)
     assert plan_start(RECORD, query_id="new", checkpoint="cp", stateful=True, adopt=True) == Write()
+
+
+WRITTEN = replace(RECORD, query_id=BATCH_WRITES, checkpoint="", batch_id=7, end=())
+
+
+@pytest.mark.parametrize(
+    ("record", "version", "expected"),
+    [
+        (None, 0, Write),
+        (WRITTEN, 7, AlreadyIn),
+        (WRITTEN, 9, Write),
+        (WRITTEN, 6, Refuse),
+        (RECORD, 7, Refuse),
+        (RECORD, 8, Refuse),
+        (replace(RECORD, query_id=NOBODY), 8, Refuse),
+    ],
+)
+def test_a_version_is_in_only_if_it_is_the_last_one(record: CommitRecord | None, version: int, expected: type) -> None:
+    assert type(plan_version(record, version)) is expected
+
+
+def test_a_query_and_batch_writes_do_not_share_a_name() -> None:
+    plan = plan_start(WRITTEN, query_id="q", checkpoint="cp", stateful=False, adopt=False)
+    assert isinstance(plan, Refuse) and "txnVersion 7" in plan.reason

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from einmal.pipeline.batch_plan import Batch
+from einmal.pipeline.batch_plan import BATCH_WRITES, Batch
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import (
@@ -162,6 +162,43 @@ def test_a_stateful_query_finishes_sparks_commit_file_before_it_begins() -> None
 def test_a_deleted_checkpoint_resumes_where_the_record_ends() -> None:
     committer = started(QUERY, record_of(replace(BATCH, query_id="deleted")))
     assert committer.resume_from() == (10,)
+
+
+WRITE = Query(transactional_id="t", query_id=BATCH_WRITES, checkpoint="", is_fresh=False, stateful=False, version=3)
+
+
+def test_a_batch_write_is_recorded_with_its_version() -> None:
+    committer = started(WRITE)
+    assert committer.write() == WriteBatch(identity(0))
+    effect = committer.step(Written(OUTPUTS))
+    assert isinstance(effect, WriteCommitRecord)
+    assert (effect.record.query_id, effect.record.batch_id, effect.record.end) == (BATCH_WRITES, 3, ())
+    committer.step(Done())
+    assert committer.step(Done()) == EndTxn(identity(0), committed=True)
+    assert isinstance(committer.step(Ended(identity(1))), Ready)
+
+
+def test_a_batch_write_that_is_in_already_fences_nobody() -> None:
+    record = replace(record_of(BATCH), query_id=BATCH_WRITES, batch_id=3)
+    committer = Committer(WRITE)
+    committer.start()
+    assert committer.step(RecordRead(record)) == Ready(record, already_in=True)
+
+
+def test_a_batch_write_that_was_committed_while_its_name_was_taken_is_not_written_again() -> None:
+    record = replace(record_of(BATCH), query_id=BATCH_WRITES, batch_id=3)
+    committer = Committer(WRITE)
+    committer.start()
+    committer.step(RecordRead(None))
+    committer.step(IdentityGranted(identity(0)))
+    assert committer.step(RecordRead(record)) == Ready(record, already_in=True)
+
+
+def test_a_batch_write_that_failed_is_aborted_and_begun_again() -> None:
+    committer = started(WRITE)
+    committer.write()
+    assert committer.step(Failed("a task died")) == EndTxn(identity(0), committed=False)
+    assert committer.step(Ended(identity(1))) == WriteBatch(identity(1))
 
 
 def test_a_copied_name_is_refused_before_init_producer_id() -> None:

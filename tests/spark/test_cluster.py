@@ -53,8 +53,8 @@ def test_a_time_is_never_found_behind_the_last_stable_offset(broker: EinmalBroke
             producer.send(topic, b"old", timestamp=1_000)
             producer.send(topic, b"young", timestamp=2_000).result(timeout=30)
             assert cluster.latest([partition], committed=False) == {partition: 2}
-            assert cluster.at_timestamp([partition], 2_000, committed=True) == {partition: 0}
-            assert cluster.at_timestamp([partition], 2_000, committed=False) == {partition: 1}
+            assert cluster.at_times({partition: 2_000}, committed=True) == {partition: 0}
+            assert cluster.at_times({partition: 2_000}, committed=False) == {partition: 1}
             producer.abort_transaction()
     finally:
         cluster.close()

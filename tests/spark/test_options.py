@@ -5,8 +5,10 @@ from einmal.spark.options import (
     EXACTLY_ONCE,
     MAX_OFFSETS_PER_TRIGGER,
     OptionError,
+    Times,
     sink_options,
     source_options,
+    write_options,
 )
 from einmal.types import TopicPartition
 
@@ -39,7 +41,13 @@ def test_names_are_matched_without_case_because_spark_lowers_them() -> None:
 
 def test_a_starting_timestamp_wins_over_starting_offsets() -> None:
     options = source_options(SOURCE | {"startingTimestamp": "5", "startingOffsets": "earliest"}, streaming=True)
-    assert options.starting == 5
+    assert options.starting == Times(5)
+
+
+def test_times_may_be_given_for_each_partition() -> None:
+    given = SOURCE | {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingTimestamp": "9", "endingOffsets": "latest"}
+    options = source_options(given, streaming=False)
+    assert (options.starting, options.ending) == (Times({"t": {0: 5}}), Times(9))
 
 
 def test_assign_names_partitions() -> None:
@@ -63,6 +71,8 @@ def test_kafka_settings_are_passed_on_without_their_prefix() -> None:
         (SOURCE | {"startingOffsets": "now"}, "earliest or latest"),
         (SOURCE | {"startingOffsets": '{"a":3}'}, "earliest or latest"),
         (SOURCE | {"endingOffsets": "latest"}, "a stream has no end"),
+        (SOURCE | {"endingTimestamp": "1"}, "a stream has no end"),
+        (SOURCE | {"startingOffsetsByTimestamp": "5"}, "JSON of times in ms"),
         (SOURCE | {"maxOffsetsPerTrigger": "0"}, "at least 1"),
         (SOURCE | {"failOnDataLoss": "maybe"}, "true or false"),
         ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, "regular expression"),
@@ -107,3 +117,27 @@ def test_at_least_once_needs_no_transactional_id() -> None:
 def test_a_sink_option_that_cannot_be_is_refused_by_name(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
         sink_options(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"transactional.id": "t"}, '"txnVersion" is missing'),
+        ({"txnVersion": "1"}, '"transactional.id" is missing'),
+        ({"transactional.id": "t", "txnVersion": "-1"}, "at least 0"),
+        ({"checkpointLocation": "/c"}, "is of a stream"),
+        ({"txnAppId": "t"}, 'unknown option "txnAppId"'),
+    ],
+)
+def test_a_batch_has_a_name_and_a_number_or_neither(given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        write_options({"kafka.bootstrap.servers": "h:1"} | given, lambda: "new")
+
+
+def test_a_batch_without_a_name_gets_one() -> None:
+    options = write_options({"kafka.bootstrap.servers": "h:1"}, lambda: "new")
+    assert (options.transactional_id, options.version) == ("new", None)
+    named = write_options(
+        {"kafka.bootstrap.servers": "h:1", "kafka.transactional.id": "t", "txnVersion": 0}, lambda: ""
+    )
+    assert (named.transactional_id, named.version) == ("t", 0)

@@ -95,6 +95,86 @@ def test_a_starting_timestamp_chooses_the_first_record_at_or_after_it(spark: Spa
     assert sorted(int(row.value) for row in frame.collect()) == [3, 4]
 
 
+def test_times_end_a_range_too_and_may_differ_by_partition(spark: SparkSession, bootstrap: str) -> None:
+    topic = new_name("until")
+    create(bootstrap, topic, partitions=2)
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        for number in range(10):
+            producer.send(topic, str(number), partition=number % 2, timestamp=1_700_000_000_000 + number * 1000)
+    frame = read(spark, bootstrap, topic, startingTimestamp="1700000002000", endingTimestamp="1700000005000")
+    assert sorted(int(row.value) for row in frame.collect()) == [2, 3, 4]
+    times = {topic: {"0": 1_700_000_004_000, "1": 1_700_000_009_000}}
+    frame = read(spark, bootstrap, topic, startingOffsetsByTimestamp=json.dumps(times))
+    assert sorted(int(row.value) for row in frame.collect()) == [4, 6, 8, 9]
+    frame = read(spark, bootstrap, topic, endingOffsetsByTimestamp=json.dumps(times))
+    assert sorted(int(row.value) for row in frame.collect()) == [0, 1, 2, 3, 5, 7]
+
+
+@on_both_brokers
+def test_two_reads_of_a_range_give_the_same_rows_while_writers_go_on_and_transactions_abort(
+    spark: SparkSession, bootstrap: str
+) -> None:
+    topic = new_name("repeated")
+    create(bootstrap, topic)
+    columns = "topic", "partition", "offset", "key", "value", "timestamp"
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+
+        def transaction(numbers: range, *, aborts: bool) -> None:
+            producer.begin_transaction()
+            for number in numbers:
+                producer.send(topic, str(number), f"k{number}")
+            producer.flush()
+            if aborts:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+
+        producer.init_transactions()
+        for start in range(0, 60, 10):
+            transaction(range(start, start + 10), aborts=start % 20 == 10)
+        producer.begin_transaction()
+        producer.send(topic, "open", partition=0)
+        producer.flush()
+        frame = read(spark, bootstrap, topic).select(*columns)
+        first = sorted(map(tuple, frame.collect()))
+        assert sorted(int(row[4]) for row in first) == [n for n in range(60) if n % 20 < 10]
+        ends = read(spark, bootstrap, topic).groupBy("partition").agg({"offset": "max"}).collect()
+        assert len(ends) == 2
+        producer.abort_transaction()
+        transaction(range(60, 70), aborts=False)
+        transaction(range(70, 80), aborts=True)
+        fill(bootstrap, topic, range(80, 90))
+        assert sorted(map(tuple, frame.collect())) == first, "the same frame: the range is load()'s"
+        assert frame.count() == len(first)
+        explicit = {topic: {str(row["partition"]): row["max(offset)"] + 1 for row in ends}}
+        again = read(spark, bootstrap, topic, endingOffsets=json.dumps(explicit)).select(*columns)
+        assert sorted(map(tuple, again.collect())) == first, "another frame with the same offsets"
+    assert read(spark, bootstrap, topic).count() == len(first) + 20
+
+
+def test_a_range_that_cannot_be_read_says_why(spark: SparkSession, bootstrap: str) -> None:
+    topic = new_name("said")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(3))
+    impatient = {"kafka.default.api.timeout.ms": "1000"}
+    with pytest.raises(Exception, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        read(spark, bootstrap, new_name("nowhere"), **impatient).collect()
+    backwards = {"startingOffsets": json.dumps({topic: {"0": 2}}), "endingOffsets": json.dumps({topic: {"0": 1}})}
+    with pytest.raises(Exception, match="from offset 2 to 1, which lies before it"):
+        read(spark, bootstrap, topic, **backwards).collect()
+    with pytest.raises(Exception, match=r'"endingOffsets" must have an offset for each of'):
+        read(spark, bootstrap, topic, endingOffsets=json.dumps({topic: {"7": 1}})).collect()
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "3")
+        producer.flush()
+        with pytest.raises(Exception, match="transaction that began before offset 4 .* is still open"):
+            read(spark, bootstrap, topic, endingOffsets=json.dumps({topic: {"0": 4}}), **impatient).collect()
+        producer.commit_transaction()
+    assert read(spark, bootstrap, topic, endingOffsets=json.dumps({topic: {"0": 4}})).count() == 4
+
+
 def test_batches_are_bounded_and_end_with_what_was_there(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     topic = new_name("bounded")
     create(bootstrap, topic)
@@ -138,6 +218,7 @@ def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transacti
         producer.send(topic, "2")
         producer.flush()
         producer.abort_transaction()
+        producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, "3")
         producer.flush()

@@ -105,9 +105,13 @@ def plan_version(record: CommitRecord | None, version: int) -> Plan:
     if record is None:
         return Write()
     if record.query_id != BATCH_WRITES:
+        owner = (
+            f"a streaming pipeline that begins at {short(record.end)}"
+            if record.query_id == NOBODY
+            else f"the query with checkpoint {record.checkpoint!r}, which committed batch {record.batch_id}"
+        )
         return Refuse(
-            f"transactional.id {record.transactional_id!r} belongs to the query with checkpoint {record.checkpoint!r}, "
-            f"which committed batch {record.batch_id}",
+            f"transactional.id {record.transactional_id!r} belongs to {owner}",
             "give the batch writes a transactional.id of their own",
         )
     if version == record.batch_id:

@@ -24,6 +24,8 @@ _VERIFYING_ADD_PARTITIONS: Final = 4
 """Brokers that speak this version verify a transactional write at the coordinator (KIP-890 part 1)."""
 _APPEAR_MS: Final = 15_000
 """How long a topic that the broker may create on demand can take."""
+_KNOWN_MS: Final = 5_000
+"""How long a broker may not have heard of a topic that was just made."""
 
 
 class _Asker(Admin):
@@ -39,7 +41,8 @@ class _Asker(Admin):
             except Disconnected as error:
                 # A source asks in every trigger: a broker that restarts must not end its query.
                 await retry.after_disconnect(error)
-        deadline = self._cluster.deadline(_APPEAR_MS)
+        patience_ms = _APPEAR_MS if may_create else _KNOWN_MS
+        deadline = self._cluster.deadline(min(patience_ms, self.settings.default_api_timeout_ms))
         found = [await self._cluster.topic(name, deadline=deadline, may_create=may_create) for name in topics]
         return [TopicPartition(topic.name, index) for topic in found for index in sorted(topic.partitions)]
 
@@ -91,16 +94,14 @@ class KafkaCluster:
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(dict.fromkeys(partitions, LATEST), isolation)
 
-    def at_timestamp(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int, *, committed: bool
-    ) -> dict[TopicPartition, Offset]:
-        """The first record at or after a time; where there is none, the end. ``committed``: as for ``latest``."""
-        wanted = list(partitions)
+    def at_times(self, times: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, Offset]:
+        """The first record at or after a partition's time (ms); where there is none, the end. ``committed``: as for
+        ``latest``."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         # A record behind the last stable offset is none yet: to begin there would look like data that has vanished.
-        found = self._offsets(dict.fromkeys(wanted, timestamp_ms), isolation)
-        ends = self.latest(wanted, committed=committed)
-        return {each: found[each] if found[each] >= 0 else ends[each] for each in wanted}
+        found = self._offsets(times, isolation)
+        ends = self.latest(times, committed=committed)
+        return {each: found[each] if found[each] >= 0 else ends[each] for each in times}
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, Offset]:
         if not wanted:

@@ -23,6 +23,17 @@ LATEST: Final = -1
 Offsets = dict[str, dict[int, int]]
 """Topic, partition, offset: the shape of Spark's JSON, whose partitions are strings."""
 
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Times in ms: one for every partition, or (an ``int``) the same for all."""
+
+    ms: int | Offsets
+
+
+Position = str | Offsets | Times
+"""Where to begin or end: "earliest", "latest", offsets with EARLIEST and LATEST, or times."""
+
 EXACTLY_ONCE: Final = "exactly_once_v2"
 AT_LEAST_ONCE: Final = "at_least_once"
 AT_MOST_ONCE: Final = "at_most_once"
@@ -89,14 +100,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """``starting`` and ``ending`` are "earliest", "latest", a timestamp in ms, or offsets with EARLIEST and LATEST."""
-
     client: Mapping[str, str]
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
-    starting: str | int | Offsets
-    ending: str | Offsets = "latest"
+    starting: Position
+    ending: Position = "latest"
     max_offsets_per_trigger: int
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
@@ -113,7 +122,10 @@ _SOURCE: Final = (
     "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
     "minPartitions",
     "failOnDataLoss",
@@ -133,8 +145,9 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
             f'one of "subscribe", "subscribePattern" and "assign" says what to read; given: {chosen or "none"}\n'
             'hint: .option("subscribe", "topic1,topic2")'
         )
-    if streaming and options.text("endingOffsets"):
-        raise OptionError('option "endingOffsets" ends a batch query (spark.read); a stream has no end')
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if streaming and options.text(name):
+            raise OptionError(f'option "{name}" ends a batch query (spark.read); a stream has no end')
     client = {"isolation.level": "read_committed"} | options.client()
     # The source assigns itself partitions and joins no group: the prefix only names the client in the broker's logs.
     client.setdefault("client.id", options.text("groupIdPrefix") or "einmal-spark-source")
@@ -143,8 +156,8 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
         topics=tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip()),
         pattern=_pattern(options.text("subscribePattern")),
         assigned=_assigned(options.text("assign")),
-        starting=_starting(options, "latest" if streaming else "earliest"),
-        ending=_position("endingOffsets", options.text("endingOffsets", "latest"), ("latest",)),
+        starting=_position(options, "starting", ("earliest", "latest"), "latest" if streaming else "earliest"),
+        ending=_position(options, "ending", ("latest",), "latest"),
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger") or MAX_OFFSETS_PER_TRIGGER,
         min_partitions=options.number("minPartitions"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
@@ -152,27 +165,30 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
     )
 
 
-def _starting(options: Options, default: str) -> str | int | Offsets:
-    timestamp = options.number("startingTimestamp", minimum=0)
+def _position(options: Options, side: str, words: tuple[str, ...], default: str) -> Position:
+    """Where several options say it, Spark's order: one time, a time for each partition, offsets."""
+    timestamp = options.number(f"{side}Timestamp", minimum=0)
     if timestamp is not None:
-        # Spark lets the timestamp win where both are given.
-        return timestamp
-    return _position("startingOffsets", options.text("startingOffsets", default), ("earliest", "latest"))
-
-
-def _position(name: str, text: str | None, words: tuple[str, ...]) -> str | Offsets:
-    assert text is not None
+        return Times(timestamp)
+    times = f"{side}OffsetsByTimestamp"
+    text = options.text(times)
+    if text is not None:
+        return Times(_by_partition(text, f'option "{times}" is JSON of times in ms'))
+    name = f"{side}Offsets"
+    text = options.text(name) or default
     if text.strip().lower() in words:
         return text.strip().lower()
-    example = '{"topic":{"0":23,"1":-2}}'
-    message = f'option "{name}" is {" or ".join(words)}, or JSON such as {example}, not {text!r}'
+    return _by_partition(text, f'option "{name}" is {" or ".join(words)}, or JSON')
+
+
+def _by_partition(text: str, what: str) -> Offsets:
     try:
         return {
-            topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+            topic: {int(partition): int(number) for partition, number in partitions.items()}
             for topic, partitions in json.loads(text).items()
         }
     except (ValueError, AttributeError, TypeError) as error:
-        raise OptionError(message) from error
+        raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":-2}}}}, not {text!r}') from error
 
 
 def _pattern(text: str | None) -> str | None:

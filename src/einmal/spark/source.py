@@ -7,11 +7,15 @@ the checkpoint's.
 Spark asks a source for its first offset again after a crash in batch 0, and "latest" would be another offset then. So
 the first batch of a new query is empty: it puts the resolved ``startingOffsets`` into Spark's offset log, before
 anything is read. The planner (``KafkaStreamReader``) lives in one process on the driver, ``read`` runs in tasks.
+
+A batch query reads the range that ``load()`` has found, however often it is run: Spark makes the reader anew for each
+action, and "latest" would be another offset each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -20,21 +24,28 @@ from pyspark.sql.types import StructType
 
 from einmal.client import OffsetRange as Bounds
 from einmal.client import RangeReader
-from einmal.client.errors import OffsetOutOfRange, RetriableError, UnknownTopic
+from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.spark.arrow import RowBuilder
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
-from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, SourceOptions, source_options
+from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times, source_options
 from einmal.types import ErrorCode, Offset, TopicPartition
 
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 )
+_LOAD_MS: Final = 10_000
+"""How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 
 
 class KafkaDataSource(DataSource):
     """Options: those of Spark's Kafka source; ``kafka.isolation.level`` is ``read_committed`` unless set."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark makes this object in ``load()``, and keeps it for every action on the frame.
+        self._range = _range(source_options(self.options, streaming=False))
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +59,10 @@ class KafkaDataSource(DataSource):
         return KafkaStreamReader(source_options(self.options, streaming=True))
 
     def reader(self, schema: StructType) -> KafkaReader:
-        return KafkaReader(source_options(self.options, streaming=False))
+        options = source_options(self.options, streaming=False)
+        if isinstance(self._range, str):
+            raise RangeUnknown(self._range)
+        return KafkaReader(options, self._range)
 
 
 class Piece(InputPartition):
@@ -115,22 +129,44 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class KafkaReader(DataSourceReader):
-    """A batch query: from the starting to the ending offsets, once."""
+    """A batch query: from the starting to the ending offsets, the same ones in every action."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, bounds: list[OffsetRange]) -> None:
         self._options = options
+        self._bounds = bounds
 
     def partitions(self) -> Sequence[InputPartition]:
-        places = Places(self._options)
-        try:
-            first, last = places.starting(), places.ending()
-        finally:
-            places.close()
-        return [Piece(each) for each in ranges(first, last, self._options.min_partitions)]
+        return [Piece(each) for each in self._bounds]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)
         return read_piece(self._options, partition.bounds)
+
+
+class StillOpen(Exception):
+    """An offset was asked for that lies behind the last stable offset."""
+
+
+class RangeUnknown(Exception):
+    """What a batch query should read could not be found out when it was loaded."""
+
+
+def _range(options: SourceOptions) -> list[OffsetRange] | str:
+    """What a batch query reads, or why that cannot be said: a stream, which is loaded the same way, need not know."""
+    client = dict(options.client)
+    limit_ms = min(_LOAD_MS, int(client.get("default.api.timeout.ms", _LOAD_MS)))
+    try:
+        places = Places(replace(options, client=client | {"default.api.timeout.ms": str(limit_ms)}))
+        try:
+            first, last = places.starting(), places.ending()
+        finally:
+            places.close()
+    except (KafkaError, DataLoss, OptionError) as error:
+        return str(error)
+    for each, end in last.items():
+        if first[each] > end:
+            return f"{each} would be read from offset {first[each]} to {end}, which lies before it"
+    return ranges(first, last, options.min_partitions)
 
 
 class Places:
@@ -154,15 +190,17 @@ class Places:
 
     def starting(self) -> Positions:
         """``startingOffsets`` as offsets."""
-        starting = self._options.starting
-        partitions = self.partitions()
-        if isinstance(starting, int):
-            return self._cluster.at_timestamp(partitions, starting, committed=self._committed)
-        return self._resolved("startingOffsets", partitions, starting)
+        return self._resolved("starting", self.partitions(), self._options.starting)
 
     def ending(self) -> Positions:
-        """``endingOffsets`` as offsets."""
-        return self._resolved("endingOffsets", self.partitions(), self._options.ending)
+        """``endingOffsets`` as offsets. Raises DataLoss for one that does not exist."""
+        partitions = self.partitions()
+        chosen = self._resolved("ending", partitions, self._options.ending)
+        if self._options.fail_on_data_loss and isinstance(self._options.ending, dict):
+            for each, end in self._cluster.latest(partitions, committed=False).items():
+                if chosen[each] > end:
+                    raise DataLoss(f"{each} ends at {end}, before the offset {chosen[each]} that was asked for")
+        return chosen
 
     def ends(self) -> Positions:
         try:
@@ -190,23 +228,38 @@ class Places:
             if is_live and end[each] < offset:
                 raise DataLoss(f"{each} ends at {end[each]}, before the offset {offset} that was read")
 
-    def _resolved(self, name: str, partitions: list[TopicPartition], wanted: str | Offsets) -> Positions:
+    def _resolved(self, side: str, partitions: list[TopicPartition], wanted: Position) -> Positions:
         if wanted == "earliest":
             return self._cluster.earliest(partitions)
         if wanted == "latest":
             return self._cluster.latest(partitions, committed=self._committed)
+        if isinstance(wanted, Times):
+            if isinstance(wanted.ms, int):
+                times = dict.fromkeys(partitions, wanted.ms)
+            else:
+                times = _for_each(partitions, wanted.ms, f"{side}OffsetsByTimestamp", "a time")
+            return self._cluster.at_times(times, committed=self._committed)
         assert not isinstance(wanted, str)
-        chosen = {TopicPartition(topic, index): offset for topic in wanted for index, offset in wanted[topic].items()}
-        if set(chosen) != set(partitions):
-            raise OptionError(
-                f'option "{name}" must have an offset for each of {to_json(dict.fromkeys(partitions, 0))}'
-                f", given are {to_json(chosen)}\nhint: -2 stands for earliest, -1 for latest"
-            )
+        chosen = _for_each(
+            partitions, wanted, f"{side}Offsets", "an offset", "\nhint: -2 stands for earliest, -1 for latest"
+        )
         earliest = self._cluster.earliest([each for each in partitions if chosen[each] == EARLIEST])
         latest = self._cluster.latest(
             [each for each in partitions if chosen[each] == LATEST], committed=self._committed
         )
         return {each: earliest.get(each, latest.get(each, Offset(chosen[each]))) for each in partitions}
+
+
+def _for_each(
+    partitions: list[TopicPartition], given: Offsets, name: str, what: str, hint: str = ""
+) -> dict[TopicPartition, int]:
+    chosen = {TopicPartition(topic, index): number for topic in given for index, number in given[topic].items()}
+    if set(chosen) != set(partitions):
+        raise OptionError(
+            f'option "{name}" must have {what} for each of {to_json(dict.fromkeys(partitions, 0))}'
+            f", given are {to_json(chosen)}{hint}"
+        )
+    return chosen
 
 
 def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
@@ -227,10 +280,26 @@ def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
         except RetriableError as error:
             if error.code is not ErrorCode.offset_not_available:
                 raise
-            # The plan was made of offsets that existed. They can only have gone with the whole log.
-            raise DataLoss(f"{topic_partition} ends before the offset {end} that was planned") from error
+            raise _cannot_reach(options, topic_partition, end) from error
     if not builder.is_empty:
         yield builder.take()
+
+
+def _cannot_reach(options: SourceOptions, topic_partition: TopicPartition, end: Offset) -> Exception:
+    """Why offsets that existed when they were planned are not given out."""
+    cluster = KafkaCluster(options.client)
+    try:
+        last = cluster.latest([topic_partition], committed=False)[topic_partition]
+    finally:
+        cluster.close()
+    if last >= end:
+        return StillOpen(
+            f"a transaction that began before offset {end} of {topic_partition} is still open: its records are "
+            "neither there nor not there\nhint: read up to endingOffsets=latest, which is before it, or raise "
+            "kafka.default.api.timeout.ms to wait for its end"
+        )
+    # They can only have gone with the whole log.
+    return DataLoss(f"{topic_partition} ends before the offset {end} that was planned")
 
 
 def _what_is_left(options: SourceOptions, bounds: OffsetRange) -> tuple[Offset, Offset]:
