@@ -183,6 +183,28 @@ def test_settings_are_set_appended_and_taken_back(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_brokers_settings_are_not_changed_but_what_nobody_has_set_can_be_taken_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+
+            async def change(broker: str, *operations: int) -> ErrorCode:
+                configs = [{"name": f"s{each}", "config_operation": each, "value": "1"} for each in operations]
+                resources = [{"resource_type": 4, "resource_name": broker, "configs": configs}]
+                answer = await client.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources})
+                code: ErrorCode = answer.responses[0].error_code
+                return code
+
+            assert await change("1", 1) is ErrorCode.none
+            assert await change("1", 1, 0) is ErrorCode.invalid_request
+            assert await change("", 1) is ErrorCode.invalid_request
+            configs = [{"name": "num.partitions", "value": "1"}]
+            resources = [{"resource_type": 4, "resource_name": "1", "configs": configs}]
+            answer = await client.call(ALTER_CONFIGS, 2, {"resources": resources})
+            assert answer.responses[0].error_code is ErrorCode.invalid_request
+
+    run(scenario())
+
+
 def test_the_brokers_own_settings_are_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path, {"num.partitions": 3}) as node, Client.connect(node) as client:

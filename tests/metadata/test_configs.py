@@ -21,6 +21,8 @@ def test_settings_change_one_by_one() -> None:
     assert change(SET, "retention.ms", "5") is ErrorCode.none
     assert change(DELETE, "cleanup.policy", None) is ErrorCode.none
     assert cluster.image.topic_configs("t") == {"retention.ms": "5"}
+    assert change(DELETE, "leader.replication.throttled.replicas", None) is ErrorCode.none
+    assert change(SET, "leader.replication.throttled.replicas", "*") is ErrorCode.invalid_config
     cluster.done(cluster.controller.replace_topic_configs([("t", {"segment.bytes": "1000"})]))
     assert cluster.image.topic_configs("t") == {"segment.bytes": "1000"}
     assert (

@@ -60,6 +60,9 @@ class ConfigDecisions(Deciding):
         settings: dict[str, str | None] = dict(plan.settings.get(name) or self.image.topic_configs(name))
         touched: dict[str, None] = {}
         for change in changes:
+            if change.operation == DELETE and change.name not in settings:
+                # Not even an unknown one is a mistake: operators' tools take back what may never have been set.
+                continue
             value, problem = _changed(settings.get(change.name), change)
             if problem is not None:
                 return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
