@@ -80,8 +80,8 @@ class Demo:
         self._brokers = Brokers(self._folder / "cluster", self._tell_of_broker)
         self._timeline.brokers = self._brokers.ids
         try:
-            # Drivers need no broker to get warm: that is what takes longest.
-            threading.Thread(target=self._warm_drivers, daemon=True).start()
+            # A driver needs no broker to get warm: that is what takes longest.
+            self._warm_driver()
             self._brokers.start()
             self._mark("step", "three brokers are ready")
             self._brokers.create_topics((SENTENCES, EXACTLY_ONCE, CONTROL), PARTITIONS)
@@ -140,17 +140,20 @@ class Demo:
 
     # --- counting -------------------------------------------------------------------------------------------
 
-    def _warm_drivers(self) -> None:
-        """Start drivers one after another: each costs seconds of both cores."""
-        for _ in range(len(DRIVER_KILLS) + 1):
-            driver = Driver(self._folder / "driver.log")
-            self._drivers.append(driver)
+    def _warm_driver(self) -> None:
+        """Start one in the background: it costs seconds of both cores."""
+        driver = Driver(self._folder / "driver.log")
+        self._drivers.append(driver)
+
+        def wait() -> None:
             try:
                 driver.wait_until_warm()
             except DriverFailed as error:
                 self._warm.put(error)
                 return
             self._warm.put(driver)
+
+        threading.Thread(target=wait, daemon=True).start()
 
     def _next_driver(self) -> Driver:
         driver = self._warm.get(timeout=300)
@@ -174,7 +177,10 @@ class Demo:
                     "wait_batch_id": COORDINATOR_KILL_BATCH if COORDINATOR not in self._killed else -1,
                 }
             )
+            self._note(self._follow(driver, lambda event: event["event"] == "BatchStarted"))
             if kill_at:
+                # Not before: Spark gives a query's first Python workers only ten seconds to get ready.
+                self._warm_driver()
                 self._follow_to_kill_point(driver, kill_at)
             else:
                 self._follow(driver, lambda event: event["event"] == "Finished")
