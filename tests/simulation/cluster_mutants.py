@@ -21,7 +21,6 @@ from einmal.broker.remote_markers import RemoteMarkers
 from einmal.broker.shard_runtime import ShardRuntime
 from einmal.groups.offset_commits import OffsetCommits
 from einmal.groups.offsets import Offsets
-from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import ProducerStates
 from einmal.metadata import brokers as broker_decisions
 from einmal.metadata import partition_change
@@ -180,18 +179,6 @@ def without_asking_for_unclean_elections(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "allows_unclean", lambda self, topic: True)
 
 
-def without_broker_epochs(patch: pytest.MonkeyPatch) -> None:
-    """A broker that has started anew is taken for the one that it was: before KIP-903."""
-    restarts = Leader.fetched
-
-    def any_epoch(self: Leader, broker_id: Any, broker_epoch: Any, *more: Any) -> ErrorCode:
-        return restarts(self, broker_id, -1, *more)
-
-    patch.setattr(Leader, "fetched", any_epoch)
-    patch.setattr(Leader, "_is_eligible", lambda self, follower: True)
-    patch.setattr(PartitionDecisions, "_may_be_in_sync", lambda self, broker_id, broker_epoch: True)
-
-
 def without_keeping_the_fenced_out(patch: pytest.MonkeyPatch) -> None:
     """Who is fenced stays in the ISR, and may be let into it."""
     patch.setattr(PartitionDecisions, "_may_be_in_sync", lambda self, broker_id, broker_epoch: True)
@@ -214,19 +201,6 @@ def without_directory_ids(patch: pytest.MonkeyPatch) -> None:
         withdraw(self, plan, broker_id)
 
     patch.setattr(BrokerDecisions, "_withdraw", keep_wiped)
-
-
-def without_partition_epochs(patch: pytest.MonkeyPatch) -> None:
-    """An ISR change is carried out whatever has changed since it was asked for."""
-    alter = PartitionDecisions._alter_isr
-
-    def whatever(self: PartitionDecisions, plan: Plan, broker_id: Any, topic: Any, request: Any) -> Any:
-        partition = plan.partition(topic, request.partition_id)
-        if partition is not None:
-            request = replace(request, partition_epoch=partition.partition_epoch, leader_epoch=partition.leader_epoch)
-        return alter(self, plan, broker_id, topic, request)
-
-    patch.setattr(PartitionDecisions, "_alter_isr", whatever)
 
 
 def without_recording_producer_ids(patch: pytest.MonkeyPatch) -> None:
@@ -328,16 +302,6 @@ def without_waiting_for_the_load(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardRuntime, "_load", serve_first)
 
 
-def without_coordinator_epochs(patch: pytest.MonkeyPatch) -> None:
-    """The marker of a coordinator that has lost its place is written as any other."""
-    check = ProducerStates.check_marker
-
-    def any_coordinator(self: ProducerStates, producer: Any, coordinator_epoch: int, version: Any) -> ErrorCode:
-        return check(self, producer, 2**31 - 1, version)
-
-    patch.setattr(ProducerStates, "check_marker", any_coordinator)
-
-
 def without_late_markers_being_known(patch: pytest.MonkeyPatch) -> None:
     """A copy of a marker that its sender has given up ends whatever is open."""
     patch.setattr(MarkerWriter, "is_late", lambda self, sender, connection: False)
@@ -403,16 +367,6 @@ def without_verification(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerStates, "check", unverified)
 
 
-def without_the_guard_of_verification(patch: pytest.MonkeyPatch) -> None:
-    """What was verified before a transaction ended may be written after it."""
-    check = ProducerStates.check
-
-    def unguarded(self: ProducerStates, header: Any, origin: Any, verification: Any = None) -> Any:
-        return check(self, header, origin, None)
-
-    patch.setattr(ProducerStates, "check", unguarded)
-
-
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
@@ -431,18 +385,3 @@ def without_pending_offsets(patch: pytest.MonkeyPatch) -> None:
 def without_generations(patch: pytest.MonkeyPatch) -> None:
     """A member that the group has gone on without may commit its offsets."""
     patch.setattr(OffsetCommits, "_refusal", lambda self, request, *, is_transactional: ErrorCode.none)
-
-
-# --- compaction ------------------------------------------------------------------------------------------------------
-
-
-def without_a_stable_end_of_compaction(patch: pytest.MonkeyPatch) -> None:
-    """What is cleaned goes beyond the last stable offset."""
-    cleanable = PartitionLog.cleanable
-
-    def everything(self: PartitionLog, now: Any) -> Any:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.log_end_offset))
-            return cleanable(self, now)
-
-    patch.setattr(PartitionLog, "cleanable", everything)

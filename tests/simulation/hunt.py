@@ -8,7 +8,7 @@ follow, for the product's timing changes. ``python -m tests.simulation.hunt`` pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from einmal.simulation.run import simulate
 from einmal.simulation.schedule import FaultKind as F
 from tests.simulation import cluster_mutants, mutants
 from tests.simulation.mutants import Mutant
-from tests.simulation.where import BOTH, FAR, SLOW_DISK, Where, bursts, changed, faults
+from tests.simulation.where import BOTH, FAR, NEAR, SLOW_DISK, SPIKES, Where, bursts, changed, faults, late
 
 SEEDS_MAX: Final = 60
 
@@ -55,6 +55,20 @@ TORN: Final = frozenset({"G1a", "duplicate", "lost-write", "torn-transaction", "
 def _kinds(*kinds: str) -> frozenset[str]:
     return frozenset(kinds)
 
+
+JOINS: Final = bursts(
+    F.CRASH,
+    F.LAG,
+    F.CRASH_LEADER,
+    apart=1.5,
+    lasts=(0.4, 1.5, 1.0),
+    every=3.0,
+    duration=20.0,
+    workload="ledger",
+    network=replace(NEAR, delay_max=0.1),
+    transaction_version=2,
+)
+"""A follower comes back, is slow, and its leader dies."""
 
 BROKER: Final = (
     Defect(mutants.without_the_sequence_check, _kinds("duplicate"), profile_of, seeds=(2,)),
@@ -101,12 +115,14 @@ REPLICATION: Final = (
     ),
     Defect(cluster_mutants.without_leader_epochs_in_truncation, LOST, seeds=(1,)),
     Defect(cluster_mutants.without_truncation, _kinds("replicas-differ", "committed-changed"), seeds=(4,)),
-    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(4,)),
+    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(17, 4)),
     Defect(
         cluster_mutants.without_flushing_before_fetching_on,
         LOST,
         faults(F.CRASH_SEVERAL, F.CRASH_LEADER, members=BOTH, flush_each=True, crash=Crash.POWER, disk=SLOW_DISK),
     ),
+    Defect(cluster_mutants.without_waiting_for_those_who_join, LOST, JOINS, seeds=(10,)),
+    Defect(cluster_mutants.without_having_caught_up, LOST, JOINS, seeds=(9,)),
     Defect(cluster_mutants.without_producer_state_of_followers, _kinds("G1a", "duplicate")),
     Defect(cluster_mutants.without_new_leader_epochs, _kinds("two-leaders")),
 )
@@ -168,10 +184,72 @@ QUORUM: Final = (
         ),
         seeds=(4,),
     ),
+    Defect(
+        cluster_mutants.without_a_written_vote,
+        _kinds("two-leaders", "committed-changed"),
+        bursts(
+            F.CRASH_SEVERAL,
+            F.CRASH_TWICE,
+            F.CRASH_TWICE,
+            F.CRASH_TWICE,
+            apart=0.15,
+            lasts=(0.1, 0.02, 0.02, 0.02),
+            every=1.5,
+            members=BOTH,
+            network=SPIKES,
+        ),
+        seeds=(14,),
+    ),
+    Defect(
+        cluster_mutants.without_one_vote_per_epoch,
+        _kinds("two-leaders", "committed-changed"),
+        bursts(
+            F.CRASH_SEVERAL,
+            F.CRASH_SEVERAL,
+            apart=0.15,
+            lasts=(0.1, 0.1),
+            every=1.5,
+            members=BOTH,
+            network=SPIKES,
+        ),
+        seeds=(13,),
+    ),
 )
 TRANSACTIONS: Final = (
     Defect(cluster_mutants.without_markers_elsewhere, STUCK),
     Defect(cluster_mutants.without_markers_for_who_has_no_leader, STUCK, faults(F.CRASH_LEADER, F.RESET), seeds=(7,)),
+    Defect(
+        cluster_mutants.without_waiting_for_replicas_of_decisions,
+        TORN,
+        faults(
+            F.CRASH_COORDINATOR,
+            pause_max=1.5,
+            duration=15.0,
+            members=BOTH,
+            transaction_version=2,
+            workload="ledger",
+            network=replace(NEAR, delay_max=0.1),
+        ),
+        seeds=(13, 15),
+    ),
+    Defect(
+        cluster_mutants.without_late_markers_being_known,
+        TORN,
+        faults(
+            F.RESET,
+            pause_max=20.0,
+            duration=20.0,
+            transaction_version=1,
+            workload="ledger",
+            network=late(27, share=0.5, seconds=0.4),
+        ),
+    ),
+    Defect(
+        cluster_mutants.without_verification,
+        TORN,
+        changed(delayed_profile_of, transaction_version=1, network=late(0, share=0.2, seconds=4.0)),
+        seeds=(10, 16),
+    ),
     Defect(cluster_mutants.without_loading, STUCK),
     Defect(cluster_mutants.without_waiting_for_the_load, STUCK, seeds=(2,)),
     Defect(cluster_mutants.without_new_epochs, TORN, delayed_profile_of, seeds=(9,)),

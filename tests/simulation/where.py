@@ -20,6 +20,7 @@ APART: Final = (
 )
 NEAR: Final = NetworkFaults(delay_max=0.003)
 FAR: Final = NetworkFaults(delay_max=0.05)
+SPIKES: Final = NetworkFaults(delay_max=0.02, spike=0.2, spike_max=0.8)
 SLOW_DISK: Final = DiskFaults(sync_min=0.005, sync_max=0.05, slow_sync=0.1)
 SOUND: Final[dict[str, Any]] = {
     "members": APART,
