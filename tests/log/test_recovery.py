@@ -153,9 +153,11 @@ def test_segments_after_a_torn_one_that_was_never_flushed_go() -> None:
     assert append(log, batch()).base_offset == found[-1][1] + 1
 
 
-def test_a_segment_that_ends_too_early_between_two_batches_is_torn_as_well() -> None:
+@pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])
+def test_a_segment_that_ends_too_early_between_two_batches_is_torn_as_well(cleanup_policy: str) -> None:
+    config = replace(SMALL, cleanup_policy=cleanup_policy)
     machine = Machine()
-    log = open_log(machine.process())
+    log = open_log(machine.process(), config=config)
     fill(log)
     whole = batches_of(log)
     log.close(clean=False)
@@ -163,7 +165,7 @@ def test_a_segment_that_ends_too_early_between_two_batches_is_torn_as_well() -> 
     first = log_files(disk)[0]
     last_whole = max(end for end in ends(whole) if end < disk.open(first).size())
     disk.open(first).truncate(last_whole)
-    found = batches_of(open_log(disk))
+    found = batches_of(open_log(disk, config=config))
     assert found == whole[: len(found)]
     assert len(log_files(disk)) == 1
 

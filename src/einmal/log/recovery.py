@@ -197,8 +197,9 @@ def _scan(segment: Segment, *, is_flushed: bool) -> bool:
 
 def _reaches(segment: Segment, following: Offset, config: LogConfig, *, is_flushed: bool) -> bool:
     """Whether the segment goes on to where the next begins; false: its end was never flushed, and is lost."""
-    # Compaction leaves holes; elsewhere one means that batches are gone.
-    is_whole = segment.end_offset == following or (segment.end_offset < following and config.is_compacted)
+    # Compaction may have left a hole in what was flushed. Anywhere else one means that batches are gone.
+    is_hole = segment.end_offset < following and config.is_compacted and is_flushed
+    is_whole = segment.end_offset == following or is_hole
     if not is_whole and (is_flushed or segment.end_offset > following):
         raise LogCorruption(
             f"{segment.path(LOG)}: ends at {segment.end_offset}, the next segment begins at {following}"
