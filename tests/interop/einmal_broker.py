@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.interop.apache_kafka import free_ports
 
-_READY: Final = re.compile(r"bootstrap\.servers=(?P<host>[\d.]+):(?P<port>\d+)")
+_READY: Final = re.compile(r"is ready: (bootstrap\.servers=|controller )(?P<host>[\d.]+):(?P<port>\d+)")
 _STOP_S: Final = 20.0
 
 

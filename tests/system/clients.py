@@ -19,11 +19,13 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.interop import raw
 from tests.interop.topics import Broker, at_last
-from tests.system.load import PARTITIONS, TOPICS
+from tests.system.load import COPIES, PARTITIONS, TOPICS
 from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
 
 PATIENCE_S: Final = 90.0
+ANOMALIES: Final = ("lost", "doubled", "out_of_order", "torn")
 _PAUSE_S: Final = 0.02
+_LOOK_S: Final = 0.5
 _STOPPED_FIRST: Final = ("idempotent", "transactional")
 
 
@@ -54,6 +56,16 @@ class Client:
         assert self.process.poll() is None, f"{self.name} died: {self._errors.read_text()[-2000:]}"
         return self._report.stat().st_size
 
+    def place(self) -> str:
+        """Its name, and where in the program it is."""
+        self.process.send_signal(signal.SIGUSR1)
+        time.sleep(_LOOK_S)
+        return f"{self.name}\n{self._errors.read_text()[-2000:]}"
+
+    def so_far(self) -> list[dict[str, Any]]:
+        """Its report up to the last whole line."""
+        return [json.loads(line) for line in self._report.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+
     def finish(self) -> list[dict[str, Any]]:
         """Let it end what it has begun; its report."""
         self.process.send_signal(signal.SIGTERM)
@@ -79,7 +91,7 @@ def everybody_gets_something_done(clients: list[Client]) -> None:
 
 
 def _idle(clients: list[Client], before: dict[str, int]) -> str:
-    return ", ".join(client.name for client in clients if client.size() == before[client.name])
+    return ", ".join(client.place() for client in clients if client.size() == before[client.name])
 
 
 def until(claim: Callable[[], bool], what: Callable[[], str] = lambda: "it") -> None:
@@ -148,9 +160,12 @@ def judge(values: Values, reports: dict[str, list[dict[str, Any]]]) -> dict[str,
     seen = judge_reader(values, reports)
     copiers = [name for name in reports if name.startswith("copier")]
     judge_copies(values, len(copiers))
+    # Each of the four judges raises at the first anomaly.
     return {
+        **dict.fromkeys(ANOMALIES, 0),
         "acknowledged": acknowledged,
         "transactions": dict(outcomes),
-        "copy_transactions": sum(len(reports[name]) for name in copiers),
+        "copied": sum(topic in COPIES for topic, _partition, _offset in values),
+        "copy_transactions": sum("outcome" in line for name in copiers for line in reports[name]),
         "seen_by_the_readers": seen,
     }

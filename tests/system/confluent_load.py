@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.system.load import ABORTED_SHARE, COPIES, PACE_S, PARTITIONS, PLAIN, TOPICS, TRANSACTIONS, Report, stopped
+from tests.system.load import (
+    ABORTED_SHARE,
+    COPIES,
+    PACE_S,
+    PARTITIONS,
+    PLAIN,
+    TOPICS,
+    TRANSACTIONS,
+    Outcome,
+    Report,
+    stopped,
+)
 
 _CALL_S: Final = 30.0
 _OFFSETS_S: Final = 8.0
-"""Then a new producer is made: librdkafka sends TxnOffsetCommit for ever to a group's former coordinator once that has
-left the cluster, Apache's cluster as well as ours (its issues 5511 and 5456)."""
+"""Then a new producer is made: librdkafka waits for ever for a group's former coordinator once that has left the
+cluster, Apache's cluster as well as ours, whatever timeout it is given (its issues 5511 and 5456)."""
+
+
+class _Hangs(Exception):
+    """A call of librdkafka does not return."""
 
 
 def _settings(bootstrap: str) -> dict[str, Any]:
@@ -106,31 +122,53 @@ def transactional(bootstrap: str, report: Report, seed: int) -> None:
                 producer.produce(TRANSACTIONS, value.encode(), partition=partition)
 
         outcome = _transaction(producer, write, commits=chance.random() >= ABORTED_SHARE)
-        report.tell(transaction=number, outcome=outcome)
-        if outcome == "unknown":
+        report.tell(transaction=number, **outcome.told())
+        if outcome.name == "unknown":
             producer = _producer(bootstrap, name)
 
 
-def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> str:
+def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> Outcome:
     """One transaction. "unknown": this producer can do nothing any more; its successor settles what is open."""
     try:
         producer.begin_transaction()
         write(producer)
         if commits:
             _insist(lambda: producer.commit_transaction(_CALL_S))
-            return "committed"
+            return Outcome("committed")
         # So that there is something to abort in the log.
         producer.flush(_CALL_S)
         _insist(lambda: producer.abort_transaction(_CALL_S))
-        return "aborted"
+        return Outcome("aborted")
+    except _Hangs:
+        return Outcome("unknown", "TxnOffsetCommit hangs")
     except KafkaException as error:
+        why = str(error)
         if not error.args[0].txn_requires_abort():
-            return "unknown"
+            return Outcome("unknown", why)
     try:
         _insist(lambda: producer.abort_transaction(_CALL_S))
     except KafkaException:
-        return "unknown"
-    return "aborted"
+        return Outcome("unknown", why)
+    return Outcome("aborted", why)
+
+
+def _send_offsets(producer: Producer, positions: list[TopicPartition], metadata: object) -> None:
+    """Raises KafkaException, or _Hangs: what hangs is left alone."""
+    failures: list[KafkaException] = []
+
+    def send() -> None:
+        try:
+            producer.send_offsets_to_transaction(positions, metadata, _OFFSETS_S)
+        except KafkaException as error:
+            failures.append(error)
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    sending.join(_OFFSETS_S + 1)
+    if sending.is_alive():
+        raise _Hangs
+    if failures:
+        raise failures[0]
 
 
 def copier(bootstrap: str, report: Report, seed: int) -> None:
@@ -148,6 +186,8 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
                 ended.discard(message.partition())
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
+            else:
+                report.tell(error=str(message.error()))
         if not records:
             continue
         number += 1
@@ -158,13 +198,13 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
             after = {message.partition(): message.offset() + 1 for message in records}
             positions = [TopicPartition(PLAIN, partition, offset) for partition, offset in after.items()]
             metadata = consumer.consumer_group_metadata()
-            producer.send_offsets_to_transaction(positions, metadata, _OFFSETS_S)
+            _send_offsets(producer, positions, metadata)
 
         outcome = _transaction(producer, write, commits=True)
-        report.tell(transaction=number, outcome=outcome, records=len(records))
-        if outcome == "unknown":
+        report.tell(transaction=number, records=len(records), **outcome.told())
+        if outcome.name == "unknown":
             producer = _producer(bootstrap, name)
-        if outcome != "committed":
+        if outcome.name != "committed":
             ended.clear()
             _rewind(consumer)
     consumer.close()
@@ -188,6 +228,8 @@ def reader(bootstrap: str, report: Report, seed: int) -> None:
         for message in consumer.consume(500, 0.1):
             if message.error() is None:
                 report.tell(at=[message.topic(), message.partition(), message.offset()], value=message.value().decode())
+            elif message.error().code() != KafkaError._PARTITION_EOF:
+                report.tell(error=str(message.error()))
     consumer.close()
 
 

@@ -5,7 +5,8 @@ ends on SIGTERM, having finished what it had begun. A report is one JSON documen
 
 - ``idempotent``: writes numbers in order to each partition of PLAIN; a line for each acknowledgement;
 - ``transactional``: writes transactions over the partitions of TRANSACTIONS, some of which it aborts; a line when one
-  begins, and one with its outcome: ``committed``, ``aborted`` or ``unknown``;
+  begins, and one with its outcome: ``committed``, ``aborted`` or ``unknown``, and an
+  ``error`` where it was told of one;
 - ``copier``: moves PLAIN to a topic of its own, positions in the same transactions; ends when it has reached the end;
 - ``reader``: a line for each record that it saw under read_committed.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 PLAIN: Final = "plain"
 TRANSACTIONS: Final = "transactions"
@@ -26,10 +27,21 @@ COPIES: Final = ("copies-0", "copies-1")
 TOPICS: Final = (PLAIN, TRANSACTIONS, *COPIES)
 PARTITIONS: Final = 3
 ABORTED_SHARE: Final = 0.25
-PACE_S: Final = 0.005
+PACE_S: Final = 0.02
 
 stopped = threading.Event()
 """Set by SIGTERM."""
+
+
+class Outcome(NamedTuple):
+    """How a transaction ended, and what its client was told that it had not asked for."""
+
+    name: str
+    error: str | None = None
+
+    def told(self) -> dict[str, str]:
+        error = {} if self.error is None else {"error": self.error}
+        return {"outcome": self.name, **error}
 
 
 class Report:

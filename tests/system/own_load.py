@@ -10,7 +10,18 @@ from typing import Any, Final
 from einmal.client import AbortableError, Consumer, KafkaError, Producer, RecordMetadata, UnknownOutcome
 from einmal.client.errors import RetriableError
 from einmal.types import TopicPartition
-from tests.system.load import ABORTED_SHARE, COPIES, PACE_S, PARTITIONS, PLAIN, TOPICS, TRANSACTIONS, Report, stopped
+from tests.system.load import (
+    ABORTED_SHARE,
+    COPIES,
+    PACE_S,
+    PARTITIONS,
+    PLAIN,
+    TOPICS,
+    TRANSACTIONS,
+    Outcome,
+    Report,
+    stopped,
+)
 
 _BACKLOG_MAX: Final = 1_000
 
@@ -23,13 +34,14 @@ def _producer(bootstrap: str, transactional_id: str | None = None) -> Producer:
     return producer
 
 
-def _insist(call: Callable[[], Any]) -> Any:
+def _insist(call: Callable[[], Any], report: Report | None = None) -> Any:
     """Call again for as long as the client says that this may help."""
     while True:
         try:
             return call()
-        except (RetriableError, UnknownOutcome):
-            continue
+        except (RetriableError, UnknownOutcome) as error:
+            if report is not None:
+                report.tell(error=str(error))
 
 
 # --- the roles -------------------------------------------------------------------------------------------------
@@ -78,34 +90,34 @@ def transactional(bootstrap: str, report: Report, seed: int) -> None:
                 producer.send(TRANSACTIONS, value.encode(), partition=partition)
 
         outcome = _transaction(producer, write, commits=chance.random() >= ABORTED_SHARE)
-        report.tell(transaction=number, outcome=outcome)
-        if outcome == "unknown":
+        report.tell(transaction=number, **outcome.told())
+        if outcome.name == "unknown":
             producer.close(flush=False)
             producer = _producer(bootstrap, name)
     producer.close()
 
 
-def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> str:
+def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> Outcome:
     """One transaction. "unknown": this producer can do nothing any more; its successor settles what is open."""
     try:
         producer.begin_transaction()
         write(producer)
         if commits:
             producer.commit_transaction()
-            return "committed"
+            return Outcome("committed")
         # So that there is something to abort in the log.
         producer.flush()
         producer.abort_transaction()
-        return "aborted"
-    except AbortableError:
-        pass
-    except KafkaError:
-        return "unknown"
+        return Outcome("aborted")
+    except AbortableError as error:
+        why = str(error)
+    except KafkaError as error:
+        return Outcome("unknown", str(error))
     try:
         producer.abort_transaction()
-    except KafkaError:
-        return "unknown"
-    return "aborted"
+    except KafkaError as error:
+        return Outcome("unknown", str(error))
+    return Outcome("aborted", why)
 
 
 def copier(bootstrap: str, report: Report, seed: int) -> None:
@@ -122,7 +134,7 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
     consumer.subscribe([PLAIN])
     number = 0
     while True:
-        records = _insist(lambda: consumer.poll(100, 200))
+        records = _insist(lambda: consumer.poll(100, 200), report)
         if not records:
             if stopped.is_set() and _has_reached_the_end(consumer):
                 break
@@ -136,11 +148,11 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
             producer.send_offsets_to_transaction(after, consumer.group_metadata())
 
         outcome = _transaction(producer, write, commits=True)
-        report.tell(transaction=number, outcome=outcome, records=len(records))
-        if outcome == "unknown":
+        report.tell(transaction=number, records=len(records), **outcome.told())
+        if outcome.name == "unknown":
             producer.close(flush=False)
             producer = _producer(bootstrap, name)
-        if outcome != "committed":
+        if outcome.name != "committed":
             _rewind(consumer)
     consumer.close()
     producer.close()
@@ -167,7 +179,7 @@ def reader(bootstrap: str, report: Report, seed: int) -> None:
     consumer.assign(places)
     consumer.seek_to_beginning(*places)
     while not stopped.is_set():
-        for record in _insist(lambda: consumer.poll(100, 500)):
+        for record in _insist(lambda: consumer.poll(100, 500), report):
             report.tell(at=[record.topic, record.partition, record.offset], value=record.value.decode())
     consumer.close()
 

@@ -1,8 +1,9 @@
-"""One client of the load as a process: see ``load.py``."""
+"""One client of the load as a process: see ``load.py``. SIGUSR1: it says where it is."""
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
+    faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     LIBRARIES[arguments.library][arguments.role](arguments.bootstrap, Report(arguments.report), arguments.seed)
 

@@ -87,6 +87,8 @@ def judge_reader(values: Values, reports: Reports) -> int:
             continue
         last: dict[tuple[str, int], int] = {}
         for line in report:
+            if "at" not in line:
+                continue
             topic, partition, offset = line["at"]
             assert values.get((topic, partition, offset)) == line["value"], f"seen and gone: {line}"
             assert offset > last.get((topic, partition), -1), f"seen twice: {line}"
