@@ -3,7 +3,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -57,10 +57,75 @@ def test_a_partition_is_added_to_the_transaction_before_its_claim_is_granted(dri
     assert driver.added == [TopicPartition("a", 1)]
 
 
-def test_a_second_attempt_gets_no_claim(driver: Driver) -> None:
+def waiting(driver: Driver, attempt_id: int) -> Future[TopicPartition]:
+    """The claim of a second attempt, which asks from a thread of its own."""
+    claimed: Future[TopicPartition] = Future()
+
+    def ask() -> None:
+        try:
+            with driver.task(attempt_id) as task:
+                claimed.set_result(task.claim(0))
+        except ClaimRefused as refused:
+            claimed.set_exception(refused)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return claimed
+
+
+def test_a_second_attempt_waits_while_the_first_is_at_work_and_gets_no_claim_when_it_has_died(driver: Driver) -> None:
+    with driver.task(1) as first:
+        first.topic("a")
+        first.claim(0)
+        second = waiting(driver, 2)
+        with pytest.raises(TimeoutError):
+            second.result(0.2)
+    with pytest.raises(ClaimRefused, match="task attempt 1"):
+        second.result(5)
+
+
+def test_a_second_attempt_that_waits_is_turned_away_when_the_transaction_has_ended(driver: Driver) -> None:
+    with driver.task(1) as first:
+        first.topic("a")
+        first.claim(0)
+        second = waiting(driver, 2)
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        driver.service.end()
+        with pytest.raises(ClaimRefused, match="has ended"):
+            second.result(5)
+
+
+def test_a_second_attempt_gives_spark_the_time_to_count_the_first_ones_success(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_service, "_COUNTED_S", 0.5)
+    monkeypatch.setattr(claim_service, "_WAIT_STEP_S", 0.05)
+    with driver.task(1) as first:
+        first.topic("a")
+        first.claim(0)
+        first.report(Output("a", 0, 5, 9, 5, 77))
+    second = waiting(driver, 2)
+    with pytest.raises(TimeoutError):
+        second.result(0.2)
+    with pytest.raises(ClaimRefused, match="task attempt 1"):
+        second.result(5)
+
+
+def test_nobody_waits_for_ever_for_an_attempt_that_hangs(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_service, "_WAIT_S", 0.2)
+    monkeypatch.setattr(claim_service, "_WAIT_STEP_S", 0.05)
+    with driver.task(1) as hangs:
+        hangs.topic("a")
+        hangs.claim(0)
+        with pytest.raises(ClaimRefused, match="task attempt 1"):
+            waiting(driver, 2).result(5)
+
+
+def test_two_attempts_never_wait_for_each_other(driver: Driver) -> None:
     with driver.task(1) as first, driver.task(2) as second:
         first.topic("a")
         first.claim(0)
+        second.claim(1)
         with pytest.raises(ClaimRefused, match="task attempt 1"):
             second.claim(0)
 

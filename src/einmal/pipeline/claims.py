@@ -25,7 +25,11 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
+    """``by``: the attempt that has the partition, where the one that asked may wait for its end: it has none itself, so
+    no two wait for each other."""
+
     reason: str
+    by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,8 +66,12 @@ class Claims:
             return Granted(add=False)
         return Denied(
             f"{target} is being written by task attempt {owner} in this transaction; attempt {attempt_id} is a "
-            "retry, a speculative copy or a re-run of it, and the batch has to be written again as a whole"
+            "retry, a speculative copy or a re-run of it, and the batch has to be written again as a whole",
+            by=None if attempt_id in self._owners.values() else owner,
         )
+
+    def is_reported(self, target: TopicPartition) -> bool:
+        return target in self._outputs
 
     def report(self, token: str, attempt_id: int, output: Output) -> Granted | Denied:
         """The owner of a partition has every acknowledgement for it."""

@@ -3,7 +3,10 @@
 One JSON object per line, each answered by one line. A connection proves itself with the query's secret in its first
 line; an answer always names what was refused. Tasks ask for three things: how many partitions a topic has in this batch
 (fixed by the driver at the first question), the right to write a partition, and to have their result written down.
-Knows nothing of Spark: the decisions are ``pipeline.claims``'.
+
+A second attempt of a task that is still at work (a speculative copy, a stage that runs again) waits at its first claim
+instead of failing: four failures of a task end Spark's job. Spark ends it when the first one has succeeded. An attempt
+is at work as long as its connection stands. Knows nothing of Spark: the decisions are ``pipeline.claims``'.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import secrets
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -28,6 +32,13 @@ _STRANGER_S: Final = 10.0
 """How long a connection may be silent that has not proved itself yet."""
 _ANSWER_S: Final = 120.0
 """Under TV0 and TV1 the driver adds the partition to the transaction before it answers."""
+_WAIT_S: Final = 120.0
+"""How long second attempts wait for a partition's owner: one that hangs for ever must fail the batch at last."""
+_WAIT_STEP_S: Final = 10.0
+_COUNTED_S: Final = 5.0
+"""From an owner's report until Spark has counted its success, and has ended the other attempts."""
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""In seconds, and probes: a machine that died without a word is noticed after some 25 s."""
 
 
 class ClaimRefused(Exception):
@@ -90,7 +101,11 @@ class Transaction:
         self._topics = topics
         self._add = add
         self._reported = reported
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._at_work: dict[int, set[object]] = {}
+        """The connections of every task attempt; none where it has left."""
+        self._left: dict[int, float] = {}
+        self._contested: dict[TopicPartition, float] = {}
 
     def look_up(self, topic: str) -> int:
         """The topic's number of partitions, fixed from now on."""
@@ -100,11 +115,22 @@ class Transaction:
     def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
         """No claim is granted any more; the outputs, if all claims were reported and ``collected`` says the same."""
         with self._lock:
+            self._lock.notify_all()
             return tuple(sorted(collected)) if self._claims is None else self._claims.close(collected)
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def leave(self, connection: object) -> None:
+        """A connection has ended: the task attempt behind it is done, or dead."""
+        with self._lock:
+            for attempt_id, connections in self._at_work.items():
+                if connection in connections:
+                    connections.remove(connection)
+                    self._left[attempt_id] = time.monotonic()
+            self._lock.notify_all()
+
+    def answer(self, request: dict[str, Any], connection: object) -> dict[str, Any]:
         # One request at a time: a grant must not overtake the AddPartitionsToTxn it stands for.
         with self._lock:
+            self._at_work.setdefault(request["attempt"], set()).add(connection)
             match request["ask"]:
                 case "topic":
                     base, count = self._topics.look_up(request["topic"])
@@ -121,10 +147,22 @@ class Transaction:
         if self._claims is not None:
             answer = self._claims.claim(self.token, request["attempt"], target)
             if isinstance(answer, Denied):
+                if answer.by is not None and self._may_wait(target, answer.by):
+                    self._lock.wait(_WAIT_STEP_S)
+                    return {"later": True}
                 return {"denied": answer.reason}
             if answer.add:
                 self._add(target)
         return {"topic": target.topic, "partition": target.partition}
+
+    def _may_wait(self, target: TopicPartition, owner: int) -> bool:
+        assert self._claims is not None
+        now = time.monotonic()
+        if now - self._contested.setdefault(target, now) > _WAIT_S:
+            return False
+        if self._at_work[owner]:
+            return True
+        return self._claims.is_reported(target) and now - self._left.get(owner, now) < _COUNTED_S
 
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         output = Output(**request["output"])
@@ -162,13 +200,19 @@ class ClaimService:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any], connection: object) -> dict[str, Any]:
         if not hmac.compare_digest(str(request.get("secret")).encode(), self._secret.encode()):
             return {"denied": "not a task of this query"}
         transaction = self._transaction
         if transaction is None or request.get("token") != transaction.token:
             return {"denied": "the claim belongs to a transaction that has ended"}
-        return transaction.answer(request)
+        return transaction.answer(request, connection)
+
+    def leave(self, connection: object) -> None:
+        """The connection has ended."""
+        transaction = self._transaction
+        if transaction is not None:
+            transaction.leave(connection)
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -186,12 +230,20 @@ class _Handler(socketserver.StreamRequestHandler):
         super().setup()
         # The only way to hear of an executor's machine that died without a word.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                self.connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):
             while (line := self.rfile.readline(_LINE_BYTES_MAX)) and self._answer(line):
                 # A task may compute and write for as long as it takes between two questions.
                 self.connection.settimeout(None)
+
+    def finish(self) -> None:
+        self.server.service.leave(self)
+        with contextlib.suppress(OSError):
+            super().finish()
 
     def _answer(self, line: bytes) -> bool:
         """Whether the connection goes on."""
@@ -202,7 +254,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if not isinstance(request, dict):
             return False
         try:
-            answer = self.server.service.answer(request)
+            answer = self.server.service.answer(request, self)
         except Exception as error:  # noqa: BLE001 - the task must learn why, whatever it is
             answer = {"denied": f"{type(error).__name__}: {error}"}
         self.wfile.write(json.dumps(answer).encode() + b"\n")
@@ -231,8 +283,10 @@ class ClaimClient:
         return answer["base"], answer["count"]
 
     def claim(self, number: int) -> TopicPartition:
-        """The partition behind a number, which this task alone may write from now on. Raises ClaimRefused."""
-        answer = self._ask(ask="claim", number=number)
+        """The partition behind a number, which this task alone may write from now on; waits while another attempt of
+        it does. Raises ClaimRefused."""
+        while "later" in (answer := self._ask(ask="claim", number=number)):
+            pass
         return TopicPartition(answer["topic"], answer["partition"])
 
     def report(self, output: Output) -> None:
