@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from einmal.spark.declaration import DeclarationError
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.program import load, writer
+from einmal.spark.program import Kind, kind_of, load, session_settings, writer
 from tests.spark.topics import create, fill, new_name, records, values
 
 FUNCTION = """
@@ -69,7 +69,7 @@ def fields_of(tmp_path: Path, bootstrap: str) -> dict[str, str]:
 def test_a_declared_function_is_one_and_stays_a_function(tmp_path: Path) -> None:
     path = written(tmp_path, ".py", FUNCTION, **fields_of(tmp_path, "h:1"))
     program = load(path, {"processing.guarantee": "at_least_once"})
-    assert program is not None and program.function is not None
+    assert program.function is not None
     assert program.declaration.sink_options.guarantee == "at_least_once"
 
     class Frame:
@@ -83,7 +83,17 @@ def test_a_declared_function_is_one_and_stays_a_function(tmp_path: Path) -> None
 
 
 def test_a_file_that_declares_nothing_is_a_whole_program_and_is_not_run_to_find_out(tmp_path: Path) -> None:
-    assert load(written(tmp_path, ".py", "raise SystemExit('it was run')\n"), {}) is None
+    assert kind_of(written(tmp_path, ".py", "raise SystemExit('it was run')\n")) is Kind.WHOLE
+
+
+def test_a_functions_session_settings_are_known_before_its_file_runs(tmp_path: Path) -> None:
+    fields = fields_of(tmp_path, "h:1")
+    declared = FUNCTION.replace("    trigger=", '    spark={{"sql": {{"shuffle.partitions": 3}}}},\n    trigger=')
+    path = written(tmp_path, ".py", "raise SystemExit('it was run')\n" + declared, **fields)
+    assert kind_of(path) is Kind.FUNCTION
+    assert session_settings(path) == {"spark.sql.shuffle.partitions": "3"}
+    with pytest.raises(DeclarationError, match="plain values"):
+        session_settings(written(tmp_path, ".py", declared.replace("3", "len(x)"), **fields))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,6 @@ def test_a_declared_function_writes_what_it_returns(spark: SparkSession, bootstr
     create(bootstrap, fields["source"], fields["name"])
     fill(bootstrap, fields["source"], range(10))
     program = load(written(tmp_path, ".py", FUNCTION, **fields), {})
-    assert program is not None
     writer(program, spark).start().awaitTermination()
     assert sorted(values(bootstrap, fields["name"])) == ["0", "2", "4", "6", "8"]
 
@@ -119,7 +128,6 @@ def test_views_are_written_to_several_topics_in_one_transaction(
     create(bootstrap, fields["source"], fields["name"], f"{fields['name']}-odd")
     fill(bootstrap, fields["source"], range(10))
     program = load(written(tmp_path, ".toml", TWO_SINKS, **fields), {})
-    assert program is not None
     writer(program, spark).start().awaitTermination()
     even, odd = records(bootstrap, fields["name"]), records(bootstrap, f"{fields['name']}-odd")
     assert {(record.key, record.value) for _, record in even} == {
@@ -133,6 +141,5 @@ def test_views_are_written_to_several_topics_in_one_transaction(
 def test_a_view_that_is_no_sql_is_named(spark: SparkSession, tmp_path: Path) -> None:
     text = TWO_SINKS.replace("FROM numbers", "FROM letters")
     program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})
-    assert program is not None
     with pytest.raises(PipelineRefused, match="views.parsed: .*letters"):
         writer(program, spark)

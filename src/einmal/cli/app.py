@@ -14,6 +14,7 @@ import typer
 import einmal
 from einmal.cli.bench import bench
 from einmal.cli.demo import demo
+from einmal.cli.explain import explain
 from einmal.cli.formats import Format
 from einmal.cli.group import group
 from einmal.cli.pipeline import pipeline
@@ -82,6 +83,7 @@ def start(
 
 
 app.command()(run)
+app.command()(explain)
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)

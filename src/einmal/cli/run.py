@@ -12,10 +12,11 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -23,7 +24,7 @@ from einmal.cli.clients import failures_told, key_and_value
 from einmal.cli.formats import Format
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from einmal.spark import events
     from einmal.spark.program import Program
@@ -65,29 +66,33 @@ def run(
     if trigger is not None:
         overrides["trigger.processingTime"] = trigger
     with pipeline_failures_told(file):
-        from einmal.spark.program import load, run_whole
+        from einmal.spark.program import Kind, kind_of, load, run_whole
 
-        program = load(file, overrides)
-        if program is None and overrides:
+        kind = kind_of(file)
+        if kind is Kind.WHOLE and overrides:
             raise typer.BadParameter("a whole program takes no -X, --available-now or --trigger: it does all itself")
+        # What a file of tables says is looked at before the seconds that a session takes to start.
+        program = load(file, overrides) if kind is Kind.TABLES else None
         spark = new_session(file, program, master, confs)
         with _Console(output is Format.JSON):
-            if program is None:
+            if kind is Kind.WHOLE:
                 _run_whole(lambda: run_whole(file))
             else:
-                _run_declared(program, spark)
+                _run_declared(program or load(file, overrides), spark)
         spark.stop()
 
 
-def new_session(file: Path, program: Program | None, master: str | None, confs: Sequence[str] | None) -> Any:
-    """The Spark session of a file. What is beside the file can be imported by it, in workers too."""
+def new_session(file: Path, program: Program | None, master: str | None, confs: Sequence[str] | None) -> SparkSession:
+    """The Spark session of a file; ``program``: of tables. What is beside the file can be imported, in workers too."""
     from einmal.spark import session
+    from einmal.spark.program import session_settings
 
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
-    declared = {} if program is None else dict(program.declaration.spark)
-    name = file.stem if program is None else program.declaration.name
-    return session(name, master=master, config=declared | dict(map(key_and_value, confs or ())))
+    declared = session_settings(file) if program is None else dict(program.declaration.spark)
+    config = declared | dict(map(key_and_value, confs or ()))
+    return session(file.stem if program is None else program.declaration.name, master=master, config=config)
 
 
 @contextmanager
@@ -121,7 +126,7 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
 # --- running ----------------------------------------------------------------------------------------------------
 
 
-def _run_declared(program: Program, spark: Any) -> None:
+def _run_declared(program: Program, spark: SparkSession) -> None:
     from einmal.spark.program import writer
 
     query = writer(program, spark).start()
@@ -143,7 +148,7 @@ def _run_declared(program: Program, spark: Any) -> None:
         thread.join()
 
 
-def _run_whole(program: Any) -> None:
+def _run_whole(program: Callable[[], None]) -> None:
     from einmal.spark import running
 
     def interrupt(*_: object) -> None:

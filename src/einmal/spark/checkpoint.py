@@ -104,12 +104,15 @@ class Checkpoint:
 
     def begin_at(self, end: tuple[Any, ...], commit_text: str) -> None:
         """Make a fresh checkpoint one whose batch 0 is done and ended at ``end``, so that Spark goes on from there."""
-        metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":"))
-        lines = [_VOID if value is None else json.dumps(value, separators=(",", ":")) for value in end]
         # The offsets come last and make it so: alone they would be a planned batch. A commit alone is nothing, and is
         # left by a start that died between the two.
         if not self.has_commit(0):
             self.write("commits/0", commit_text)
+        self.plan_first(end, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')
+
+    def plan_first(self, end: tuple[Any, ...], metadata: str) -> None:
+        """Make a fresh checkpoint one whose batch 0 is planned and ends at ``end``. ``metadata``: its first line."""
+        lines = [_VOID if value is None else json.dumps(value, separators=(",", ":")) for value in end]
         self.write("offsets/0", "\n".join([_OFFSETS_VERSION, metadata, *lines]))
 
     def begin_batch(self, batch_id: int) -> bool:

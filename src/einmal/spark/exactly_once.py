@@ -6,6 +6,7 @@ the query; after an error it cannot go on, and a new run finds out from the comm
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from einmal.spark.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.claim_service import ClaimService
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.execution import Execution, empty_commit_file, sources, state_format
+from einmal.spark.execution import Execution, empty_commit_file, offset_metadata, sources, state_format
 from einmal.spark.job import Job
 from einmal.spark.offsets import from_json
 from einmal.spark.options import SinkOptions
@@ -89,6 +90,8 @@ class ExactlyOnce(TransactionRun):
         before = self._setting.checkpoint.offsets(batch_id - 1) if batch_id > 0 else None
         assert end is not None, f"Spark runs batch {batch_id} without having written its offsets"
         start = None if before is None else before.end
+        if batch_id == 0 and self._begins_empty():
+            start = end.end
         self._setting.tell(events.BatchStarted(batch_id, start, end.end))
         ready = self._run(
             self._committer.batch(
@@ -155,7 +158,22 @@ class ExactlyOnce(TransactionRun):
                 f"{self._id!r}, and sources {kinds} cannot be told to begin there",
                 "restore the checkpoint, or give the pipeline another transactional.id",
             )
-        self._setting.checkpoint.begin_at(end, empty_commit_file(state_format(self._setting.spark)))
+        checkpoint, spark = self._setting.checkpoint, self._setting.spark
+        if not self._setting.stateful:
+            checkpoint.begin_at(end, empty_commit_file(state_format(spark)))
+            return
+        if not self._begins_empty():
+            raise PipelineRefused(
+                f"a query with state begins with its batch 0, which Spark's own source fills from startingOffsets on; "
+                f"output up to {end} is committed under {self._id!r}",
+                f"reset the pipeline, and set startingOffsets to {json.dumps(end[0])}",
+            )
+        # Its batch 0 is run, so that there is state, and empty, so that it is empty.
+        checkpoint.plan_first(end, offset_metadata(spark))
+
+    def _begins_empty(self) -> bool:
+        """Whether batch 0 has no rows, as with our source always."""
+        return all(kind == "einmal" for kind, _ in sources(self._setting.frame))
 
     def _is_here(self, options: dict[str, str]) -> bool:
         """Whether a source reads from the cluster that is written to."""

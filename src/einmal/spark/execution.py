@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -22,6 +23,7 @@ _STATEFUL_OPERATOR: Final = (
     # Until Spark 4.0.
     "org.apache.spark.sql.execution.streaming.StateStoreWriter",
 )
+_OFFSET_METADATA: Final = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
 _STATEFUL_PLANS: Final = frozenset(
     {
         "Aggregate",
@@ -48,13 +50,13 @@ class StateInDoubt(Exception):
 
 def is_stateful(frame: DataFrame) -> bool:
     """Whether a streaming query keeps state from batch to batch."""
-    return any(_keeps_state(node) for node in _walk(frame._jdf.queryExecution().analyzed()))
+    return any(is_stateful_node(node) for node in walk(frame._jdf.queryExecution().analyzed()))
 
 
 def sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
     """(format, options) of every streaming source of a query, in the order of its offsets; options in lower case."""
     found = []
-    for node in _walk(frame._jdf.queryExecution().analyzed()):
+    for node in walk(frame._jdf.queryExecution().analyzed()):
         kind = str(node.getClass().getSimpleName())
         if kind == "StreamingRelationV2":
             found.append((str(node.sourceName()), _options(node.extraOptions())))
@@ -80,7 +82,7 @@ class Execution:
         execution = self._query.lastExecution()
         assert execution.currentBatchId() == batch_id, (execution.currentBatchId(), batch_id)
         plan = execution.executedPlan()
-        operators = [node for node in _walk(plan) if self._operator.isInstance(node)]
+        operators = [node for node in walk(plan) if self._operator.isInstance(node)]
         if self._format == 2:
             state: dict[str, Any] = {"stateUniqueIds": dict(_checkpoint_ids(node, batch_id) for node in operators)}
         else:
@@ -94,7 +96,7 @@ class Execution:
 
     def keeps_state(self) -> bool:
         """Whether the plan that is running has a stateful operator."""
-        return any(self._operator.isInstance(node) for node in _walk(self._query.lastExecution().executedPlan()))
+        return any(self._operator.isInstance(node) for node in walk(self._query.lastExecution().executedPlan()))
 
 
 def commit_file(version: int, watermark_ms: int, state: dict[str, Any]) -> str:
@@ -104,6 +106,29 @@ def commit_file(version: int, watermark_ms: int, state: dict[str, Any]) -> str:
 def empty_commit_file(version: int) -> str:
     """The commit file of a batch of a query without state."""
     return commit_file(version, 0, {"stateUniqueIds": {}} if version == 2 else {})
+
+
+def offset_metadata(spark: SparkSession) -> str:
+    """The line before the offsets in ``offsets/N``, of a first batch: the settings that a query's state depends on.
+
+    Raises SparkInternalsMissing.
+    """
+    jvm: Any = spark._jvm
+    made: Any = jvm
+    for part in _OFFSET_METADATA.split("."):
+        made = getattr(made, part)
+    try:
+        line: dict[str, Any] = json.loads(made.apply(0, 0, spark._jsparkSession.conf()).json())
+    except (TypeError, Py4JError) as error:
+        raise SparkInternalsMissing(
+            f"Spark {spark.version} has no {_OFFSET_METADATA}: a stateful query cannot be told where to begin\n"
+            "hint: reset the pipeline, and set startingOffsets"
+        ) from error
+    # A running query names the number of its state partitions under another, internal setting.
+    line["conf"] = {"spark.sql.shuffle.partitions": spark.conf.get("spark.sql.shuffle.partitions")} | {
+        name: value for name, value in line["conf"].items() if value is not None
+    }
+    return json.dumps(line, separators=(",", ":"))
 
 
 def state_format(spark: SparkSession) -> int:
@@ -144,7 +169,7 @@ def _checkpoint_ids(node: Any, batch_id: int) -> tuple[str, list[list[str]]]:
 
 def _guard_format_1(node: Any) -> None:
     partitions = int(node.stateInfo().get().numPartitions())
-    stores = sum(1 for _ in _iterate(node.stateStoreNames()))
+    stores = sum(1 for _ in iterate(node.stateStoreNames()))
     instances = int(node.metrics().get("numStateStoreInstances").get().value())
     if instances != partitions * stores:
         raise StateInDoubt(
@@ -153,12 +178,12 @@ def _guard_format_1(node: Any) -> None:
         )
 
 
-def _keeps_state(node: Any) -> bool:
+def is_stateful_node(node: Any) -> bool:
     if not node.isStreaming():
         return False
     kind = str(node.getClass().getSimpleName())
     if kind == "Join":
-        return all(child.isStreaming() for child in _iterate(node.children()))
+        return all(child.isStreaming() for child in iterate(node.children()))
     return kind in _STATEFUL_PLANS
 
 
@@ -167,13 +192,13 @@ def _options(options: Any) -> dict[str, str]:
     return {str(name).lower(): str(entries[name]) for name in entries}
 
 
-def _walk(node: Any) -> Iterator[Any]:
+def walk(node: Any) -> Iterator[Any]:
     yield node
-    for child in _iterate(node.children()):
-        yield from _walk(child)
+    for child in iterate(node.children()):
+        yield from walk(child)
 
 
-def _iterate(scala_sequence: Any) -> Iterator[Any]:
+def iterate(scala_sequence: Any) -> Iterator[Any]:
     iterator = scala_sequence.iterator()
     while iterator.hasNext():
         yield iterator.next()

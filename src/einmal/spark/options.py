@@ -7,6 +7,7 @@ Options ``kafka.*`` are the client's settings under Kafka's names, checked by th
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
@@ -189,6 +190,14 @@ def _by_partition(text: str, what: str) -> Offsets:
         }
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":-2}}}}, not {text!r}') from error
+
+
+def topics_of(options: Mapping[str, str]) -> list[str]:
+    """The topics that a source's options name, in lower case; none where it has a pattern, or JSON that is none."""
+    if "assign" in options:
+        with contextlib.suppress(OptionError):
+            return sorted({each.topic for each in _assigned(options["assign"])})
+    return [name.strip() for name in options.get("subscribe", "").split(",") if name.strip()]
 
 
 def _pattern(text: str | None) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,11 +14,16 @@ from einmal.spark.checkpoint import Checkpoint
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.errors import PipelineRefused, PreflightFailed
-from einmal.spark.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, state_format
-from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, WriteOptions
+from einmal.spark.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
+from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
+from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, WriteOptions, topics_of
 from einmal.spark.routing import check_columns
+from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
+"""What is wrong, and what to do."""
+
+_KAFKA: Final = ("einmal", "kafka")
 
 
 def preflight(
@@ -28,17 +35,15 @@ def preflight(
     *,
     stateful: bool,
     transforms: bool,
+    topics: Iterable[str] = (),
 ) -> None:
-    """Raises PreflightFailed. ``transforms``: the columns are made batch by batch, and cannot be looked at yet."""
+    """Raises PreflightFailed. ``transforms``: the columns are made batch by batch, and cannot be looked at yet.
+    ``topics``: those that rows are going to name."""
     missing: Missing = []
     if not transforms:
         _note(missing, lambda: check_columns(frame.schema, options.topic))
-    if _is_reachable(missing, cluster, options):
-        if options.topic is not None:
-            _note(missing, lambda: _check_topic(cluster, options.topic or ""))
-        if options.guarantee == EXACTLY_ONCE:
-            _note(missing, lambda: _check_commit_topic(cluster))
-            _note(missing, lambda: _check_broker(cluster))
+    _check_target(missing, cluster, options, [*filter(None, [options.topic]), *topics], group_id=options.group_id)
+    _check_sources(missing, frame)
     if options.guarantee == EXACTLY_ONCE and stateful:
         _note(missing, lambda: _check_state(spark, checkpoint))
     if missing:
@@ -49,11 +54,7 @@ def preflight_write(frame: DataFrame, options: WriteOptions, cluster: KafkaClust
     """As ``preflight``, for a batch write. Raises PreflightFailed."""
     missing: Missing = []
     _note(missing, lambda: check_columns(frame.schema, options.topic))
-    if _is_reachable(missing, cluster, options):
-        if options.topic is not None:
-            _note(missing, lambda: _check_topic(cluster, options.topic or ""))
-        _note(missing, lambda: _check_commit_topic(cluster))
-        _note(missing, lambda: _check_broker(cluster))
+    _check_target(missing, cluster, options, filter(None, [options.topic]))
     if missing:
         raise PreflightFailed(missing, "the batch cannot be written")
 
@@ -68,18 +69,132 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
         missing.append((what, hint))
 
 
-def _is_reachable(missing: Missing, cluster: KafkaCluster, options: SinkOptions | WriteOptions) -> bool:
+def _check_target(
+    missing: Missing,
+    cluster: KafkaCluster,
+    options: SinkOptions | WriteOptions,
+    topics: Iterable[str],
+    *,
+    group_id: str | None = None,
+) -> None:
+    """The cluster that is written to. Topics that it creates on demand are created."""
+    in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
+    wanted = [*dict.fromkeys(topics), *([COMMIT_TOPIC] if in_transactions else [])]
+    facts = _looked_at(
+        missing,
+        options.client,
+        wanted,
+        transactional_id=options.transactional_id if in_transactions else None,
+        group_id=group_id if in_transactions else None,
+    )
+    if facts is None:
+        return
+    for name in wanted:
+        if facts.topics[name].exists:
+            missing += write_problems(facts.topics[name], reads=name == COMMIT_TOPIC)
+        else:
+            _note(missing, partial(_create, cluster, name))
+    if in_transactions:
+        missing += transaction_problems(facts)
+
+
+def _check_sources(missing: Missing, frame: DataFrame) -> None:
+    for kind, options in sources(frame):
+        if kind not in _KAFKA or (kind == "kafka" and "kafka.security.protocol" in options):
+            # Spark's own source has settings of Java's client, which ours does not read.
+            continue
+        client = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+        facts = _looked_at(missing, client, topics_of(options))
+        for topic in () if facts is None else facts.topics.values():
+            missing += [each for each in read_problems(topic) if each not in missing]
+
+
+def _looked_at(
+    missing: Missing, client: Mapping[str, str], topics: list[str], **names: str | None
+) -> ClusterFacts | None:
     try:
-        cluster.cluster_id()
+        return inspect(client, topics, **names)
     except KafkaError as error:
-        servers = options.client["bootstrap.servers"]
-        missing.append((f"no broker answers at {servers}: {error}", "start it, or mend kafka.bootstrap.servers"))
-        return False
-    return True
+        problem = f"no broker answers at {client['bootstrap.servers']}: {error}"
+        if problem not in [what for what, _ in missing]:
+            missing.append((problem, "start it, or mend kafka.bootstrap.servers"))
+        return None
 
 
-def _check_topic(cluster: KafkaCluster, topic: str) -> None:
+# --- what is wrong with what was seen ---------------------------------------------------------------------------
+
+
+def read_problems(topic: TopicFacts) -> Missing:
+    """Why a source cannot read a topic."""
+    if not topic.exists:
+        return [(f"topic {topic.name!r}, a source, does not exist", "create it, or mend subscribe")]
+    return _hidden(topic) or _denied(topic, READ, "read")
+
+
+def write_problems(topic: TopicFacts, *, reads: bool = False) -> Missing:
+    """Why nothing can be written to a topic that exists; ``reads``: the commit topic, which is read too."""
+    found = _hidden(topic)
+    if found:
+        return found
+    found += _denied(topic, WRITE, "write to")
+    if reads:
+        found += _denied(topic, READ, "read")
+    least = topic.min_insync_replicas
+    if least is not None and topic.replicas < least:
+        found.append(
+            (
+                f"topic {topic.name!r} has {topic.replicas} replica(s), but min.insync.replicas={least}: no write with "
+                "acks=all can succeed",
+                "add replicas, or lower min.insync.replicas",
+            )
+        )
+    policy = topic.settings.get("cleanup.policy")
+    if reads and policy not in (None, "compact"):
+        found.append(
+            (
+                f"topic {topic.name!r} has cleanup.policy={policy}: commit records would be deleted with time",
+                f"set cleanup.policy=compact on {topic.name}",
+            )
+        )
+    return found
+
+
+def transaction_problems(facts: ClusterFacts) -> Missing:
+    """Why transactions cannot be had, or not be trusted."""
+    found = [(f"the client may not use the {word} {name!r}: {why}", _ACL_OF[word]) for word, name, why in facts.refused]
+    if not facts.verifies:
+        found.append(
+            (
+                "the brokers do not refuse writes that come after their transaction has ended (KIP-890, since Kafka "
+                "3.6): a late request of a dead task could be committed with a later batch",
+                "use brokers of Kafka 3.6 or later, or processing.guarantee=at_least_once",
+            )
+        )
+    return found
+
+
+_ACL_OF: Final = {
+    "transactional.id": "grant Write and Describe on this TransactionalId",
+    "group": "grant Read on this Group, under which the source's positions are committed for lag tools",
+}
+
+
+def _hidden(topic: TopicFacts) -> Missing:
+    if topic.error is ErrorCode.topic_authorization_failed:
+        return [(f"the client may not see topic {topic.name!r}", "grant Describe on this Topic, and Read or Write")]
+    return []
+
+
+def _denied(topic: TopicFacts, operation: int, word: str) -> Missing:
+    if topic.may(operation):
+        return []
+    return [(f"the client may not {word} topic {topic.name!r}", f"grant {word.split()[0].title()} on this Topic")]
+
+
+def _create(cluster: KafkaCluster, topic: str) -> None:
     try:
+        if topic == COMMIT_TOPIC:
+            cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
         cluster.partition_count(topic)
     except KafkaError as error:
         raise PipelineRefused(
@@ -87,24 +202,7 @@ def _check_topic(cluster: KafkaCluster, topic: str) -> None:
         ) from error
 
 
-def _check_commit_topic(cluster: KafkaCluster) -> None:
-    cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
-    cluster.partition_count(COMMIT_TOPIC)
-    policy = cluster.topic_setting(COMMIT_TOPIC, "cleanup.policy")
-    if policy is not None and policy != "compact":
-        raise PipelineRefused(
-            f"topic {COMMIT_TOPIC!r} has cleanup.policy={policy}: commit records would be deleted with time",
-            f"set cleanup.policy=compact on {COMMIT_TOPIC}",
-        )
-
-
-def _check_broker(cluster: KafkaCluster) -> None:
-    if not cluster.refuses_late_writes():
-        raise PipelineRefused(
-            "the brokers do not refuse writes that come after their transaction has ended (KIP-890, since Kafka 3.6): "
-            "a late request of a dead task could be committed with a later batch",
-            "use brokers of Kafka 3.6 or later, or processing.guarantee=at_least_once",
-        )
+# --- Spark ------------------------------------------------------------------------------------------------------
 
 
 def _check_state(spark: SparkSession, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,7 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,17 +61,45 @@ class Program:
     function: Function | None = None
 
 
-def load(path: Path, overrides: Mapping[str, str]) -> Program | None:
-    """The pipeline that a file declares; None: a Python program that does everything itself.
+class Kind(StrEnum):
+    TABLES = "a declaration in TOML"
+    FUNCTION = "a declared function"
+    WHOLE = "a whole program"
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file is, from its text. Raises DeclarationError, OSError."""
+    if path.suffix not in (".toml", ".py"):
+        raise DeclarationError([f"{path} is neither a .toml nor a .py file"])
+    text = path.read_text()
+    if path.suffix == ".toml":
+        return Kind.TABLES
+    return Kind.WHOLE if _decorator(path, text) is None else Kind.FUNCTION
+
+
+def session_settings(path: Path) -> dict[str, str]:
+    """The ``spark`` settings of a declared function, from the text of its file: there may be functions of Spark's in
+    it, which cannot be made before there is a session. Raises DeclarationError where they are no literal."""
+    decorator = _decorator(path, path.read_text())
+    given = [] if decorator is None else [each.value for each in decorator.keywords if each.arg == "spark"]
+    if not given:
+        return {}
+    try:
+        settings = ast.literal_eval(given[0])
+        return {name: str(value) for name, value in declarations.flattened({"spark": settings}).items()}
+    except (ValueError, AttributeError) as error:
+        raise DeclarationError(
+            ["spark is a dict of plain values: it is read before the file runs\nhint: or use --conf"]
+        ) from error
+
+
+def load(path: Path, overrides: Mapping[str, str]) -> Program:
+    """The pipeline that a file declares. Of a Python file everything at its top is run.
 
     Raises DeclarationError, OSError, and whatever a Python file raises.
     """
-    if path.suffix == ".toml":
+    if kind_of(path) is Kind.TABLES:
         return Program(declarations.parse(path.read_text(), os.environ, overrides))
-    if path.suffix != ".py":
-        raise DeclarationError([f"{path} is neither a .toml nor a .py file"])
-    if not _declares(path):
-        return None
     functions = _declared_functions(_module(path))
     if len(functions) != 1:
         names = ", ".join(each.__name__ for each in functions)
@@ -87,20 +116,24 @@ def run_whole(path: Path) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
-def _declares(path: Path) -> bool:
-    """Whether a function of the file is decorated with ``pipeline``."""
+def _decorator(path: Path, text: str) -> ast.Call | None:
+    """The call of ``pipeline`` that decorates a function of the file; the first, if there are several."""
     try:
-        tree = ast.parse(path.read_text(), str(path))
+        tree = ast.parse(text, str(path))
     except SyntaxError as error:
         raise DeclarationError([f"{path}, line {error.lineno}: {error.msg}"]) from error
     calls = (
-        decorator.func
+        decorator
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
         if isinstance(decorator, ast.Call)
     )
-    return any(getattr(call, "id", getattr(call, "attr", None)) == pipeline.__name__ for call in calls)
+    return next((each for each in calls if _name(each.func) == pipeline.__name__), None)
+
+
+def _name(called: ast.expr) -> str | None:
+    return called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else None
 
 
 def _module(path: Path) -> Any:
@@ -138,6 +171,7 @@ def writer(program: Program, spark: SparkSession) -> KafkaStreamWriter:
     started = write_stream(rows(program, spark)).options(**declaration.writer)
     if declaration.topic is not None:
         started = started.option("topic", declaration.topic)
+    started = started.topics(*(sink.topic for sink in declaration.sinks if sink.topic is not None))
     if declaration.output_mode is not None:
         started = started.outputMode(declaration.output_mode)
     return started.queryName(declaration.name).trigger(**declaration.trigger)

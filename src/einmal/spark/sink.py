@@ -50,6 +50,7 @@ class KafkaStreamWriter:
         self._trigger: dict[str, Any] = {}
         self._transform: Transform | None = None
         self._listeners: list[Listener] = []
+        self._topics: tuple[str, ...] = ()
 
     def format(self, source: str) -> Self:
         """There is one format; the call may stay where it was."""
@@ -86,6 +87,11 @@ class KafkaStreamWriter:
         self._transform = transform
         return self
 
+    def topics(self, *names: str) -> Self:
+        """Topics that rows are going to name: with them the look before the start is at all there is."""
+        self._topics = names
+        return self
+
     def listener(self, listener: Callable[[events.Event], None]) -> Self:
         """Call ``listener(event)`` for what happens (``einmal.spark.events``); the pipeline waits for it."""
         self._listeners.append(listener)
@@ -104,6 +110,7 @@ class KafkaStreamWriter:
                 setting.checkpoint,
                 stateful=setting.stateful,
                 transforms=self._transform is not None,
+                topics=self._topics,
             )
         except BaseException:
             setting.service.close()

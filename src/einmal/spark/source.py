@@ -81,6 +81,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._places = Places(options)
         self._is_new = False
         """Spark has asked where to begin, and for nothing since: no batch of this query is planned yet."""
+        self._empty_end: dict[str, Any] | None = None
+        """Where batch 0 ends, if it is this planner's."""
         self._target: Positions | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -111,7 +113,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._places.ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._is_new = False
+        if self._is_new:
+            # Batch 0, perhaps for a second time, and then with another start: it is empty whatever its end is.
+            self._is_new = False
+            self._empty_end = end
+        if end == self._empty_end:
+            return []
         last = from_json(end)
         first = self._places.with_new(from_json(start), last)
         return [Piece(each) for each in ranges(first, last, self._options.min_partitions)]

@@ -1,0 +1,91 @@
+"""``einmal explain``: which guarantee holds on each hop of a pipeline, why, and where it does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from einmal.cli.clients import key_and_value
+from einmal.cli.formats import Format, Output
+from einmal.cli.run import Confs, Master, Overrides, PipelineFile, new_session, pipeline_failures_told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from einmal.spark.guarantees import Hop, Reason
+    from einmal.spark.program import Program
+
+_SIGNS = {"holds": "+", "if": "~", "not": "-", "unknown": "?"}
+
+
+def explain(
+    file: PipelineFile,
+    master: Master = None,
+    confs: Confs = None,
+    settings: Overrides = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Say which guarantee holds on each hop of a declared pipeline, why, and where it does not. Starts nothing.
+
+    What it cannot look at, because no broker answers or there is no Java, it says.
+    """
+    with pipeline_failures_told(file):
+        from einmal.spark.explanation import facts_of
+        from einmal.spark.guarantees import explain as hops_of
+        from einmal.spark.guarantees import overall
+        from einmal.spark.program import Kind, kind_of, load
+
+        kind, overrides = kind_of(file), dict(map(key_and_value, settings or ()))
+        if kind is Kind.WHOLE:
+            raise typer.BadParameter(f"{file} is {kind}: only what is declared can be explained")
+        program = load(file, overrides) if kind is Kind.TABLES else None
+        spark, problem = _session(file, program, master or "local[1]", confs)
+        facts = facts_of(program or load(file, overrides), spark, problem)
+        hops = hops_of(facts)
+        holds = overall(hops)
+    is_all = not any(reason.verdict == "unknown" for hop in hops for reason in hop.reasons)
+    if output is Format.JSON:
+        document = {"pipeline": facts.name, "asked": facts.guarantee, "holds": holds, "looked_at_all": is_all}
+        print(json.dumps(document | {"hops": [asdict(hop) for hop in hops]}))
+        return
+    limit = "" if is_all else ", as far as could be looked at"
+    print(f"{facts.name}: asked for {facts.guarantee}; from end to end {holds}{limit}\n")
+    _print(hops)
+
+
+def _session(
+    file: Path, program: Program | None, master: str, confs: list[str] | None
+) -> tuple[SparkSession | None, str]:
+    from einmal.spark.java import JavaMissing
+
+    try:
+        return new_session(file, program, master, confs), ""
+    except JavaMissing as error:
+        return None, str(error).partition("\n")[0]
+
+
+def _print(hops: list[Hop]) -> None:
+    width = max(len(_head(hop)) for hop in hops)
+    room = max(40, shutil.get_terminal_size((120, 24)).columns - width - 4)
+    for hop in hops:
+        print(f"{_head(hop):<{width}}  {hop.guarantee}")
+        for reason in hop.reasons:
+            for line in _lines(reason, room):
+                print(f"{'':<{width}}  {line}")
+    print("\n+ holds   ~ holds on a condition   - does not hold   ? could not be looked at")
+
+
+def _head(hop: Hop) -> str:
+    return f"{hop.kind} {hop.name}".strip()
+
+
+def _lines(reason: Reason, room: int) -> list[str]:
+    lines = textwrap.wrap(reason.text, room)
+    hint = textwrap.wrap(f"hint: {reason.hint}", room) if reason.hint else []
+    return [f"{'  ' if number else _SIGNS[reason.verdict] + ' '}{line}" for number, line in enumerate((*lines, *hint))]

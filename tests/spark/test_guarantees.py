@@ -1,0 +1,144 @@
+"""Claims about what ``einmal explain`` says: every hop, with the reason, and never more than is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from einmal.spark.guarantees import UNKNOWN, Hop, PipelineFacts, PlanFacts, SourceFacts, Verdict, explain, overall
+from einmal.spark.inspection import ClusterFacts, TopicFacts
+from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.types import ErrorCode
+
+SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
+
+
+def topic(name: str, **fields: Any) -> TopicFacts:
+    return TopicFacts(**({"name": name, "partitions": 2, "replicas": 3, "settings": SAFE} | fields))
+
+
+def cluster(*topics: TopicFacts, **fields: Any) -> ClusterFacts:
+    known: dict[str, Any] = {"servers": "h:1", "brokers": 3, "transaction_version": 2, "verifies": True}
+    return ClusterFacts(**(known | {"topics": {each.name: each for each in topics}} | fields))
+
+
+SOURCE = SourceFacts(name="orders", format="einmal", isolation="read_committed", cluster=cluster(topic("orders")))
+FACTS = PipelineFacts(
+    guarantee=EXACTLY_ONCE,
+    name="paid",
+    sources=(SOURCE,),
+    topics=("out",),
+    plan=PlanFacts(),
+    cluster=cluster(topic("out"), topic("__einmal_commits")),
+)
+
+
+def hop(facts: PipelineFacts, kind: str) -> Hop:
+    return next(each for each in explain(facts) if each.kind == kind)
+
+
+def said(found: Hop, verdict: Verdict) -> str:
+    return "\n".join(reason.text for reason in found.reasons if reason.verdict is verdict)
+
+
+def test_a_safe_pipeline_is_exactly_once_on_every_hop_and_only_its_readers_have_a_condition() -> None:
+    hops = explain(FACTS)
+    assert [each.kind for each in hops] == ["source", "transformation", "sink", "positions", "readers"]
+    assert {each.guarantee for each in hops} == {overall(hops)} == {EXACTLY_ONCE}
+    assert [each.kind for each in hops if said(each, Verdict.IF)] == ["readers"]
+    assert not any(said(each, Verdict.UNKNOWN) or said(each, Verdict.NOT) for each in hops)
+
+
+def test_a_source_that_reads_aborted_records_is_no_better_than_at_least_once() -> None:
+    facts = replace(FACTS, sources=(replace(SOURCE, format="kafka", isolation="read_uncommitted"),))
+    assert hop(facts, "source").guarantee == AT_LEAST_ONCE
+    assert "aborted" in said(hop(facts, "source"), Verdict.NOT)
+    assert overall(explain(facts)) == AT_LEAST_ONCE
+
+
+def test_a_source_that_passes_over_deleted_records_may_lose_them() -> None:
+    facts = replace(FACTS, sources=(replace(SOURCE, fails_on_data_loss=False),))
+    assert hop(facts, "source").guarantee == AT_MOST_ONCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "guarantee", "verdict"),
+    [
+        ("socket", AT_MOST_ONCE, Verdict.NOT),
+        ("csv", EXACTLY_ONCE, Verdict.IF),
+        ("somebody's", UNKNOWN, Verdict.UNKNOWN),
+    ],
+)
+def test_other_sources_are_as_good_as_their_replay(kind: str, guarantee: str, verdict: Verdict) -> None:
+    found = hop(replace(FACTS, sources=(SourceFacts(name="s", format=kind),)), "source")
+    assert (found.guarantee, found.reasons[0].verdict) == (guarantee, verdict)
+
+
+@pytest.mark.parametrize(
+    ("changed", "condition"),
+    [
+        (topic("orders", replicas=1), "one replica"),
+        (topic("orders", settings=SAFE | {"min.insync.replicas": "1"}), "min.insync.replicas=1"),
+        (topic("orders", settings=SAFE | {"unclean.leader.election.enable": "true"}), "unclean"),
+        (topic("orders", settings=SAFE | {"cleanup.policy": "compact,delete"}), "is compacted"),
+    ],
+)
+def test_what_may_lose_acknowledged_records_is_a_condition(changed: TopicFacts, condition: str) -> None:
+    facts = replace(FACTS, sources=(replace(SOURCE, cluster=cluster(changed)),))
+    assert condition in said(hop(facts, "source"), Verdict.IF)
+
+
+def test_a_topic_that_is_not_there_is_said() -> None:
+    gone = topic("out", error=ErrorCode.unknown_topic_or_partition, partitions=0)
+    assert "out does not exist" in said(hop(replace(FACTS, cluster=cluster(gone)), "sink"), Verdict.NOT)
+
+
+def test_what_was_not_looked_at_is_said_and_not_taken_for_granted() -> None:
+    facts = replace(
+        FACTS,
+        sources=(replace(SOURCE, cluster=None, problem="no broker"),),
+        plan=None,
+        plan_problem="no Java",
+        cluster=None,
+        cluster_problem="no broker",
+    )
+    assert "no broker" in said(hop(facts, "source"), Verdict.UNKNOWN)
+    assert "no broker" in said(hop(facts, "sink"), Verdict.UNKNOWN)
+    assert hop(facts, "transformation").guarantee == UNKNOWN
+    assert overall(explain(facts)) == UNKNOWN
+
+
+def test_the_definition_of_a_result_depends_on_state_and_chance() -> None:
+    def transformation(**plan: Any) -> str:
+        return said(hop(replace(FACTS, plan=PlanFacts(**plan)), "transformation"), Verdict.HOLDS)
+
+    assert "gives the same rows" in transformation()
+    assert "an uninterrupted run could have given" in transformation(non_deterministic=("rand",))
+    assert "state and output go together" in transformation(stateful=("aggregate",))
+    assert "agrees with the state" in transformation(stateful=("aggregate",), non_deterministic=("rand",))
+
+
+def test_python_functions_and_old_state_are_conditions() -> None:
+    plan = PlanFacts(stateful=("aggregate",), python=("shout",), state_format=1)
+    conditions = said(hop(replace(FACTS, plan=plan), "transformation"), Verdict.IF)
+    assert "shout" in conditions and "state format 1" in conditions
+
+
+def test_speculation_costs_attempts_and_no_records() -> None:
+    assert "speculation" in said(hop(replace(FACTS, plan=PlanFacts(speculation=True)), "transformation"), Verdict.HOLDS)
+
+
+def test_brokers_that_let_late_writes_in_do_not_carry_exactly_once() -> None:
+    facts = replace(FACTS, cluster=cluster(topic("out"), verifies=False))
+    assert hop(facts, "sink").guarantee == AT_LEAST_ONCE
+    assert "KIP-890" in said(hop(facts, "sink"), Verdict.NOT)
+
+
+@pytest.mark.parametrize(("guarantee", "word"), [(AT_LEAST_ONCE, "written again"), (AT_MOST_ONCE, "is lost")])
+def test_the_weaker_guarantees_say_what_they_cost(guarantee: str, word: str) -> None:
+    facts = replace(FACTS, guarantee=guarantee)
+    assert overall(explain(facts)) == guarantee
+    assert word in said(hop(facts, "sink"), Verdict.NOT)
+    assert "two writes" in said(hop(facts, "positions"), Verdict.NOT)

@@ -1,0 +1,75 @@
+"""Claims about what is said to be missing, from what a cluster tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts
+from einmal.spark.options import topics_of
+from einmal.spark.preflight import read_problems, transaction_problems, write_problems
+from einmal.types import ErrorCode
+
+DESCRIBE = 1 << 8
+
+
+def topic(**fields: Any) -> TopicFacts:
+    return TopicFacts(**({"name": "t", "partitions": 2, "replicas": 3} | fields))
+
+
+def cluster(**fields: Any) -> ClusterFacts:
+    known: dict[str, Any] = {
+        "servers": "h:1",
+        "brokers": 3,
+        "transaction_version": 2,
+        "verifies": True,
+        "topics": {},
+    }
+    return ClusterFacts(**(known | fields))
+
+
+def test_nothing_is_missing_where_everything_is_allowed_or_nobody_asks() -> None:
+    for operations in (topic().operations, 1 << READ | 1 << WRITE | DESCRIBE):
+        assert read_problems(topic(operations=operations)) == []
+        assert write_problems(topic(operations=operations), reads=True) == []
+    assert transaction_problems(cluster()) == []
+
+
+def test_a_right_that_is_missing_is_named() -> None:
+    (problem,) = read_problems(topic(operations=DESCRIBE))
+    assert problem == ("the client may not read topic 't'", "grant Read on this Topic")
+    (problem,) = write_problems(topic(operations=DESCRIBE | 1 << READ))
+    assert problem == ("the client may not write to topic 't'", "grant Write on this Topic")
+    assert len(write_problems(topic(operations=DESCRIBE), reads=True)) == 2
+
+
+def test_a_topic_that_is_hidden_is_no_topic_that_is_missing() -> None:
+    hidden = topic(error=ErrorCode.topic_authorization_failed, partitions=0, replicas=0)
+    assert "may not see" in read_problems(hidden)[0][0]
+    assert "may not see" in write_problems(hidden)[0][0]
+    gone = topic(error=ErrorCode.unknown_topic_or_partition, partitions=0, replicas=0)
+    assert "does not exist" in read_problems(gone)[0][0]
+
+
+def test_replicas_that_can_never_be_enough_are_told() -> None:
+    (problem,) = write_problems(topic(replicas=1, settings={"min.insync.replicas": "2"}))
+    assert "no write with acks=all can succeed" in problem[0]
+    assert write_problems(topic(replicas=2, settings={"min.insync.replicas": "2"})) == []
+
+
+def test_commit_records_must_not_be_deleted_with_time() -> None:
+    deleted = topic(settings={"cleanup.policy": "delete"})
+    assert write_problems(deleted) == []
+    assert "cleanup.policy=delete" in write_problems(deleted, reads=True)[0][0]
+
+
+def test_transactions_need_the_name_and_brokers_that_refuse_late_writes() -> None:
+    refused = (("transactional.id", "paid", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),)
+    found = transaction_problems(cluster(refused=refused, verifies=False))
+    assert "may not use the transactional.id 'paid'" in found[0][0]
+    assert "KIP-890" in found[1][0]
+
+
+def test_the_topics_of_a_source_are_those_that_it_names() -> None:
+    assert topics_of({"subscribe": "a, b"}) == ["a", "b"]
+    assert topics_of({"assign": '{"b":[1],"a":[0,1]}'}) == ["a", "b"]
+    assert topics_of({"subscribepattern": ".*"}) == []
