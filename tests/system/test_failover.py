@@ -55,7 +55,7 @@ _OWN_LOAD: Final = (
     Part("copier", 0, "einmal"),
     Part("reader", 0, "einmal"),
 )
-_ORDERLY_LOAD: Final = tuple(part for part in _LOAD if part != Part("copier", 0))
+_ORDERLY_LOAD: Final = (*(part for part in _LOAD if part.role != "copier"), Part("copier", 0, "einmal"))
 """Without the copier of librdkafka, which may wait for ever for a group coordinator that has left: see its module."""
 
 Victim = Callable[[Cluster, random.Random], int]
