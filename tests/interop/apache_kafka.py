@@ -21,7 +21,7 @@ _JARS: Final = _HERE.parent.parent / "build" / "kafka"
 _POM: Final = _HERE / "kafka" / "pom.xml"
 
 # Short-lived and beside other processes: a quick start counts, peak speed does not.
-_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _LOGGING: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 _CLUSTER_ID: Final = "ZWlubWFsLWludGVyb3AtMQ"
 _START_S: Final = 60.0
@@ -80,7 +80,7 @@ class ApacheKafka:
         assert self._process is None, "already running"
         with self._log_file() as log:
             self._process = subprocess.Popen(
-                [java(), "-Xmx256m", *_JVM, *_LOGGING, "-cp", self._classpath, "kafka.Kafka", str(self._properties)],
+                [java(), "-Xmx256m", *JVM, *_LOGGING, "-cp", self._classpath, "kafka.Kafka", str(self._properties)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -130,7 +130,7 @@ class ApacheKafka:
         arguments = ["format", "-c", str(self._properties), "-t", _CLUSTER_ID]
         arguments += ["--feature", f"transaction.version={self.transaction_version}"]
         with self._log_file() as log:
-            command = [java(), *_JVM, *_LOGGING, "-cp", self._classpath, "kafka.tools.StorageTool", *arguments]
+            command = [java(), *JVM, *_LOGGING, "-cp", self._classpath, "kafka.tools.StorageTool", *arguments]
             if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=_START_S).returncode:
                 raise KafkaDied(self.log_tail())
 
@@ -178,7 +178,7 @@ def dump_log(path: Path, decoder: str | None = None) -> str:
     "transaction-log", "offsets" or "cluster-metadata". The tool's complaints are part of the text.
     """
     tool = "org.apache.kafka.tools.DumpLogSegments"
-    command = [java(), *_JVM, "-cp", classpath("tools"), tool, "--files", str(path), "--print-data-log"]
+    command = [java(), *JVM, "-cp", classpath("tools"), tool, "--files", str(path), "--print-data-log"]
     if decoder is not None:
         command.append(f"--{decoder}-decoder")
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_START_S, text=True)
@@ -191,16 +191,16 @@ def java() -> str:
 
 
 @cache
-def classpath(profile: str) -> str:
-    """The jars of a profile of the pom, fetched with Maven when the pom has changed. Raises KafkaUnavailable."""
+def classpath(profile: str, pom: Path = _POM) -> str:
+    """The jars of a profile of a pom, fetched with Maven when the pom has changed. Raises KafkaUnavailable."""
     maven = _required("mvn")
     _required("java")
     directory = _JARS / profile
     # The copied pom is written last: it proves that this set of jars is whole and is that pom's.
     proof = directory / "pom.xml"
-    if not (proof.exists() and proof.read_bytes() == _POM.read_bytes()):
+    if not (proof.exists() and proof.read_bytes() == pom.read_bytes()):
         shutil.rmtree(directory, ignore_errors=True)
-        arguments = ["-q", "-B", "-f", str(_POM), f"-P{profile}", f"-DoutputDirectory={directory}"]
+        arguments = ["-q", "-B", "-f", str(pom), f"-P{profile}", f"-DoutputDirectory={directory}"]
         try:
             result = subprocess.run(
                 [maven, *arguments, "dependency:copy-dependencies"], capture_output=True, timeout=_MAVEN_S, text=True
@@ -209,7 +209,7 @@ def classpath(profile: str) -> str:
             raise KafkaUnavailable("Maven took too long to fetch Apache Kafka's jars") from error
         if result.returncode:
             raise KafkaUnavailable(f"Maven could not fetch Apache Kafka's jars: {result.stdout[-1000:]}")
-        shutil.copyfile(_POM, proof)
+        shutil.copyfile(pom, proof)
     return str(directory / "*")
 
 
