@@ -218,7 +218,6 @@ def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transacti
         producer.send(topic, "2")
         producer.flush()
         producer.abort_transaction()
-        producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, "3")
         producer.flush()
