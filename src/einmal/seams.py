@@ -32,9 +32,18 @@ class Listener(Protocol):
         """Stop accepting. Connections that exist stay open."""
 
 
+class ListenError(OSError):
+    """Nobody can listen on ``host:port``; ``errno`` says why, or is None where the name has no address."""
+
+    def __init__(self, reason: OSError, host: str, port: int) -> None:
+        super().__init__(reason.errno, reason.strerror or str(reason))
+        self.host = host
+        self.port = port
+
+
 class Network(Protocol):
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        """Accept connections on ``host:port`` (port 0: a free one). Raises OSError."""
+        """Accept connections on ``host:port`` (port 0: a free one). Raises ListenError."""
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
@@ -66,8 +75,10 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(factory, host, port, backlog=1024)
-        except UnicodeError as error:
-            raise _no_host(host) from error
+        except UnicodeError:
+            raise ListenError(_no_host(host), host, port) from None
+        except OSError as error:
+            raise ListenError(error, host, port) from error
         return _TcpListener(server)
 
     async def connect(

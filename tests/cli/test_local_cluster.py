@@ -98,3 +98,22 @@ def test_a_folder_of_another_cluster_is_told_with_a_hint(tmp_path: Path) -> None
         f"error: {tmp_path} has the data of 2 brokers, not of 3",
         "hint: start as many as there are, or choose another folder with --data-dir",
     ]
+
+
+def test_a_second_start_leaves_a_running_cluster_as_it_is(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "--brokers", "2").wait_until_ready():
+        settings = (tmp_path / "broker-1.properties").read_text()
+        with BrokerProcess(tmp_path, "--brokers", "2") as second:
+            _output, errors = second.process.communicate(timeout=20)
+        assert second.process.returncode == 1
+        assert errors.startswith(f"error: another broker uses {tmp_path}\nhint: ")
+        assert (tmp_path / "broker-1.properties").read_text() == settings
+
+
+def test_what_each_broker_has_of_its_own_is_not_taken_from_a_setting_and_that_is_said(tmp_path: Path) -> None:
+    options = ("--brokers", "2", "-X", "node.id=7", "-X", "num.partitions=3")
+    with BrokerProcess(tmp_path, *options).wait_until_ready() as cluster:
+        _status, errors = cluster.stop()
+    (warning,) = map(json.loads, errors.splitlines())
+    assert warning["event"] == "node.id is chosen for each of the 2 brokers: what is given is ignored"
+    assert "num.partitions=3" in (tmp_path / "broker-2.properties").read_text()

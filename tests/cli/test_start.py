@@ -64,6 +64,16 @@ def test_a_port_in_use_is_told_with_a_hint_and_no_traceback(tmp_path: Path) -> N
     ]
 
 
+def test_a_controllers_port_in_use_is_told_as_that_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        listeners = f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{address}"
+        command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), "-X", listeners]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"error: {address} is in use\nhint: choose another address for CONTROLLER://")
+
+
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path).wait_until_ready() as first:
         with BrokerProcess(tmp_path) as second:
@@ -91,6 +101,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         (("-X", "auto.create.topics.enable=perhaps"), "auto.create.topics.enable is true or false, not 'perhaps'"),
         (("--config", "/nowhere/server.properties"), "cannot read /nowhere/server.properties"),
         (("-X", "listeners=SSL://:1"), "listeners: only PLAINTEXT is spoken, not SSL"),
+        (("-X", "controller.quorum.bootstrap.servers=a:1,b:1"), "controller.quorum.bootstrap.servers: name every"),
     ],
 )
 def test_a_wrong_setting_is_told(tmp_path: Path, options: tuple[str, ...], message: str) -> None:

@@ -24,9 +24,11 @@ _INTERRUPTED: Final = 130
 
 
 def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str, str], as_json: bool) -> int:
-    """Supervise until a signal; the exit status. ``settings``: under Kafka's names, for all of them."""
+    """Supervise until a signal; the exit status.
+
+    ``folder`` is there, and nobody else's. ``settings``: under Kafka's names, for all of them.
+    """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         plans = plan_cluster(folder, count, host=host, first_port=port)
         write_properties(plans, settings)
     except LayoutError as error:

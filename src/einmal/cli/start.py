@@ -14,7 +14,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from einmal.broker.config import (  # noqa: E402
     parse_assignments,
     parse_properties,
 )
+from einmal.seams import ListenError  # noqa: E402
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -60,6 +60,8 @@ _OF_EACH: Final = frozenset(
     }
 )
 """What the brokers of a cluster on this machine cannot have in common."""
+_BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
+_OF_CONTROLLERS: Final = "choose another address for CONTROLLER:// in listeners, and in every controller.quorum.voters"
 _STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
@@ -125,6 +127,9 @@ def _config(port: int | None, host: str | None, data_dir: Path | None, values: M
     config, unknown = broker_config(values)
     if len(config.quorum_voters) > 1:
         config, unknown = broker_config({**_OF_SEVERAL, **values})
+    if "," in values.get(_BOOTSTRAP_SERVERS, "") and not config.quorum_voters:
+        # Each of them would be a cluster of its own.
+        raise ConfigError(f"{_BOOTSTRAP_SERVERS}: name every controller in controller.quorum.voters=id@host:port,...")
     for key in unknown:
         logging.warning("unknown setting %s is ignored", key)
     if port is not None or host is not None:
@@ -144,16 +149,21 @@ def _run_cluster(
     config, unknown = broker_config(values)
     for key in unknown:
         logging.warning("unknown setting %s is ignored", key)
-    folder = data_dir or _default_data_dir() / f"cluster-of-{count}"
+    for key in values:
+        if key in _OF_EACH and key != "listeners":
+            logging.warning("%s is chosen for each of the %d brokers: what is given is ignored", key, count)
+    folder = (data_dir or _default_data_dir() / f"cluster-of-{count}").expanduser().absolute()
     told = config.listener
-    return run_cluster(
-        folder.expanduser().absolute(),
-        count,
-        host=told.host if host is None else host,
-        port=told.port if port is None else port,
-        settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
-        as_json=as_json,
-    )
+    # A second one would write down other ports for the brokers of the first.
+    with _lock(folder):
+        return run_cluster(
+            folder,
+            count,
+            host=told.host if host is None else host,
+            port=told.port if port is None else port,
+            settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
+            as_json=as_json,
+        )
 
 
 def _default_data_dir() -> Path:
@@ -276,15 +286,18 @@ def _on_end_of_stdin(stopping: asyncio.Event) -> None:
 
 
 def _explain(error: OSError, config: BrokerConfig) -> _StartError:
-    address: object = config.listener if config.is_broker else config.controller_listener
+    if not isinstance(error, ListenError):
+        return _StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
+    address = Endpoint(error.host, error.port)
+    is_clients = config.is_broker and address == config.listener
     if error.errno == errno.EADDRINUSE:
-        return _StartError(f"{address} is in use", "take another port with --port, or any free one with --port 0")
-    unreachable = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
-    if unreachable or isinstance(error, socket.gaierror):
-        return _StartError(f"cannot listen on {address}: {error}", "choose an address of this machine with --host")
-    if error.errno == errno.EACCES and error.filename is None:
-        return _StartError(f"no permission to listen on {address}", "take a port above 1023 with --port")
-    return _StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
+        hint = "take another port with --port, or any free one with --port 0" if is_clients else _OF_CONTROLLERS
+        return _StartError(f"{address} is in use", hint)
+    if error.errno == errno.EACCES:
+        hint = "take a port above 1023 with --port" if is_clients else _OF_CONTROLLERS
+        return _StartError(f"no permission to listen on {address}", hint)
+    hint = "choose an address of this machine with --host" if is_clients else _OF_CONTROLLERS
+    return _StartError(f"cannot listen on {address}: {error.strerror}", hint)
 
 
 # --- what is said ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from einmal.seams import ProtocolFactory
+from einmal.seams import ListenError, ProtocolFactory
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
 
@@ -136,7 +136,7 @@ class SimulatedNetwork:
             self._next_port += 1
             port = self._next_port
         if (host, port) in self._listeners:
-            raise OSError(98, "address already in use")
+            raise ListenError(OSError(98, "address already in use"), host, port)
         self._listeners[(host, port)] = listener
         return port
 
