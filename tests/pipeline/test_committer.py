@@ -201,6 +201,13 @@ def test_a_batch_write_that_failed_is_aborted_and_begun_again() -> None:
     assert committer.step(Ended(identity(1))) == WriteBatch(identity(1))
 
 
+def test_a_batch_that_will_always_fail_is_tried_once() -> None:
+    committer = started(WRITE)
+    committer.write()
+    assert committer.step(Failed("no topic", will_again=True)) == EndTxn(identity(0), committed=False)
+    assert isinstance(committer.step(Ended(identity(1))), Restart)
+
+
 def test_a_copied_name_is_refused_before_init_producer_id() -> None:
     committer = Committer(QUERY)
     committer.start()

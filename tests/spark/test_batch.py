@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from einmal.spark import (
     events,
     write,
 )
+from einmal.spark.cluster import KafkaCluster
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_brokers, on_both_tv1_brokers
 from tests.spark.topics import create, new_name, numbers, records
@@ -154,6 +156,25 @@ def test_of_two_copies_of_a_job_the_earlier_dies_and_the_batch_is_in_once(
     assert second == [Written(10, already_in=False)]
     assert numbers(bootstrap, topic) == list(range(10))
     assert writer(rows(spark, 10), bootstrap, topic, **named(name, 1)).save().already_in
+
+
+def test_a_write_that_is_interrupted_leaves_no_reader_waiting(spark: SparkSession, bootstrap: str, topic: str) -> None:
+    def interrupt(event: events.Event) -> None:
+        if isinstance(event, events.BatchWritten):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writer(rows(spark, 10), bootstrap, topic).listener(interrupt).save()
+    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    try:
+        partitions = cluster.partitions([topic])
+        assert sum(cluster.latest(partitions, committed=False).values()) >= 10
+        deadline = time.monotonic() + 10
+        while cluster.latest(partitions, committed=True) != cluster.latest(partitions, committed=False):
+            assert time.monotonic() < deadline, "the transaction is still open"
+    finally:
+        cluster.close()
+    assert numbers(bootstrap, topic) == []
 
 
 def test_adaptive_execution_changes_nothing(spark: SparkSession, bootstrap: str, topic: str) -> None:

@@ -23,6 +23,18 @@ def test_the_reason_is_the_innermost_error_of_the_task() -> None:
     assert reason_of(error) == "ClaimRefused: t-0 is being written by task attempt 7"
 
 
+def test_kafkas_errors_from_a_task_are_found_too() -> None:
+    trace = (
+        "Traceback (most recent call last):\neinmal.client.errors.RecordTooLarge: MESSAGE (10): t-0\n\n\tat org.apache"
+    )
+    assert reason_of(Exception(trace)) == "RecordTooLarge: MESSAGE (10): t-0"
+
+
+def test_the_hint_of_an_error_in_a_task_comes_along() -> None:
+    trace = "Traceback (most recent call last):\neinmal.spark.offsets.DataLoss: t is gone\nhint: make it\n\n\tat org"
+    assert reason_of(Exception(trace)) == "DataLoss: t is gone (make it)"
+
+
 def test_kafkas_errors_keep_their_words() -> None:
     assert "NOT_ENOUGH_REPLICAS (19)" in reason_of(RetriableError(ErrorCode.not_enough_replicas))
 

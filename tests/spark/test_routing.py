@@ -14,7 +14,7 @@ from pyspark.sql.types import (
 
 from einmal.spark.claim_service import Address
 from einmal.spark.options import OptionError
-from einmal.spark.routing import Turn, check_columns, choose_numbers
+from einmal.spark.routing import RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
 NOWHERE = Turn(Address("127.0.0.1", 1, ""), "")
@@ -29,12 +29,12 @@ def test_a_row_goes_to_its_partition_column_then_to_its_keys_hash_then_anywhere(
 
 
 def test_a_partition_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ValueError, match="partition 4 of t, which has 4"):
+    with pytest.raises(RowRefused, match="partition 4 of t, which has 4"):
         choose([None], [4])
 
 
 def test_a_row_without_a_topic_is_an_error() -> None:
-    with pytest.raises(ValueError, match="a row has no topic"):
+    with pytest.raises(RowRefused, match="a row has no topic"):
         choose_numbers([None], [None], [None], None, 0, NOWHERE_OPEN)
 
 

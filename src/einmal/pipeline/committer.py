@@ -184,9 +184,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The step did not happen, and the transaction can be aborted."""
+    """The step did not happen, and the transaction can be aborted. ``will_again``: so will every other attempt."""
 
     reason: str
+    will_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +418,9 @@ class Committer:
     def _step_write(self, event: Event) -> Effect:
         assert self._identity is not None and self._batch is not None
         match self._phase, event:
-            case _, Failed(reason):
+            case _, Failed(reason, will_again):
+                if will_again:
+                    self._attempts = WRITE_ATTEMPTS_MAX
                 return self._abort(reason)
             case _Phase.WRITING, Written(outputs, commit_text):
                 return self._write_record(outputs, commit_text)
@@ -488,7 +491,7 @@ class Committer:
         if self._attempts >= WRITE_ATTEMPTS_MAX:
             return self._over(
                 Restart(
-                    f"the batch was aborted {self._attempts} times, last: {self._failure}",
+                    f"the batch was aborted: {self._failure}",
                     "mend the cause, then start the query again: nothing of the batch is visible to read_committed",
                 )
             )

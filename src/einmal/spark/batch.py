@@ -114,6 +114,7 @@ class KafkaBatchWriter:
                     raise
                 _logger.warning("looking up what became of the write: %s", error.reason)
             finally:
+                run.abandon()
                 run.close()
         raise AssertionError("the last run returns or raises")
 

@@ -14,6 +14,7 @@ from einmal.spark.claim_service import ClaimService
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.job import Job
+from einmal.spark.spark_session import CONNECT_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,7 @@ def on_driver(frame: DataFrame, client: Mapping[str, str], topic: str | None) ->
     """For one query or write of ``frame``. ``client``: settings under Kafka's names. Raises PipelineRefused."""
     spark = frame.sparkSession
     if not hasattr(spark, "_jvm"):
-        raise PipelineRefused(
-            "this session is Spark Connect, whose driver runs elsewhere: the sink lives in the driver",
-            "run the program with spark-submit, or on a local master",
-        )
+        raise PipelineRefused(*CONNECT_REFUSED)
     cluster = KafkaCluster(client)
     context = spark.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"

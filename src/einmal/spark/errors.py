@@ -47,7 +47,9 @@ class BatchLost(PipelineError):
 
 
 _LAST_ERROR = re.compile(
-    r"^(?:[a-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Refused|Fenced|Loss|Failed)): (.+)", re.MULTILINE
+    r"^(?:[a-z_]\w*\.)*((?<=einmal\.client\.errors\.)[A-Z]\w*|"
+    r"[A-Z]\w*(?:Error|Exception|Refused|Fenced|Loss|Failed)): (.+)(?:\nhint: (.+))?",
+    re.MULTILINE,
 )
 
 
@@ -60,7 +62,7 @@ def reason_of(error: BaseException) -> str:
     python = text.split("\n\tat ")[0]
     found = _LAST_ERROR.findall(python)
     if found:
-        kind, message = found[-1]
-        return f"{kind}: {message.strip()}"
+        kind, message, hint = found[-1]
+        return f"{kind}: {message.strip()}" + (f" ({hint.strip()})" if hint else "")
     first = text.strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else ''}"

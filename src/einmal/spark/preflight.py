@@ -24,6 +24,10 @@ Missing = list[tuple[str, str]]
 """What is wrong, and what to do."""
 
 _KAFKA: Final = ("einmal", "kafka")
+_SEES_ABORTED: Final = (
+    'Spark\'s own source, format("kafka"), also reads what transactions have aborted, unless it is told otherwise',
+    '.option("kafka.isolation.level", "read_committed"); or "read_uncommitted", if its topics have no transactions',
+)
 
 
 def preflight(
@@ -43,7 +47,7 @@ def preflight(
     if not transforms:
         _note(missing, lambda: check_columns(frame.schema, options.topic))
     _check_target(missing, cluster, options, [*filter(None, [options.topic]), *topics], group_id=options.group_id)
-    _check_sources(missing, frame)
+    _check_sources(missing, frame, options)
     if options.guarantee == EXACTLY_ONCE and stateful:
         _note(missing, lambda: _check_state(spark, checkpoint))
     if missing:
@@ -98,8 +102,10 @@ def _check_target(
         missing += transaction_problems(facts)
 
 
-def _check_sources(missing: Missing, frame: DataFrame) -> None:
+def _check_sources(missing: Missing, frame: DataFrame, sink: SinkOptions) -> None:
     for kind, options in sources(frame):
+        if kind == "kafka" and sink.guarantee == EXACTLY_ONCE and "kafka.isolation.level" not in options:
+            missing.append(_SEES_ABORTED)
         if kind not in _KAFKA or (kind == "kafka" and "kafka.security.protocol" in options):
             # Spark's own source has settings of Java's client, which ours does not read.
             continue

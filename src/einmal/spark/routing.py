@@ -38,6 +38,10 @@ NUMBER: Final = "number"
 _ORDER: Final = "order"
 
 
+class RowRefused(ValueError):
+    """A row that cannot be a record: the batch cannot be written with it, and is not written without it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What a task must know of the transaction it writes in."""
@@ -126,7 +130,7 @@ def choose_numbers(
     count: int,
     turn: Turn,
 ) -> list[int]:
-    """The number of every row's partition. Raises ValueError for a row that names none that exists."""
+    """The number of every row's partition. Raises RowRefused for a row that names none that exists."""
     tables: dict[str | None, tuple[int, int]] = {}
     if fixed_topic is not None:
         topics = [None for _ in keys]
@@ -141,11 +145,11 @@ def choose_numbers(
     numbers = []
     for key, partition, topic in zip(keys, partitions, topics, strict=True):
         if topic is None and fixed_topic is None:
-            raise ValueError('a row has no topic: set .option("topic", ...), or fill the topic column')
+            raise RowRefused('a row has no topic: set .option("topic", ...), or fill the topic column')
         base, size = tables[topic]
         if partition is not None:
             if not 0 <= partition < size:
-                raise ValueError(f"a row names partition {partition} of {topic or fixed_topic}, which has {size}")
+                raise RowRefused(f"a row names partition {partition} of {topic or fixed_topic}, which has {size}")
             numbers.append(base + partition)
         elif key is not None:
             numbers.append(base + partition_for_key(key, size))

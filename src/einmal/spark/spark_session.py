@@ -16,9 +16,14 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from einmal.spark import class_archive
+from einmal.spark.errors import PipelineRefused
 from einmal.spark.java import cache_directory, use_java
 from einmal.spark.source import KafkaDataSource
 
+CONNECT_REFUSED: Final = (
+    "this session is Spark Connect, whose driver runs elsewhere: the sink leads its transactions from the driver",
+    "run the program with spark-submit, or with the address of a Spark master (spark://, yarn, k8s://, local[*])",
+)
 _STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _DEFAULTS: Final = {
     "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
@@ -67,10 +72,12 @@ def session(
     ``config`` holds Spark settings and wins over the defaults, which only a new session gets. On a local master
     ``quiet`` keeps Spark's log to errors, and ``quick`` is for programs that end within minutes: the JVM starts sooner
     and never compiles for peak speed. Java is found by ``einmal.spark.java``; Python workers run this interpreter.
-    Raises JavaMissing.
+    Raises JavaMissing, and PipelineRefused for Spark Connect.
     """
     wanted = {name: str(value) for name, value in (config or {}).items()}
     master = master or wanted.pop("spark.master", None) or "local[*]"
+    if master.startswith("sc://") or os.environ.get("SPARK_REMOTE"):
+        raise PipelineRefused(*CONNECT_REFUSED)
     # A session that runs keeps what it was made with.
     settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
     builder = SparkSession.builder.appName(app_name).master(master)

@@ -7,6 +7,7 @@ is its own: ``spark.exactly_once``.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, proto
 Listener = Callable[[events.Event], None]
 _MARKER_S: Final = 30.0
 """How long the marker of a transaction that has ended may take to appear."""
+_OF_A_ROW: Final = frozenset({"RowRefused", "RecordTooLarge"})
+"""What a task raises where a row cannot be written: no other attempt could."""
 _IDENTITY_LOST: Final = frozenset({ErrorCode.invalid_producer_id_mapping})
 
 
@@ -64,11 +67,20 @@ class TransactionRun:
         self._cause: BaseException | None = None
         self._began: float | None = None
         """When the first partition was claimed: from then on the coordinator may count the transaction's time."""
+        self._open: ProducerIdAndEpoch | None = None
+        """Whose transaction has been begun, and not yet been ended."""
         self.is_undecided = False
         """The run ended without knowing what became of its last request: only a new run can find out."""
 
     def close(self) -> None:
         self._driver.close()
+
+    def abandon(self) -> None:
+        """Abort what is open, if that goes: whoever gives up in mid-batch leaves no readers waiting."""
+        identity, self._open = self._open, None
+        if identity is not None and not self._is_empty:
+            with contextlib.suppress(KafkaError):
+                self._driver.end_txn(identity, committed=False)
 
     # --- what only a stream has ---------------------------------------------------------------------------------
 
@@ -175,6 +187,7 @@ class TransactionRun:
 
     def _write_batch(self, identity: ProducerIdAndEpoch) -> protocol.Event:
         self._began = None
+        self._open = identity
         transaction = Transaction(
             TopicTable(self._destination.cluster.partition_count),
             add=lambda target: self._add(identity, target),
@@ -195,7 +208,8 @@ class TransactionRun:
             return protocol.Failed(str(error))
         except Exception as error:  # noqa: BLE001 - whatever a job of the user's can raise
             self._cause = error
-            return protocol.Failed(reason_of(error))
+            reason = reason_of(error)
+            return protocol.Failed(reason, will_again=reason.partition(":")[0] in _OF_A_ROW)
         finally:
             self._destination.service.end()
 
@@ -219,6 +233,7 @@ class TransactionRun:
         return protocol.Done()
 
     def _end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> protocol.Event:
+        self._open = None
         if self._is_empty and not committed and self._version < TransactionVersion.TV_2:
             # The coordinator knows of no transaction, and would answer INVALID_TXN_STATE.
             self._destination.tell(events.TransactionEnded(self._batch_id, committed))

@@ -15,10 +15,12 @@ from google_crc32c import extend as crc32c_extend
 from pyspark import TaskContext
 
 from einmal.client import PartitionWriter
+from einmal.client.errors import error_for
+from einmal.client.producer_core import record_size
 from einmal.pipeline.claims import Output
 from einmal.spark.claim_service import ClaimClient
-from einmal.spark.routing import NUMBER, Turn
-from einmal.types import Header, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.spark.routing import NUMBER, RowRefused, Turn
+from einmal.types import ErrorCode, Header, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, NewRecord, encode_batch
 
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 OUTPUT_SCHEMA: Final = "topic string, partition int, first_offset long, last_offset long, count long, crc long"
-_RECORD_OVERHEAD: Final = 24
-"""About what a record takes beside key and value."""
+_MAX_REQUEST_SIZE: Final = 1_048_576
+"""Kafka's default for ``max.request.size``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +79,23 @@ def writes(task: WriteTask) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterato
 def _write(task: WriteTask, batches: Iterator[pyarrow.RecordBatch]) -> list[Output]:
     targets: dict[int, _Target] = {}
     identity = (task.identity, task.transactional_id, task.transaction_version)
+    largest = int(task.client.get("max.request.size", _MAX_REQUEST_SIZE))
     with task.turn.claims() as claims, PartitionWriter(task.client, *identity, sends_once=task.sends_once) as writer:
         for batch in batches:
             for number, record in _records(batch):
                 target = targets.get(number)
                 if target is None:
                     target = targets[number] = _Target(claims.claim(number))
-                target.records.append(record)
-                target.size += len(record.key or b"") + len(record.value or b"") + _RECORD_OVERHEAD
-                if target.size >= task.batch_bytes:
+                size = record_size(record.key, record.value, record.headers)
+                if HEADER_SIZE + size > largest:
+                    raise error_for(
+                        ErrorCode.message_too_large,
+                        f"{target.topic_partition}: a row of {size} bytes, max.request.size is {largest}",
+                    )
+                if target.records and target.size + size > task.batch_bytes:
                     _send(task, writer, target)
+                target.records.append(record)
+                target.size += size
         for target in targets.values():
             if target.records:
                 _send(task, writer, target)
@@ -112,10 +121,14 @@ def _records(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, NewRecord]]:
         batch.column("timestamp").to_pylist(),
         strict=True,
     ):
+        if timestamp is not None and timestamp < 0:
+            raise RowRefused(f"a row has a timestamp {-timestamp} ms before 1970, which no record can have")
         yield number, NewRecord(key, value, now if timestamp is None else timestamp, record_headers)
 
 
 def _headers(given: list[dict[str, Any]] | None) -> tuple[Header, ...]:
+    if any(each is None or each["key"] is None for each in given or ()):
+        raise RowRefused("a row has a header without a key")
     return tuple(Header(each["key"], each["value"]) for each in given or ())
 
 
