@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
+from tests.interop.cluster import Cluster, einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV1, TV2, Dialect, TransactionDriver
@@ -96,6 +97,24 @@ def apache_kafka(node_of: NodeFactory) -> Node:
 def broker(request: pytest.FixtureRequest, node_of: NodeFactory) -> Node:
     """Each of the two brokers in turn, as its users find it; ``.bootstrap`` is its address."""
     return node_of(request.param, 2)
+
+
+@pytest.fixture(scope="session")
+def _three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = einmal_cluster(tmp_path_factory.mktemp("three"), settings={"log.cleaner.backoff.ms": "100"})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def three_brokers(_three_brokers: Cluster) -> Iterator[Cluster]:
+    """Three of ours; each of them serves, before a test and after it."""
+    yield _three_brokers
+    for node_id in list(_three_brokers.dead):
+        _three_brokers.start_node(node_id)
 
 
 _SETTINGS: Final = {
