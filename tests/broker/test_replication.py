@@ -69,6 +69,25 @@ def test_a_new_leader_goes_on_at_once_and_the_old_one_loses_what_nobody_else_had
     world.run(scenario)
 
 
+def test_a_new_leader_goes_on_at_once_also_where_its_followers_have_just_begun_to_fetch_from_it() -> None:
+    world = World()
+
+    async def scenario() -> None:
+        world.start()
+        world.create_topic(2)
+        world.change(1, leader=BrokerId(2))
+        await asyncio.sleep(0.1)
+        world.cut(1)
+        world.fence(1)
+        await asyncio.sleep(0.01)
+        for index in range(2):
+            before = world.loop.time()
+            assert await world.append(b"a", index=index) is ErrorCode.none
+            assert world.loop.time() - before < 0.05
+
+    world.run(scenario)
+
+
 def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back() -> None:
     world = World(**LAG)
 

@@ -220,7 +220,7 @@ class _Fetcher:
                     await self._begin_anew()
                 is_patient = True
             self._settle_changes()
-            if self._changed and len(self._requests) < _REQUESTS_MAX:
+            if self._changed and len(self._requests) < (_REQUESTS_MAX if self._session.session_id else 1):
                 self._send()
             elif not self._requests and self._followed:
                 if is_patient and self._works:
@@ -275,7 +275,8 @@ class _Fetcher:
                 topics.setdefault(key[0], []).append(followed.asked)
         self._changed.clear()
         request = FetchRequest(
-            node.config.replica_fetch_wait_max_ms,
+            # The session's first answer brings its id, without which nothing else can be asked.
+            node.config.replica_fetch_wait_max_ms if session.session_id else 0,
             node.config.replica_fetch_min_bytes,
             node.config.replica_fetch_response_max_bytes,
             0,
