@@ -18,17 +18,20 @@ PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# The command line
 
 Data goes to stdout, talk to stderr. `--format json` prints one document; `topic produce` and `topic consume` print JSON
-Lines, a line per record. A failure is an `error:` in Kafka's word, with its number and what it means, and a `hint:`.
+Lines, a line per record, and `run` a line per batch. A failure is an `error:` in Kafka's word, with its number and what
+it means, and a `hint:`.
 Listed from `src/einmal/cli` by `tools/list_commands.py`; a test holds them together.
 
 | exit status | means |
 |---|---|
 | 0 | done; of `simulate`: no anomaly; of `demo`: the verdict is exactly-once |
 | 1 | failed, or an anomaly was found; stderr says what, and what to do |
-| 2 | wrong usage: an option or argument that cannot be meant; the `demo` could not run |
-| 130 | interrupted (a broker that is told to stop ends with 0) |
+| 2 | wrong usage: an option, an argument or a declaration that cannot be meant; the `demo` could not run |
+| 3 | of `run`: refused, nothing was written, and a restart does not help; stderr says what disagrees |
+| 4 | of `run`: fenced, another instance runs under the name; this one must not be restarted |
+| 130 | interrupted (a broker or a pipeline that is told to stop ends with 0) |
 
-The commands `topic`, `group` and `txn` work on any Kafka cluster.
+The commands `pipeline`, `topic`, `group` and `txn` work on any Kafka cluster; `run` and `explain` need `einmal[spark]`.
 """
 
 

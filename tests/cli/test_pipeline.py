@@ -93,7 +93,7 @@ def test_an_open_transaction_has_an_age_and_what_is_in_it_does_not_count(cli: Cl
 
 def test_a_name_that_nobody_has_is_told(cli: Cli) -> None:
     assert "no pipeline has committed" in cli("pipeline", "status", "nobody's", status=1).errors[0]
-    assert "knows no pipeline" in cli("pipeline", "reset", "nobody's", status=1).errors[0]
+    assert "nothing to reset" in cli("pipeline", "reset", "nobody's", status=1).errors[0]
 
 
 def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: Owner) -> None:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import typer
+
+from einmal.cli.run import pipeline_failures_told
+from einmal.spark.errors import BatchLost, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
+from einmal.spark.options import OptionError
 from tests.cli.running import Cli
 
 
@@ -27,3 +33,24 @@ def test_a_whole_program_takes_no_settings_of_a_declaration(tmp_path: Path) -> N
     path = tmp_path / "whole.py"
     path.write_text("raise SystemExit('it was run')\n")
     assert "a whole program takes no -X" in " ".join(run(path, "--available-now", status=2))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (PipelineRefused("no", "do that"), 3),
+        (PreflightFailed([("no topic", "create it")]), 3),
+        (PipelineFenced("another"), 4),
+        (PipelineFailed("a task"), 1),
+        (BatchLost("a batch"), 1),
+        (OptionError("misspelt"), 2),
+    ],
+)
+def test_the_status_says_whether_a_restart_helps(
+    error: Exception, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, pipeline_failures_told(Path("p.toml")):
+        raise error
+    assert ended.value.exit_code == status
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and str(error).splitlines()[0] in told

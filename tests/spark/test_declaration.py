@@ -96,6 +96,13 @@ def test_what_the_command_line_says_wins() -> None:
     assert declaration.output_mode == "update"
 
 
+def test_a_trigger_of_the_command_line_replaces_another_kind() -> None:
+    text = HEAD + 'trigger.processingTime = "1 second"\n' + SOURCE + SINK
+    assert declared(text, **{"trigger.availableNow": "true"}).trigger == {"availableNow": True}
+    text = HEAD + "trigger.availableNow = true\n" + SOURCE + SINK
+    assert declared(text, **{"trigger.processingTime": "1 second"}).trigger == {"processingTime": "1 second"}
+
+
 def test_variables_come_from_the_environment_or_have_a_default() -> None:
     text = HEAD.replace("127.0.0.1:9092", "${BROKERS}").replace("/c", "${STATE:-/tmp}/$${x}") + SOURCE + SINK
     declaration = declared(text, {"BROKERS": "b:1"})

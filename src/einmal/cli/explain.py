@@ -45,7 +45,7 @@ def explain(
         if kind is Kind.WHOLE:
             raise typer.BadParameter(f"{file} is {kind}: only what is declared can be explained")
         program = load(file, overrides) if kind is Kind.TABLES else None
-        spark, problem = _session(file, program, master or "local[1]", confs)
+        spark, problem = _session(file, program, master or "local[1]", confs, overrides)
         facts = facts_of(program or load(file, overrides), spark, problem)
         hops = hops_of(facts)
         holds = overall(hops)
@@ -60,12 +60,12 @@ def explain(
 
 
 def _session(
-    file: Path, program: Program | None, master: str, confs: list[str] | None
+    file: Path, program: Program | None, master: str, confs: list[str] | None, overrides: dict[str, str]
 ) -> tuple[SparkSession | None, str]:
     from einmal.spark.java import JavaMissing
 
     try:
-        return new_session(file, program, master, confs), ""
+        return new_session(file, program, master, confs, overrides), ""
     except JavaMissing as error:
         return None, str(error).partition("\n")[0]
 

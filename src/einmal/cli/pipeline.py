@@ -97,8 +97,12 @@ def reset(
 
     with _owned(brokers, settings) as owned:
         record = _record(owned, name)
-        if record is None and owned.transaction(name) is None:
-            _fail(f"the cluster knows no pipeline {name!r}", "einmal pipeline status lists those that have committed")
+        if record is None:
+            # The name may be any producer's.
+            _fail(
+                f"no pipeline has committed a batch as {name!r}: there is nothing to reset",
+                "einmal pipeline status lists those that have; einmal txn abort ends a transaction",
+            )
         _carry_out(owned, name, record, plan_reset(name, record, _position(owned, record, to)), yes)
 
 
@@ -159,6 +163,8 @@ def _carry_out(owned: Ownership, name: str, record: CommitRecord | None, change:
     transaction = owned.transaction(name)
     if transaction is not None and transaction.partitions:
         print(f"{name} has a transaction open: it is probably running", file=sys.stderr)
+    elif transaction is not None and record is None:
+        print(f"{name} is known to the cluster, but has no commit record: is it another program's?", file=sys.stderr)
     print(f"{name}: this will", file=sys.stderr)
     for line in change.says:
         print(f"  - {line}", file=sys.stderr)

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -73,7 +73,7 @@ def run(
             raise typer.BadParameter("a whole program takes no -X, --available-now or --trigger: it does all itself")
         # What a file of tables says is looked at before the seconds that a session takes to start.
         program = load(file, overrides) if kind is Kind.TABLES else None
-        spark = new_session(file, program, master, confs)
+        spark = new_session(file, program, master, confs, overrides)
         with _Console(output is Format.JSON):
             if kind is Kind.WHOLE:
                 _run_whole(lambda: run_whole(file))
@@ -82,7 +82,13 @@ def run(
         spark.stop()
 
 
-def new_session(file: Path, program: Program | None, master: str | None, confs: Sequence[str] | None) -> SparkSession:
+def new_session(
+    file: Path,
+    program: Program | None,
+    master: str | None,
+    confs: Sequence[str] | None,
+    overrides: Mapping[str, str],
+) -> SparkSession:
     """The Spark session of a file; ``program``: of tables. What is beside the file can be imported, in workers too."""
     from einmal.spark import session
     from einmal.spark.program import session_settings
@@ -91,7 +97,8 @@ def new_session(file: Path, program: Program | None, master: str | None, confs: 
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
     declared = session_settings(file) if program is None else dict(program.declaration.spark)
-    config = declared | dict(map(key_and_value, confs or ()))
+    given = {name: value for name, value in overrides.items() if name.startswith("spark.")}
+    config = declared | given | dict(map(key_and_value, confs or ()))
     return session(file.stem if program is None else program.declaration.name, master=master, config=config)
 
 
@@ -219,7 +226,11 @@ class _Console:
             report, lag = told
             behind = lag.of(report.end)
             if self._as_json:
-                print(json.dumps(report.fields() | {"lag": behind}), flush=True)
+                try:
+                    print(json.dumps(report.fields() | {"lag": behind}), flush=True)
+                except BrokenPipeError:
+                    # Whoever read has seen enough; the pipeline goes on.
+                    self._as_json = False
             print(_line(report, behind), file=sys.stderr, flush=True)
 
 

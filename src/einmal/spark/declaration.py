@@ -133,7 +133,7 @@ def _declare(
     for name, table in tables.items():
         if not isinstance(table, Mapping):
             raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
-    top = flattened({name: value for name, value in document.items() if name not in _TABLES}) | dict(overrides)
+    top = _overridden(flattened({name: value for name, value in document.items() if name not in _TABLES}), overrides)
     _refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
     common = {name: str(value) for name, value in top.items() if name.startswith("kafka.")}
     sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
@@ -161,6 +161,13 @@ def _declare(
     if problems:
         raise DeclarationError(problems)
     return declaration
+
+
+def _overridden(top: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
+    """A trigger that is given replaces another kind of trigger."""
+    if any(name.startswith("trigger.") for name in overrides):
+        top = {name: value for name, value in top.items() if not name.startswith("trigger.")}
+    return top | dict(overrides)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from einmal.client.fetched import RawBatch
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.positions import offsets_of
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import CommitLog
+from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import COMMIT, control_type
 
@@ -138,6 +138,7 @@ class Ownership:
 
         Raises Changed where the record was not ``expected`` any more, KafkaError, StillOpen.
         """
+        self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
         log = CommitLog(self._cluster, self._client, transactional_id)
         with TransactionDriver(self._client | {"transactional.id": transactional_id}) as driver:
             identity = driver.init_producer_id()

@@ -202,7 +202,7 @@ def _read(source: Source, spark: SparkSession) -> DataFrame:
     try:
         frame = spark.readStream.format(source.format).options(**source.options).load()
     except AnalysisException as error:
-        raise _refused(f"sources.{source.name}", error) from error
+        raise _refused(f"sources.{source.name}", error, "a format of others is a jar or a package of theirs") from error
     return _watermarked(frame, source.watermark)
 
 
@@ -211,7 +211,7 @@ def _query(view: View, spark: SparkSession) -> DataFrame:
         frame = _watermarked(spark.sql(view.sql), view.watermark)
         frame.createOrReplaceTempView(view.name)
     except AnalysisException as error:
-        raise _refused(f"views.{view.name}", error) from error
+        raise _refused(f"views.{view.name}", error, "a view knows the sources, and the views before it") from error
     return frame
 
 
@@ -223,7 +223,10 @@ def _call(
     function: Function, frames: Mapping[str, DataFrame], declaration: Declaration, spark: SparkSession
 ) -> dict[str, DataFrame]:
     wants_session = "spark" in inspect.signature(function).parameters
-    made = function(**frames, **({"spark": spark} if wants_session else {}))
+    try:
+        made = function(**frames, **({"spark": spark} if wants_session else {}))
+    except AnalysisException as error:
+        raise _refused(function.__name__, error, "the columns of each source are Spark's for Kafka") from error
     names = [sink.name for sink in declaration.sinks]
     if isinstance(made, DataFrame) and len(names) == 1:
         return {names[0]: made}
@@ -240,6 +243,5 @@ def _with_topic(frame: DataFrame, sink: Sink) -> DataFrame:
     return part if sink.topic is None else part.withColumn("topic", F.lit(sink.topic))
 
 
-def _refused(where: str, error: AnalysisException) -> PipelineRefused:
-    first = str(error).strip().splitlines()[0]
-    return PipelineRefused(f"{where}: {first}", "the views know the sources and the views before them")
+def _refused(where: str, error: AnalysisException, hint: str) -> PipelineRefused:
+    return PipelineRefused(f"{where}: {str(error).strip().splitlines()[0]}", hint)

@@ -23,6 +23,11 @@ observers: Final[list[Observer]] = []
 queries: Final[list[PipelineQuery]] = []
 
 
+def started(query: PipelineQuery) -> None:
+    """Those that have ended since are forgotten."""
+    queries[:] = [*(each for each in queries if each.isActive), query]
+
+
 def listeners(name: str, frame: DataFrame) -> list[Listener]:
     """What the observers want to hear of a query that is about to start."""
     return [observer(name, frame) for observer in observers]

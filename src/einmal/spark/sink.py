@@ -119,7 +119,7 @@ class KafkaStreamWriter:
         kind = _KINDS[options.guarantee]
         self._listeners += running.listeners(options.transactional_id or options.topic or "", self._frame)
         query = PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
-        running.queries.append(query)
+        running.started(query)
         return query
 
     def _setting(self, options: SinkOptions) -> Setting:
