@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.client import Admin, NewTopic
+from einmal.spark import PreflightFailed, write_stream
 from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts
 from einmal.spark.options import topics_of
 from einmal.spark.preflight import read_problems, transaction_problems, write_problems
 from einmal.types import ErrorCode
+from tests.spark.pipelines import Pipeline
+from tests.spark.topics import create, new_name
 
 DESCRIBE = 1 << 8
 
@@ -73,3 +81,34 @@ def test_the_topics_of_a_source_are_those_that_it_names() -> None:
     assert topics_of({"subscribe": "a, b"}) == ["a", "b"]
     assert topics_of({"assign": '{"b":[1],"a":[0,1]}'}) == ["a", "b"]
     assert topics_of({"subscribepattern": ".*"}) == []
+
+
+@pytest.mark.spark
+def test_everything_that_is_missing_is_told_before_the_first_batch(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("missing"))
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic(pipeline.topic, 1, 1, {"min.insync.replicas": "2"})])
+    frame = pipeline.source(spark).selectExpr("partition AS value")
+    with pytest.raises(PreflightFailed) as failed:
+        pipeline.writer(spark, frame).start()
+    found = "\n".join(what for what, _ in failed.value.missing)
+    assert 'column "value" is string or binary' in found
+    assert f"topic '{pipeline.source_topic}', a source, does not exist" in found
+    assert "no write with acks=all can succeed" in found
+    assert len(failed.value.missing) == 3
+    assert not (tmp_path / pipeline.name / "offsets").exists()
+
+
+@pytest.mark.spark
+def test_topics_that_rows_are_going_to_name_are_looked_at(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("missing"))
+    create(bootstrap, pipeline.source_topic)
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        admin.create_topics([NewTopic(pipeline.topic, 1, 1, {"min.insync.replicas": "2"})])
+    frame = pipeline.source(spark).selectExpr("value", f"'{pipeline.topic}' AS topic")
+    writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).topics(pipeline.topic)
+    writer = writer.option("transactional.id", pipeline.name).option("checkpointLocation", str(pipeline.checkpoint))
+    with pytest.raises(PreflightFailed, match="min.insync.replicas=2"):
+        writer.start()

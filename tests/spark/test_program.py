@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.client import Producer
 from einmal.spark.declaration import DeclarationError
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.program import Kind, kind_of, load, session_settings, writer
@@ -143,3 +145,21 @@ def test_a_view_that_is_no_sql_is_named(spark: SparkSession, tmp_path: Path) -> 
     program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})
     with pytest.raises(PipelineRefused, match="views.parsed: .*letters"):
         writer(program, spark)
+
+
+@pytest.mark.spark
+def test_the_page_on_pipelines_shows_what_works(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    create(bootstrap, "orders", "paid-orders", "large-orders", "order-counts")
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        for order in ('{"id":"a","state":"paid","amount":1200}', '{"id":"b","state":"open","amount":3}'):
+            producer.send("orders", order, "k")
+    overrides = {"kafka.bootstrap.servers": bootstrap, "trigger.availableNow": "true"}
+    for language, suffix in (("toml", ".toml"), ("python", ".py")):
+        overrides["checkpointLocation"] = str(tmp_path / language)
+        path = tmp_path / f"pipeline{suffix}"
+        path.write_text(page.split(f"```{language}\n")[1].split("```")[0])
+        writer(load(path, overrides), spark).start().awaitTermination()
+    assert [json.loads(value)["id"] for value in values(bootstrap, "paid-orders")] == ["a"]
+    assert [json.loads(value)["id"] for value in values(bootstrap, "large-orders")] == ["a"]
+    assert values(bootstrap, "order-counts")[-1] == "2"
