@@ -226,3 +226,17 @@ def test_a_task_may_be_silent_for_longer_than_a_stranger(driver: Driver, monkeyp
         # The server has given up the silent stranger: so much time has passed for the task, too.
         assert stranger.recv(1) == b""
         task.claim(0)
+
+
+def test_the_services_of_a_driver_take_the_ports_from_the_one_that_was_set_on(driver: Driver) -> None:
+    port = driver.service.address.port
+    second = ClaimService("127.0.0.1", "127.0.0.1", port)
+    second.close()
+    assert port < second.address.port < port + 16
+
+
+def test_an_executor_that_cannot_reach_the_driver_is_told_what_to_set(driver: Driver) -> None:
+    address = driver.service.address
+    driver.service.close()
+    with ClaimClient(address, "any", 1) as task, pytest.raises(ClaimRefused, match=r"spark\.driver\.host"):
+        task.topic("a")

@@ -12,6 +12,7 @@ is at work as long as its connection stands. Knows nothing of Spark: the decisio
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 import secrets
@@ -27,6 +28,8 @@ from einmal.pipeline.claims import Claims, Denied, Output
 from einmal.types import TopicPartition
 
 _LINE_BYTES_MAX: Final = 64 * 1024
+_PORTS_MAX: Final = 16
+"""As many as Spark tries for its own services (spark.port.maxRetries)."""
 _CONNECT_S: Final = 10.0
 _STRANGER_S: Final = 10.0
 """How long a connection may be silent that has not proved itself yet."""
@@ -175,12 +178,15 @@ class Transaction:
 
 
 class ClaimService:
-    """Listens from construction to ``close``. ``begin`` and ``end`` frame a transaction."""
+    """Listens from construction to ``close``. ``begin`` and ``end`` frame a transaction.
 
-    def __init__(self, bind: str, advertised: str) -> None:
+    ``port``: 0, or the first one to try; the queries of a driver take one each. Raises OSError.
+    """
+
+    def __init__(self, bind: str, advertised: str, port: int = 0) -> None:
         self._transaction: Transaction | None = None
         self._secret = secrets.token_hex(16)
-        self._server = _Server((bind, 0), _Handler)
+        self._server = _listening(bind, port)
         self._server.service = self
         self.address = Address(advertised, self._server.server_address[1], self._secret)
         self._thread = threading.Thread(target=self._server.serve_forever, name="einmal-claims", daemon=True)
@@ -220,6 +226,18 @@ class _Server(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 256
     service: ClaimService
+
+
+def _listening(bind: str, port: int) -> _Server:
+    for candidate in range(port, port + _PORTS_MAX) if port else ():
+        try:
+            return _Server((bind, candidate), _Handler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    if port:
+        raise OSError(errno.EADDRINUSE, f"no port of {port} to {port + _PORTS_MAX - 1} is free on {bind}")
+    return _Server((bind, 0), _Handler)
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -295,7 +313,7 @@ class ClaimClient:
 
     def _ask(self, **question: Any) -> dict[str, Any]:
         if self._socket is None:
-            self._socket = socket.create_connection(self._place, timeout=_CONNECT_S)
+            self._socket = self._connected()
             self._socket.settimeout(_ANSWER_S)
             self._lines = self._socket.makefile("rb")
         self._socket.sendall(json.dumps(self._known | question).encode() + b"\n")
@@ -306,3 +324,13 @@ class ClaimClient:
         if "denied" in answer:
             raise ClaimRefused(answer["denied"])
         return answer
+
+    def _connected(self) -> socket.socket:
+        host, port = self._place
+        try:
+            return socket.create_connection(self._place, timeout=_CONNECT_S)
+        except OSError as error:
+            raise ClaimRefused(
+                f"the driver cannot be reached from this executor at {host}:{port} ({error}); set spark.driver.host to "
+                "a name that executors know, and spark.einmal.claims.port to a port that the network lets through"
+            ) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -15,6 +16,9 @@ from einmal.spark.cluster import KafkaCluster
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.job import Job
 from einmal.spark.spark_session import CONNECT_REFUSED
+
+CLAIMS_PORT: Final = "spark.einmal.claims.port"
+"""A Spark setting: the first port for the drivers' claim services; by default any that is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +40,6 @@ def on_driver(frame: DataFrame, client: Mapping[str, str], topic: str | None) ->
     cluster = KafkaCluster(client)
     context = spark.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
-    service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised)
+    port = int(context.get(CLAIMS_PORT) or 0)
+    service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised, port)
     return Driver(cluster, service, Job(cluster, client, topic, service.address))
