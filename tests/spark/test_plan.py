@@ -1,0 +1,50 @@
+"""Claims about what Spark's plan shows of a query that is not started."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from einmal.spark.plan import plan_facts
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def stream(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").load()
+
+
+def test_a_selection_keeps_no_state_and_is_deterministic(stream: DataFrame) -> None:
+    facts = plan_facts(stream.where("value % 2 = 0").selectExpr("value", "current_timestamp() AS now"))
+    assert (facts.stateful, facts.non_deterministic, facts.python) == ((), (), ())
+
+
+def test_chance_is_named_by_its_function(stream: DataFrame) -> None:
+    facts = plan_facts(stream.select((F.rand() + 1).alias("r"), F.expr("uuid()").alias("u")))
+    assert set(facts.non_deterministic) == {"rand", "uuid"}
+
+
+def test_python_functions_are_deterministic_unless_they_say_otherwise(stream: DataFrame) -> None:
+    @F.udf("long")
+    def plain(value):  # Spark takes hints for a choice of its own.
+        return value
+
+    @F.udf("long")
+    def random(value):
+        return value
+
+    facts = plan_facts(stream.select(plain("value"), random.asNondeterministic()("value")))
+    assert (facts.python, facts.non_deterministic) == (("plain",), ("random",))
+
+
+def test_every_operator_with_state_is_named(stream: DataFrame, spark: SparkSession) -> None:
+    counted = stream.withWatermark("timestamp", "1 minute").groupBy(F.window("timestamp", "10 seconds")).count()
+    assert plan_facts(counted).stateful == ("aggregate",)
+    other = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "other")
+    assert plan_facts(stream.join(other, "value")).stateful == ("join",)
+    static = spark.range(3).withColumnRenamed("id", "value")
+    assert plan_facts(stream.join(static, "value")).stateful == ()
+    assert plan_facts(stream.dropDuplicates(["value"])).stateful == ("deduplicate",)
+    assert plan_facts(counted).state_format == 2
