@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from einmal.broker import replica_sessions
-from einmal.broker.marker_sender import MarkerSender
 from einmal.broker.marker_writer import MarkerWriter
 from einmal.broker.partition import Partition
 from einmal.broker.partitions import Partitions
@@ -259,17 +258,6 @@ def without_markers_elsewhere(patch: pytest.MonkeyPatch) -> None:
         return [dict.fromkeys(markers.partitions, ErrorCode.none) for markers in asked]
 
     patch.setattr(RemoteMarkers, "write_markers", as_if)
-
-
-def without_markers_for_who_has_no_leader(patch: pytest.MonkeyPatch) -> None:
-    """While a partition has no leader, or another one than was asked, its marker is dropped."""
-    answered = MarkerSender._answered
-
-    def drop(self: MarkerSender, outcome: Any, broker_id: Any, errors: Any) -> None:
-        lost = (ErrorCode.not_leader_or_follower, ErrorCode.network_exception)
-        answered(self, outcome, broker_id, {p: ErrorCode.none if e in lost else e for p, e in errors.items()})
-
-    patch.setattr(MarkerSender, "_answered", drop)
 
 
 def without_waiting_for_replicas_of_decisions(patch: pytest.MonkeyPatch) -> None:

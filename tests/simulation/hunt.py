@@ -217,7 +217,6 @@ QUORUM: Final = (
 )
 TRANSACTIONS: Final = (
     Defect(cluster_mutants.without_markers_elsewhere, STUCK),
-    Defect(cluster_mutants.without_markers_for_who_has_no_leader, STUCK, faults(F.CRASH_LEADER, F.RESET), seeds=(7,)),
     Defect(
         cluster_mutants.without_waiting_for_replicas_of_decisions,
         TORN,
