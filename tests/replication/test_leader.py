@@ -257,3 +257,47 @@ def test_a_new_replica_is_a_follower_and_a_removed_one_is_none() -> None:
     assert led.fetch(TWO, 10) is ErrorCode.not_leader_or_follower
     assert led.fetch(THREE, 10) is ErrorCode.none
     assert led.propose() == (ONE, THREE)
+
+
+# --- whether anybody else leads --------------------------------------------------------------------------------------
+
+
+def test_a_leader_is_confirmed_by_all_who_may_succeed_it() -> None:
+    led = Led()
+    assert not led.leader.is_confirmed(1)
+    led.leader.heard(TWO, 1)
+    assert not led.leader.is_confirmed(1)
+    led.leader.heard(THREE, 2)
+    assert led.leader.is_confirmed(1)
+    assert not led.leader.is_confirmed(2)
+
+
+def test_who_is_not_in_the_isr_need_not_confirm_a_leader() -> None:
+    led = Led((ONE, TWO))
+    led.leader.heard(TWO, 1)
+    assert led.leader.is_confirmed(1)
+    assert not led.leader.awaits(THREE, 1)
+
+
+def test_who_may_be_in_the_isr_by_now_has_to_confirm_a_leader() -> None:
+    led = Led((ONE, TWO))
+    led.fetch(TWO, 0)
+    led.fetch(THREE, 0)
+    assert led.propose() == ALL
+    led.leader.heard(TWO, 1)
+    assert not led.leader.is_confirmed(1)
+    led.leader.heard(THREE, 1)
+    assert led.leader.is_confirmed(1)
+
+
+def test_who_is_alone_with_enough_replicas_is_confirmed_at_once() -> None:
+    assert Led((ONE,)).leader.is_confirmed(1)
+    assert Led((ONE,), replicas=(ONE,), min_insync_replicas=2).leader.is_confirmed(1)
+
+
+def test_with_too_few_in_sync_an_earlier_member_may_succeed_a_leader() -> None:
+    led = Led((ONE, TWO), min_insync_replicas=3)
+    led.leader.heard(TWO, 1)
+    assert not led.leader.is_confirmed(1)
+    led.leader.heard(THREE, 1)
+    assert led.leader.is_confirmed(1)

@@ -130,6 +130,17 @@ class GroupService:
             return runtime
         return await runtime.submit(decide, reads_only=reads_only)
 
+    async def ask_for_certain(
+        self, group_id: str, decide: Callable[[GroupCoordinator, Instant], Decision[R]]
+    ) -> R | ErrorCode:
+        """As ``ask``, of what is written already; NOT_COORDINATOR unless no other coordinator can know more by now."""
+        runtime = self.runtime_of(group_id)
+        if isinstance(runtime, ErrorCode):
+            return runtime
+        confirmed = self._node.replica_sessions.confirm_leadership(runtime.partition)
+        answer = await runtime.submit(decide, reads_only=True)
+        return answer if isinstance(answer, ErrorCode) or await confirmed else ErrorCode.not_coordinator
+
     async def ask_and_wait(
         self, group_id: str, decide: Callable[[GroupCoordinator, Ticket, Instant], Decision[Response | None]]
     ) -> Response | ErrorCode:

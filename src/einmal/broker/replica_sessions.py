@@ -6,6 +6,10 @@ follower's position reaches ``replication.Leader``. Followers read to the end of
 
 A request ends the wait of the one before it in the same session, so that a follower whose partitions change need not
 sit out its own long poll. Broken sessions are begun anew by the follower.
+
+Whether this broker still leads (``confirm_leadership``) is asked in rounds. A follower has at most two requests under
+way, so what it asks has been sent after it had read the answer to the last request but one, and so in the round in
+which that answer was given.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from einmal.broker.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.partition import Partition
 from einmal.log.errors import LogCorruption
 from einmal.replication.follower import divergence
+from einmal.replication.leader import Leader
 from einmal.types import BrokerId, ErrorCode, Offset, TopicPartition
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, encode_fetch_response
 from einmal.wire.primitives import Topic
@@ -32,6 +37,8 @@ log = logging.getLogger(__name__)
 _EPOCH_MAX: Final = 2**31 - 1
 _Key: TypeAlias = tuple[UUID, int]
 _NONE: Final = ErrorCode.none
+_CONFIRM_SECONDS: Final = 2.0
+"""Whoever waits longer for the followers is told that this broker may lead no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,12 +72,46 @@ class _Session:
     """Partitions of which there may be something to tell; the longest untold first."""
     waiting: _Waiting | None = None
     is_scheduled: bool = False
+    answered_in: int = 0
+    """The round in which the last answer was given."""
+    last_answered_in: int = 0
+    """The same, of the answer to the last request but one."""
+
+
+@dataclass(slots=True, eq=False)
+class _Confirmation:
+    """Somebody who has to know that nobody else leads."""
+
+    partition: Partition
+    leader: Leader
+    round_: int
+    done: asyncio.Future[bool]
+
+    @property
+    def key(self) -> _Key:
+        return (self.partition.topic_id, self.partition.topic_partition.partition)
+
+    def look(self) -> None:
+        """Settle it, if that can be done by now."""
+        if self.done.done():
+            return
+        if self.partition.replication is not self.leader:
+            self.done.set_result(False)
+        elif self.leader.is_confirmed(self.round_):
+            self.done.set_result(True)
+
+    def expire(self) -> None:
+        self.look()
+        if not self.done.done():
+            self.done.set_result(False)
 
 
 class ReplicaSessions:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._sessions: dict[BrokerId, _Session] = {}
+        self._round = 0
+        self._confirmations: dict[_Confirmation, None] = {}
 
     def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         """A Fetch with a replica id."""
@@ -78,13 +119,16 @@ class ReplicaSessions:
         if isinstance(session, ErrorCode):
             return encode_fetch_response(context.api_version, FetchResponse([], session))
         self._end_wait(session)
+        sent_in, session.last_answered_in = session.last_answered_in, session.answered_in
         for topic, indexes in request.forgotten:
             for index in indexes:
                 self._forget(session, topic, index)
         for topic, partitions in request.topics:
             for asked in partitions:
                 self._track(session, topic, asked, request.replica_epoch)
-        if self._has_urgent(session) or request.max_wait_ms <= 0:
+        if self._confirmations:
+            self._heard(session, sent_in)
+        if self._has_urgent(session) or request.max_wait_ms <= 0 or self._is_awaited(session):
             return self._encode(context.api_version, session, self._read(session, request.max_bytes))
         return self._wait(context.api_version, session, request)
 
@@ -190,6 +234,65 @@ class ReplicaSessions:
             partition.wake()
         if leader.wants_change:
             self._node.isr_updates.look_at(partition)
+
+    # --- whether this broker still leads -----------------------------------------------------------------------------
+
+    def confirm_leadership(self, partition: Partition) -> asyncio.Future[bool]:
+        """Whether nobody else can have led a partition by now, so that what it says is not from the past.
+
+        True once all who may succeed this leader have fetched from it after now, at once where there are none. False:
+        it leads no more, or they have not come in time.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+        leader = partition.replication
+        if leader is None:
+            done.set_result(partition.is_leader)
+            return done
+        self._round += 1
+        confirmation = _Confirmation(partition, leader, self._round, done)
+        confirmation.look()
+        if done.done():
+            return done
+        self._confirmations[confirmation] = None
+        partition.watch(confirmation, confirmation.look)
+        timer = loop.call_later(_CONFIRM_SECONDS, confirmation.expire)
+
+        def settled(_done: asyncio.Future[bool]) -> None:
+            timer.cancel()
+            partition.unwatch(confirmation)
+            del self._confirmations[confirmation]
+
+        done.add_done_callback(settled)
+        for session in self._sessions.values():
+            if self._is_awaited(session):
+                self._end_wait(session)
+        return done
+
+    def _heard(self, session: _Session, sent_in: int) -> None:
+        """A follower still fetches what is in its session: it leads none of that."""
+        for confirmation in list(self._confirmations):
+            if self._is_followed(session, confirmation):
+                confirmation.leader.heard(session.replica, sent_in)
+            confirmation.look()
+
+    def _is_awaited(self, session: _Session) -> bool:
+        """Whether somebody waits for the follower's next request."""
+        return any(
+            confirmation.leader.awaits(session.replica, confirmation.round_)
+            and self._is_followed(session, confirmation)
+            for confirmation in self._confirmations
+        )
+
+    def _is_followed(self, session: _Session, confirmation: _Confirmation) -> bool:
+        tracked = session.partitions.get(confirmation.key)
+        partition = confirmation.partition
+        return (
+            tracked is not None
+            and tracked.partition is partition
+            and partition.replication is confirmation.leader
+            and self._error(tracked, partition) is _NONE
+        )
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -302,8 +405,8 @@ class ReplicaSessions:
         if not waiting.done.done():
             waiting.done.set_result(self._encode(waiting.version, session, found))
 
-    @staticmethod
-    def _encode(version: int, session: _Session, found: list[tuple[UUID, FetchedPartition]]) -> Body:
+    def _encode(self, version: int, session: _Session, found: list[tuple[UUID, FetchedPartition]]) -> Body:
+        session.answered_in = self._round
         topics: dict[Topic, list[FetchedPartition]] = {}
         for topic_id, fetched in found:
             topics.setdefault(topic_id, []).append(fetched)

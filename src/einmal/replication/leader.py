@@ -56,6 +56,8 @@ class _Follower:
     """Whether it had, at its last fetch, all that the leader had at the one before."""
     is_joining: bool = False
     """Not in the ISR, but so near that the high watermark waits for it."""
+    heard_in: int = 0
+    """The last round in which it was asked, and fetched: see ``heard``."""
 
 
 class Leader:
@@ -166,6 +168,31 @@ class Leader:
         """Before which offset no replica that may lead has anything; ``log_start`` is the leader's."""
         starts = [follower.log_start for follower in self._followers.values() if self._is_eligible(follower)]
         return min([log_start, *starts])
+
+    # --- whether anybody else leads ----------------------------------------------------------------------------------
+
+    def heard(self, broker_id: BrokerId, round_: int) -> None:
+        """A follower has fetched in this leader epoch, by a request that it sent after the round had begun.
+
+        Rounds only grow. Whoever leads in a newer epoch does not fetch any more, so then it did not.
+        """
+        follower = self._followers.get(broker_id)
+        if follower is not None and round_ > follower.heard_in:
+            follower.heard_in = round_
+
+    def awaits(self, broker_id: BrokerId, round_: int) -> bool:
+        follower = self._followers.get(broker_id)
+        return follower is not None and follower.heard_in < round_ and self._may_succeed(follower)
+
+    def is_confirmed(self, round_: int) -> bool:
+        """Whether nobody else can have led before the round began (Raft's read index).
+
+        A successor is one of the maximal ISR; while that is too small, it may be an earlier member, too (KIP-966).
+        """
+        return not any(self.awaits(broker_id, round_) for broker_id in self._followers)
+
+    def _may_succeed(self, follower: _Follower) -> bool:
+        return not self._may_commit or follower.broker_id in self.isr or follower.broker_id in self._possible
 
     # --- what others decide ------------------------------------------------------------------------------------------
 

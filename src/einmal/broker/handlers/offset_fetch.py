@@ -1,7 +1,8 @@
 """OffsetFetch: the positions that groups have committed.
 
 API: 9. Versions: 1-10.
-Behaviour: asks each group's shard. A partition without a position has offset -1, also one that does not exist.
+Behaviour: asks each group's shard. A partition without a position has offset -1, also one that does not exist. Stable
+positions are never those from before a newer coordinator's, of which this one has not heard yet.
 Version notes: v2 all topics (null), and an error of the request; v7 RequireStable (KIP-447); v8 many groups at once; v9
 member epochs (KIP-848), which no group here has; v10 topic ids, unknown ones being UNKNOWN_TOPIC_ID.
 """
@@ -54,9 +55,15 @@ async def _fetch(context: RequestContext, asked: _Asked, require_stable: bool) -
             else:
                 topics += [TopicPartition(name, index) for index in topic.partition_indexes]
     group = OffsetFetchGroup(asked.group_id, None if topics is None else tuple(topics))
-    response = await context.node.groups.ask(
-        asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=require_stable), reads_only=True
-    )
+    groups = context.node.groups
+    if require_stable:
+        response = await groups.ask_for_certain(
+            asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=True)
+        )
+    else:
+        response = await groups.ask(
+            asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=False), reads_only=True
+        )
     if isinstance(response, ErrorCode):
         return {"group_id": asked.group_id, "topics": (), "error_code": response}
     return {**response, "topics": [*_with_ids(context, response["topics"]), *unknown]} if by_id else response

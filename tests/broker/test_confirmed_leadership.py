@@ -1,0 +1,130 @@
+"""Positions read for certain: a group coordinator that was replaced and does not know it answers nothing from the past.
+
+Three whole nodes on virtual time. Whoever asks reaches the node at all times; the node may not reach its peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from einmal.broker.node import Node
+from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit
+from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.java_hash import partition_for_id
+from tests.broker.three_nodes import IDS, ThreeNodes
+
+GROUP = "g"
+DATA = TopicPartition("t", 0)
+OFFSETS = TopicPartition(CONSUMER_OFFSETS, partition_for_id(GROUP, 3))
+
+
+def run(main: Callable[[ThreeNodes], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    async def with_cluster(world: ThreeNodes) -> None:
+        await world.start()
+        await world.make_topic(CONSUMER_OFFSETS)
+        await world.make_topic("t")
+        await world.led(OFFSETS)
+        await main(world)
+
+    ThreeNodes(**settings).run(with_cluster)
+
+
+async def commit(world: ThreeNodes, node_id: int, offset: int) -> ErrorCode:
+    request = OffsetCommit(
+        group_id=GROUP,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        offsets={DATA: OffsetToCommit(offset, -1, "")},
+    )
+    node = world.nodes[node_id]
+    answer = await world.on(node_id, node.groups.ask(GROUP, lambda shard, now: shard.offset_commit(request, now)))
+    return answer if isinstance(answer, ErrorCode) else answer["topics"][0]["partitions"][0]["error_code"]
+
+
+async def insist(world: ThreeNodes, offset: int) -> None:
+    for _ in range(500):
+        if await commit(world, await world.led(OFFSETS), offset) is ErrorCode.none:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it cannot be committed")
+
+
+async def position(node: Node) -> int | ErrorCode:
+    group = OffsetFetchGroup(GROUP, (DATA,))
+    answer = await node.groups.ask_for_certain(GROUP, lambda shard, _: shard.offset_fetch(group, require_stable=True))
+    return answer if isinstance(answer, ErrorCode) else int(answer["topics"][0]["partitions"][0]["committed_offset"])
+
+
+async def fetch(world: ThreeNodes, node_id: int) -> int | ErrorCode:
+    found: int | ErrorCode = await world.on(node_id, position(world.nodes[node_id]))
+    return found
+
+
+def isolate(world: ThreeNodes, node_id: int) -> None:
+    for other in IDS:
+        if other != node_id:
+            world.network.cut(f"b{node_id}", f"b{other}")
+            world.network.cut(f"b{other}", f"b{node_id}")
+
+
+def test_a_coordinator_that_was_replaced_answers_nothing_from_the_past() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await insist(world, 1)
+        old = world.leader(OFFSETS)
+        deposed = world.nodes[old]
+        isolate(world, old)
+        others = [world.nodes[node_id] for node_id in IDS if node_id != old]
+        await world.until(
+            lambda: all(
+                node.metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition].leader != old
+                for node in others
+            )
+        )
+        new = others[0].metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition].leader
+        await world.until(lambda: not isinstance(world.nodes[new].groups.runtime_of(GROUP), ErrorCode))
+        for _ in range(500):
+            if await commit(world, new, 2) is ErrorCode.none:
+                break
+            await asyncio.sleep(0.02)
+        assert deposed.groups.runtime(OFFSETS.partition) is not None, "it has heard of its successor"
+        assert await fetch(world, old) is ErrorCode.not_coordinator
+        assert await fetch(world, new) == 2
+        world.network.heal()
+        await world.until(lambda: world.leader(OFFSETS) == new)
+        assert await fetch(world, old) is ErrorCode.not_coordinator
+
+    run(main)
+
+
+def test_positions_read_for_certain_take_a_few_round_trips() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await insist(world, 1)
+        leader = world.leader(OFFSETS)
+        await asyncio.sleep(2)
+        for _ in range(5):
+            since = world.loop.time()
+            assert await asyncio.gather(*(fetch(world, leader) for _ in range(10))) == [1] * 10
+            assert world.loop.time() - since < 0.05
+            await asyncio.sleep(0.1234)
+
+    # A fetch that is parked is answered early.
+    run(main, replica_fetch_wait_max_ms=5_000)
+
+
+def test_once_a_follower_that_died_is_out_of_the_isr_positions_can_be_read_again() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await insist(world, 1)
+        leader = world.leader(OFFSETS)
+        world.crash(next(node_id for node_id in IDS if node_id != leader))
+        leader = await world.led(OFFSETS)
+        for _ in range(20):
+            found = await fetch(world, leader)
+            if found is not ErrorCode.not_coordinator:
+                break
+        assert found == 1
+
+    run(main)
