@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from einmal.bench.cases import CASES, MEGABYTE, Figure
 from einmal.bench.failover import failover
@@ -11,17 +12,28 @@ from einmal.bench.server import BrokerProcess
 
 STARTS = 5
 FAILOVER = "failover"
+PIPELINE = "pipeline"
 
 
 def run(
-    names: Sequence[str], *, bootstrap: str | None, scale: float, properties: Sequence[str], say: Callable[[str], None]
+    names: Sequence[str],
+    *,
+    bootstrap: str | None,
+    scale: float,
+    properties: Sequence[str],
+    connector: Path | None,
+    triggers: Sequence[str],
+    say: Callable[[str], None],
 ) -> Iterator[Figure]:
     """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too.
 
-    "failover" is measured on a fresh cluster, alone.
+    "failover" is measured on a fresh cluster, alone; "pipeline" alone too, with ``connector`` and ``triggers``.
     """
     if list(names) == [FAILOVER]:
         yield from failover(scale, properties, say)
+        return
+    if list(names) == [PIPELINE]:
+        yield from _pipeline(bootstrap, scale, properties, connector, triggers, say)
         return
     if bootstrap is not None:
         yield from _cases(names, bootstrap, scale, say)
@@ -43,3 +55,21 @@ def _cases(names: Sequence[str], bootstrap: str, scale: float, say: Callable[[st
     for name in names:
         say(f"measuring {name}")
         yield from CASES[name](bootstrap, scale)
+
+
+def _pipeline(
+    bootstrap: str | None,
+    scale: float,
+    properties: Sequence[str],
+    connector: Path | None,
+    triggers: Sequence[str],
+    say: Callable[[str], None],
+) -> Iterator[Figure]:
+    # Only here: Spark is not needed for anything else.
+    from einmal.bench.pipeline import pipeline
+
+    if bootstrap is not None:
+        yield from pipeline(bootstrap, scale, connector, triggers, say)
+        return
+    with BrokerProcess(*properties) as broker:
+        yield from pipeline(broker.bootstrap_servers, scale, connector, triggers, say)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def bench(
     cases: Annotated[
-        list[str] | None, typer.Argument(help="Which cases; default: all of one broker. Or: failover.")
+        list[str] | None, typer.Argument(help="Which cases; default: all of one broker. Or: failover, pipeline.")
     ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
@@ -25,18 +26,26 @@ def bench(
     properties: Annotated[
         list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A setting of the fresh broker.")
     ] = None,
+    connector: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="pipeline: jars of Spark's own Kafka connector, to compare with."),
+    ] = None,
+    triggers: Annotated[
+        list[str] | None,
+        typer.Option("--trigger", metavar="TIME", help="pipeline: the price of exactly-once at this trigger."),
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed, never judged: machines differ, compare in one run."""
     from einmal.bench.cases import CASES
     from einmal.bench.load import BenchRefused
-    from einmal.bench.run import FAILOVER, run
+    from einmal.bench.run import FAILOVER, PIPELINE, run
     from einmal.bench.server import BrokerDidNotStart
     from einmal.local.processes import BrokerFailed
 
     chosen = cases or list(CASES)
-    if chosen != [FAILOVER] and (unknown := [name for name in chosen if name not in CASES]):
-        known = f"there are {', '.join(CASES)}; and {FAILOVER}, which runs alone"
+    if chosen not in ([FAILOVER], [PIPELINE]) and (unknown := [name for name in chosen if name not in CASES]):
+        known = f"there are {', '.join(CASES)}; and {FAILOVER} and {PIPELINE}, which run alone"
         typer.echo(f"error: no case {', '.join(unknown)}\nhint: {known}", err=True)
         raise typer.Exit(2)
     figures = []
@@ -46,13 +55,15 @@ def bench(
             bootstrap=bootstrap_server,
             scale=scale,
             properties=properties or [],
+            connector=connector,
+            triggers=triggers or [],
             say=lambda text: typer.echo(text, err=True),
         ):
             figures.append(figure)
             if output is Format.TEXT:
                 typer.echo(_line(figure))
     except ImportError as error:
-        typer.echo(f"error: {error}\nhint: pip install 'einmal[bench]'", err=True)
+        typer.echo(f"error: {error}\nhint: pip install 'einmal[bench,spark]'", err=True)
         raise typer.Exit(2) from error
     except (BenchRefused, BrokerDidNotStart, BrokerFailed, OSError) as error:
         typer.echo(f"error: {error}", err=True)
