@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from einmal.broker.node import Node
+from einmal.seams import Network
 from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchedPartition
 from einmal.wire.record_batch import decode_records, iter_headers
@@ -41,6 +42,8 @@ class Cluster:
         self.settings = settings
         self.ports = dict(zip(controllers, free_ports(len(controllers)), strict=True))
         self.nodes: dict[int, Node] = {}
+        self.networks: dict[int, Network] = {}
+        """Of nodes that have not simply the real one."""
 
     def make(self, node_id: int) -> Node:
         roles, listeners = [], []
@@ -65,6 +68,7 @@ class Cluster:
                 "transaction.state.log.num.partitions": 2,
                 **{key.replace("_", "."): value for key, value in self.settings.items()},
             },
+            self.networks.get(node_id),
         )
         return node
 

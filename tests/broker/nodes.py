@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from einmal.broker.config import broker_config
 from einmal.broker.node import Node
 from einmal.log.disk import OsDisk
-from einmal.seams import SystemClock, TcpNetwork
+from einmal.seams import Network, SystemClock, TcpNetwork
 from einmal.types import ProducerIdAndEpoch
 from einmal.wire import fetch, produce
 from einmal.wire.frames import frame
@@ -64,11 +64,17 @@ async def running_node(directory: Path, settings: Mapping[str, Any] | None = Non
         await node.stop()
 
 
-def new_node(directory: Path, settings: Mapping[str, Any] | None = None) -> Node:
+def new_node(directory: Path, settings: Mapping[str, Any] | None = None, network: Network | None = None) -> Node:
     values = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **(settings or {})}
     config, unknown = broker_config({key: str(value) for key, value in values.items()})
     assert not unknown
-    return Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random(next(_SEEDS)))
+    return Node(
+        config,
+        clock=SystemClock(),
+        network=network or TcpNetwork(),
+        disk=OsDisk(),
+        random=random.Random(next(_SEEDS)),
+    )
 
 
 class Client:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 import pytest
 
@@ -87,6 +87,14 @@ def read_the_record_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_protocol.Driver, "_read_record", lambda self, certain: read(self, False))
 
 
+def take_what_any_leader_says_for_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prove_nothing(self: commit_protocol.Driver) -> Generator[None, None, int]:
+        yield
+        return 0
+
+    monkeypatch.setattr(commit_protocol.Driver, "_prove", prove_nothing)
+
+
 def take_silence_for_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Committer.step
 
@@ -131,6 +139,7 @@ def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         skip_by_batch_id,
         write_what_is_already_in,
         read_the_record_too_early,
+        take_what_any_leader_says_for_certain,
         take_silence_for_failure,
         leave_spark_to_run_the_committed_batch_again,
         commit_without_waiting_for_reports,

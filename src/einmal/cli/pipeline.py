@@ -111,7 +111,7 @@ def reset(
 
 @contextmanager
 def _owned(brokers: str | None, settings: list[str] | None) -> Iterator[Ownership]:
-    from einmal.spark.commit_log import StillOpen
+    from einmal.spark.commit_log import Uncertain
     from einmal.spark.ownership import Changed, Ownership
 
     config = {name: str(value) for name, value in config_of(brokers, settings).items()}
@@ -119,7 +119,7 @@ def _owned(brokers: str | None, settings: list[str] | None) -> Iterator[Ownershi
         try:
             with Ownership(config) as owned:
                 yield owned
-        except (Changed, StillOpen) as error:
+        except (Changed, Uncertain) as error:
             _fail(str(error), "look at its status, and decide again")
 
 

@@ -1,7 +1,8 @@
 """The pipeline's commit protocol, simulated: the real ``Committer`` and ``Claims`` between models of Kafka and Spark.
 
 A schedule is a seed. Drivers die between any two steps, go on as zombies beside their successor, lose their checkpoint;
-answers are lost and requests come late; markers take their time; another pipeline holds the last stable offset back.
+answers are lost and requests come late; markers take their time; another pipeline holds the last stable offset back;
+the leader of the commit records is replaced, and goes on answering from the past.
 At the end, when the faults are over and a driver has come to the end of the input, what a ``read_committed`` reader
 sees must be f(input): every input offset once, each batch's part of a partition from one attempt, and for a stateful
 query the state that Spark keeps is the state that the committed output was made with.
@@ -21,6 +22,7 @@ from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.claims import Claims, Denied
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import Committer, Query
+from einmal.simulation.kafka_model import Deposed
 from einmal.simulation.result import Result
 from einmal.simulation.spark_model import TARGETS, TASK_COUNT, Checkpoint, Job, Row, Steps, World
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
@@ -155,11 +157,31 @@ class Driver:
 
     def _read_record(self, certain: bool) -> Generator[None, None, CommitRecord | None]:
         kafka = self._world.kafka
-        while certain and kafka.has_undecided(_RECORDS):
-            yield
         yield
-        records = kafka.decided_values(_RECORDS) if certain else kafka.committed(_RECORDS)
-        return records[-1] if records else None
+        if not certain:
+            records = kafka.committed(_RECORDS, self._leader())
+            return records[-1] if records else None
+        reached = yield from self._prove()
+        while True:
+            yield
+            leader = self._leader()
+            if kafka.high_watermark(_RECORDS, leader) >= reached and not kafka.has_undecided(_RECORDS, leader):
+                records = kafka.decided_values(_RECORDS, leader)
+                return records[-1] if records else None
+
+    def _leader(self) -> Deposed | None:
+        """Whom the next request goes to: each has metadata of its own, which may be old."""
+        deposed = self._world.kafka.deposed.get(_RECORDS)
+        return deposed if deposed is not None and self._world.rng.random() < 0.5 else None
+
+    def _prove(self) -> Generator[None, None, int]:
+        """Write behind everything that is committed; where that is."""
+        while True:
+            yield
+            offset = self._world.kafka.append_plain(_RECORDS, self._leader())
+            yield
+            if offset is not None and not self._world.fault(0.03):
+                return offset + 1
 
     def _init_producer_id(self, previous: ProducerIdAndEpoch | None) -> Generator[None, None, protocol.Event]:
         while True:
@@ -306,7 +328,9 @@ def _advance(processes: list[Steps], index: int) -> bool:
 
 
 def _disturb(world: World, foreign: tuple[int, int] | None, step: int) -> tuple[int, int] | None:
-    """What happens around the pipeline: transaction timeouts, and another pipeline's open transactions."""
+    """What happens around the pipeline: transactions time out, another's stay open, a leader is replaced."""
+    if world.fault(0.005):
+        world.kafka.depose(_RECORDS)
     if foreign is not None:
         transaction, until = foreign
         if step < until:

@@ -2,7 +2,8 @@
 
 A model, not our broker: small enough that thousands of schedules of the pipeline's protocol run in a minute, and with
 both transaction versions' rules (KIP-98, KIP-890) where they differ. Requests are applied one at a time; that answers
-are lost, and requests come late, is the caller's part.
+are lost, and requests come late, is the caller's part. A partition's leader may be replaced without knowing it: whoever
+still asks it sees the past, but its writes are never acknowledged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoc
 OURS: Final = ProducerId(1)
 FOREIGN: Final = ProducerId(2)
 """Another pipeline, whose open transactions hold the last stable offset back."""
+NOBODY: Final = ProducerId(-1)
+"""Writes outside of transactions."""
+_NO_TRANSACTION: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,14 @@ class Log:
         return self.batches[-1][0] + self.batches[-1][1] if self.batches else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """A leader that was replaced, and is cut off from all but clients: what it had then, and the markers among it."""
+
+    high_watermark: int
+    visible: frozenset[int]
+
+
 class State(Enum):
     EMPTY = auto()
     ONGOING = auto()
@@ -55,6 +67,7 @@ class KafkaModel:
         """Transactions by number: committed or not. Those absent are open."""
         self.visible: dict[tuple[str, int], bool] = {}
         """(partition, transaction): its marker is in the log."""
+        self.deposed: dict[str, Deposed] = {}
         self._epoch = -1
         self._state = State.EMPTY
         self._partitions: list[str] = []
@@ -193,29 +206,50 @@ class KafkaModel:
         self.decided[transaction] = True
         self.visible[partition, transaction] = True
 
+    def append_plain(self, partition: str, leader: Deposed | None) -> int | None:
+        """A record in no transaction, for all replicas; its offset. None: never acknowledged, ``leader`` is alone."""
+        if leader is not None:
+            return None
+        self.visible[partition, _NO_TRANSACTION] = True
+        self.log(partition).entries.append(Entry(NOBODY, _NO_TRANSACTION, None))
+        return self.high_watermark(partition) - 1
+
+    def depose(self, partition: str) -> None:
+        """Another broker leads from now on, and nobody tells the one that did."""
+        markers = frozenset(transaction for where, transaction in self.visible if where == partition)
+        self.deposed[partition] = Deposed(self.high_watermark(partition), markers)
+
     # --- what readers see -----------------------------------------------------------------------------------
+    # ``leader``: who is asked; None: who really leads.
 
-    def high_watermark(self, partition: str) -> int:
-        return len(self.log(partition).entries)
+    def high_watermark(self, partition: str, leader: Deposed | None = None) -> int:
+        return len(self.log(partition).entries) if leader is None else leader.high_watermark
 
-    def last_stable_offset(self, partition: str) -> int:
-        for offset, entry in enumerate(self.log(partition).entries):
-            if not self.visible.get((partition, entry.transaction)):
+    def last_stable_offset(self, partition: str, leader: Deposed | None = None) -> int:
+        for offset, entry in enumerate(self._readable(partition, leader)):
+            if not self._is_visible(partition, entry, leader):
                 return offset
-        return self.high_watermark(partition)
+        return self.high_watermark(partition, leader)
 
-    def committed(self, partition: str) -> list[Any]:
+    def committed(self, partition: str, leader: Deposed | None = None) -> list[Any]:
         """Our values, as a read_committed reader gets them now."""
-        entries = self.log(partition).entries[: self.last_stable_offset(partition)]
+        entries = self._readable(partition, leader)[: self.last_stable_offset(partition, leader)]
         return [e.value for e in entries if e.producer_id == OURS and self.decided.get(e.transaction)]
 
-    def has_undecided(self, partition: str) -> bool:
+    def has_undecided(self, partition: str, leader: Deposed | None = None) -> bool:
         """Whether a record of ours lies there whose transaction's marker does not."""
-        entries = self.log(partition).entries
-        return any(e.producer_id == OURS and not self.visible.get((partition, e.transaction)) for e in entries)
+        entries = self._readable(partition, leader)
+        return any(e.producer_id == OURS and not self._is_visible(partition, e, leader) for e in entries)
 
-    def decided_values(self, partition: str) -> list[Any]:
+    def decided_values(self, partition: str, leader: Deposed | None = None) -> list[Any]:
         """Our committed values up to the high watermark, each judged by its own transaction's marker."""
-        return [
-            e.value for e in self.log(partition).entries if e.producer_id == OURS and self.decided.get(e.transaction)
-        ]
+        entries = self._readable(partition, leader)
+        return [e.value for e in entries if e.producer_id == OURS and self.decided.get(e.transaction)]
+
+    def _readable(self, partition: str, leader: Deposed | None) -> list[Entry]:
+        return self.log(partition).entries[: self.high_watermark(partition, leader)]
+
+    def _is_visible(self, partition: str, entry: Entry, leader: Deposed | None) -> bool:
+        if leader is not None:
+            return entry.transaction in leader.visible
+        return self.visible.get((partition, entry.transaction), False)

@@ -2,7 +2,8 @@
 
 One partition holds all records of a pipeline; other pipelines' records, and their open transactions, lie between them,
 which hold the last stable offset back for up to their timeout: the death of one pipeline must not keep another down.
-Knows nothing of Spark.
+A broker that leads no more, and has not heard of it, answers from the past: whoever must know for certain first writes
+behind what is committed, and then reads a log that has what he wrote. Knows nothing of Spark.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from einmal.client import OffsetRange, PartitionWriter, RangeReader
 from einmal.client.fetched import RawBatch
+from einmal.client.records import WrittenRange
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, decode
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
@@ -23,11 +25,14 @@ from einmal.wire.record_batch import NewRecord, encode_batch
 PARTITIONS: Final = 16
 """Few enough for a small cluster; pipelines that share one do not wait for each other."""
 TOPIC_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.25
+_PROBE_KEY: Final = b"\xff"
+"""No name is encoded like this. All probes of a partition have one key, so that compaction takes them away."""
 
 
-class StillOpen(Exception):
-    """The coordinator says that the transaction has ended, but its marker does not come."""
+class Uncertain(Exception):
+    """What is committed cannot be found out: the coordinator says that a transaction has ended, but its marker does not
+    come."""
 
 
 class CommitLog:
@@ -48,40 +53,54 @@ class CommitLog:
     def look(self) -> CommitRecord | None:
         """The record that is visible now. The newest may not be, behind the open transaction of another pipeline."""
         found: CommitRecord | None = None
-        for batch in self._batches("read_committed", with_markers=False):
+        end = self._cluster.latest([self.partition], committed=True)[self.partition]
+        for batch in self._batches("read_committed", end, with_markers=False):
             found = self._mine(batch, found)
         return found
 
     def read(self, wait_s: float) -> CommitRecord | None:
         """The last record that is committed, for certain: to be called after InitProducerId.
 
-        By then the predecessor's transactions have ended, and their markers are in the log. So everything up to the
-        high watermark is read, and every record of the pipeline is judged by its own producer's next marker: what
-        other pipelines hold open here need not be waited for. Raises StillOpen, UnreadableCommitRecord.
+        By then the predecessor's transactions have ended, and their markers are in the log. So everything up to our own
+        probe is read, and every record of the pipeline is judged by its own producer's next marker: what others hold
+        open here need not be waited for. Raises Uncertain, KafkaError, UnreadableCommitRecord.
         """
         deadline = time.monotonic() + wait_s
         while True:
-            found: CommitRecord | None = None
-            open_records: dict[int, CommitRecord | None] = {}
-            for batch in self._batches("read_uncommitted", with_markers=True):
-                producer_id = batch.header.producer_id
-                if batch.header.is_control:
-                    if producer_id in open_records:
-                        record = open_records.pop(producer_id)
-                        found = record if _is_commit(batch) else found
-                elif not batch.header.is_transactional:
-                    found = self._mine(batch, found)
-                elif self._has_mine(batch):
-                    open_records[producer_id] = self._mine(batch, None)
-            if not open_records:
+            found, is_open = self._last(self._probe())
+            if not is_open:
                 return found
             if time.monotonic() > deadline:
-                raise StillOpen(f"a commit record of {self._id!r} in {self.partition} is not decided after {wait_s} s")
+                raise Uncertain(f"a commit record of {self._id!r} in {self.partition} is not decided after {wait_s} s")
             time.sleep(_POLL_S)
 
-    def _batches(self, isolation: str, *, with_markers: bool) -> Iterator[RawBatch]:
-        end = self._cluster.latest([self.partition], committed=isolation == "read_committed")
-        bounds = OffsetRange(self._cluster.earliest([self.partition])[self.partition], end[self.partition])
+    def _probe(self) -> int:
+        """Write a record that says nothing; the offset behind it. Raises KafkaError.
+
+        It is acknowledged when every replica that could succeed this leader has fetched it from him. So none had
+        succeeded him when it was written, and what was committed before is in his log. Whoever lets a consumer read as
+        far as the probe has that log, be he the leader or not.
+        """
+        return self._append_plain(_PROBE_KEY).last_offset + 1
+
+    def _last(self, end: int) -> tuple[CommitRecord | None, bool]:
+        """The last committed record below ``end``, and whether one is undecided there."""
+        found: CommitRecord | None = None
+        open_records: dict[int, CommitRecord | None] = {}
+        for batch in self._batches("read_uncommitted", end, with_markers=True):
+            producer_id = batch.header.producer_id
+            if batch.header.is_control:
+                if producer_id in open_records:
+                    record = open_records.pop(producer_id)
+                    found = record if _is_commit(batch) else found
+            elif not batch.header.is_transactional:
+                found = self._mine(batch, found)
+            elif self._has_mine(batch):
+                open_records[producer_id] = self._mine(batch, None)
+        return found, bool(open_records)
+
+    def _batches(self, isolation: str, end: int, *, with_markers: bool) -> Iterator[RawBatch]:
+        bounds = OffsetRange(self._cluster.earliest([self.partition])[self.partition], end)
         with RangeReader({**self._cluster.common, "isolation.level": isolation}) as reader:
             yield from reader.read({self.partition: bounds}, with_markers=with_markers)
 
@@ -114,10 +133,14 @@ class CommitLog:
 
     def forget(self) -> None:
         """Append a tombstone, in no transaction: compaction takes the pipeline's record away. Raises KafkaError."""
-        tombstone = NewRecord(self._id.encode(), None, time.time_ns() // 1_000_000)
+        self._append_plain(self._id.encode())
+
+    def _append_plain(self, key: bytes) -> WrittenRange:
+        """A tombstone, in no transaction, acknowledged by all replicas."""
+        tombstone = NewRecord(key, None, time.time_ns() // 1_000_000)
         with PartitionWriter(self._client) as writer:
             writer.append(self.partition, encode_batch([tombstone]))
-            writer.flush()
+            return writer.flush()[self.partition]
 
 
 def _is_commit(batch: RawBatch) -> bool:

@@ -136,7 +136,7 @@ class Ownership:
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
         """Fence the name, and make ``record`` its commit record (None: delete it).
 
-        Raises Changed where the record was not ``expected`` any more, KafkaError, StillOpen.
+        Raises Changed where the record was not ``expected`` any more, KafkaError, Uncertain.
         """
         self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
         log = CommitLog(self._cluster, self._client, transactional_id)

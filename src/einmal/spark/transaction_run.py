@@ -24,7 +24,7 @@ from einmal.pipeline.committer import Committer
 from einmal.spark import events
 from einmal.spark.claim_service import ClaimService, TopicTable, Transaction
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import CommitLog, StillOpen
+from einmal.spark.commit_log import CommitLog, Uncertain
 from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
 from einmal.spark.execution import StateInDoubt
 from einmal.spark.job import Job
@@ -141,7 +141,7 @@ class TransactionRun:
                     raise AssertionError(effect)
         except UnreadableCommitRecord as error:
             raise PipelineRefused(str(error)) from error
-        except StillOpen as error:
+        except Uncertain as error:
             self._cause = error
             return protocol.Failed(str(error))
         except UnknownOutcome as error:

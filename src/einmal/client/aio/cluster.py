@@ -165,13 +165,14 @@ class Cluster:
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
         return decode(connection, api_key, version, await connection.send(api_key, version, (body,), timeout))
 
-    async def ask_any(self, api_key: ApiKey, fields: Fields) -> Any:
+    async def ask_any(self, api_key: ApiKey, fields: Fields, avoid: Iterable[Connection] = ()) -> Any:
         """One request to any broker, and to another one as well where the first stays silent. Raises Disconnected.
 
         Only for questions: several brokers may carry it out.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
         asked: dict[Connection, asyncio.Task[Any]] = {}
+        avoided = list(avoid)
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() or answer.done():
@@ -183,7 +184,7 @@ class Cluster:
 
         try:
             while True:
-                connection = await self.any_connection(avoid=asked)
+                connection = await self.any_connection(avoid=[*asked, *avoided])
                 asked[connection] = self._loop.create_task(self._call_on(connection, api_key, fields))
                 asked[connection].add_done_callback(done)
                 if await _in_time(answer):
@@ -223,7 +224,9 @@ class Cluster:
 
     # --- metadata -------------------------------------------------------------------------------------------------
 
-    async def refresh_metadata(self, topics: Iterable[str] | None = (), *, may_create: bool = False) -> None:
+    async def refresh_metadata(
+        self, topics: Iterable[str] | None = (), *, may_create: bool = False, avoid: Iterable[Connection] = ()
+    ) -> None:
         """Ask once for the brokers and these topics (None: all). Raises Disconnected or KafkaError."""
         names = None if topics is None else list(topics)
         fields = {
@@ -231,7 +234,7 @@ class Cluster:
             "allow_auto_topic_creation": may_create,
         }
         self._asked_at_ms = self.now_ms()
-        response = await self.ask_any(ApiKey.METADATA, fields)
+        response = await self.ask_any(ApiKey.METADATA, fields, avoid)
         top_level = getattr(response, "error_code", ErrorCode.none)
         if top_level is ErrorCode.rebootstrap_required:
             self.metadata.brokers = {}
@@ -250,6 +253,15 @@ class Cluster:
         if changed:
             self._refreshes_in_vain = 0
             self.leaders_changed(changed)
+
+    async def doubt(self, node_id: int) -> None:
+        """A broker answers as if it had not heard the latest: ask another one who leads. Does not raise."""
+        told = [each for lane in (DATA_LANE, COORDINATOR_LANE) if (each := self.open_connection(node_id, lane))]
+        try:
+            await self.refresh_metadata(list(self._wanted_topics), avoid=told)
+        except KafkaError:
+            # There is no other.
+            self.refresh_soon()
 
     def leaders_told(
         self,

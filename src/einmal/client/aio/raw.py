@@ -311,6 +311,9 @@ class RangeReader:
             if positions != before:
                 retry = self._new_retry()
             elif positions:
+                for node_id in led:
+                    # A leader that was replaced, and is cut off from its peers, does not know of what comes next.
+                    await self._cluster.doubt(node_id)
                 await retry.after_refusal(code)
 
     def _advance(

@@ -1,0 +1,148 @@
+"""Claims about the topic of commit records: what is read for certain is what is committed, whoever is asked.
+
+Three whole nodes on loopback ports. One can be cut off from its peers, while clients still reach it: it goes on leading
+what it led, and answers from the past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from einmal.client import TransactionDriver
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.seams import ProtocolFactory, TcpNetwork
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.commit_log import TOPIC_CONFIG, CommitLog
+from tests.broker.cluster import Cluster
+from tests.broker.nodes import run
+
+pytestmark = pytest.mark.system
+
+NAME = "pipeline"
+
+
+class Links:
+    """Between the nodes of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._alone = 0
+        self._its_ports: tuple[int, ...] = ()
+        self._open: list[tuple[int, int, asyncio.Transport]] = []
+
+    def cut(self, node_id: int) -> None:
+        """From now on nobody but clients reaches it, and it reaches nobody."""
+        self._alone = node_id
+        self._its_ports = (self._cluster.nodes[node_id].port, self._cluster.ports[node_id])
+        for sender, port, transport in self._open:
+            if self.is_cut(sender, port):
+                transport.abort()
+
+    def heal(self) -> None:
+        self._alone, self._its_ports = 0, ()
+
+    def is_cut(self, sender: int, port: int) -> bool:
+        return (sender == self._alone) != (port in self._its_ports)
+
+    def opened(self, sender: int, port: int, transport: asyncio.Transport) -> None:
+        self._open.append((sender, port, transport))
+
+
+class LinkedNetwork(TcpNetwork):
+    """As one node sees it."""
+
+    def __init__(self, links: Links, node_id: int) -> None:
+        self._links = links
+        self._node_id = node_id
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        if self._links.is_cut(self._node_id, port):
+            raise ConnectionRefusedError(f"nobody reaches {port}")
+        transport, protocol = await super().connect(factory, host, port)
+        self._links.opened(self._node_id, port, transport)
+        return transport, protocol
+
+
+@contextmanager
+def commit_log(servers: str) -> Iterator[CommitLog]:
+    client = {"bootstrap.servers": servers}
+    cluster = KafkaCluster(client)
+    try:
+        yield CommitLog(cluster, client, NAME)
+    finally:
+        cluster.close()
+
+
+def make_topic(servers: str) -> None:
+    cluster = KafkaCluster({"bootstrap.servers": servers})
+    try:
+        cluster.create_topic(COMMIT_TOPIC, 1, TOPIC_CONFIG)
+    finally:
+        cluster.close()
+
+
+def record_of(batch_id: int) -> CommitRecord:
+    return CommitRecord(transactional_id=NAME, query_id="q", checkpoint="c", batch_id=batch_id, end=(batch_id,))
+
+
+def commit(servers: str, batch_id: int) -> None:
+    with commit_log(servers) as log, TransactionDriver(bootstrap_servers=servers, transactional_id=NAME) as driver:
+        identity = driver.init_producer_id()
+        driver.add_partitions(identity, [log.partition])
+        log.write(record_of(batch_id), identity, driver.transaction_version)
+        driver.end_txn(identity, committed=True)
+
+
+def look(servers: str) -> CommitRecord | None:
+    with commit_log(servers) as log:
+        return log.look()
+
+
+def read(servers: str) -> CommitRecord | None:
+    with commit_log(servers) as log, TransactionDriver(bootstrap_servers=servers, transactional_id=NAME) as driver:
+        driver.init_producer_id()
+        return log.read(10.0)
+
+
+def servers_of(cluster: Cluster, wanted: Callable[[int], bool]) -> str:
+    return ",".join(f"127.0.0.1:{node.port}" for node_id, node in cluster.nodes.items() if wanted(node_id))
+
+
+def test_what_is_read_for_certain_is_not_from_the_past_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, links: Links) -> None:
+        everybody = servers_of(cluster, lambda _: True)
+        await asyncio.to_thread(commit, everybody, 1)
+        old = await cluster.until(lambda: cluster.leader(COMMIT_TOPIC))
+        others = servers_of(cluster, lambda node_id: node_id != old)
+        links.cut(old)
+        rest = [node.metadata for node_id, node in cluster.nodes.items() if node_id != old]
+        await cluster.until(
+            lambda: all(each.image.topics[COMMIT_TOPIC].partitions[0].leader not in (old, -1) for each in rest)
+        )
+        await asyncio.to_thread(commit, others, 2)
+        past = servers_of(cluster, lambda node_id: node_id == old)
+        assert await asyncio.to_thread(look, past) == record_of(1), "it has heard of its successor"
+        assert await asyncio.to_thread(read, f"{past},{others}") == record_of(2)
+
+    run(with_links(tmp_path, scenario))
+
+
+async def with_links(directory: Path, scenario: Callable[[Cluster, Links], Coroutine[Any, Any, None]]) -> None:
+    cluster = Cluster(directory)
+    links = Links(cluster)
+    cluster.networks = {node_id: LinkedNetwork(links, node_id) for node_id in cluster.brokers}
+    await cluster.start()
+    try:
+        await asyncio.to_thread(make_topic, servers_of(cluster, lambda _: True))
+        await scenario(cluster, links)
+    finally:
+        links.heal()
+        await cluster.stop()
