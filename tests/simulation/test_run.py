@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -21,6 +22,14 @@ def test_a_schedule_shows_no_anomaly(seed: int) -> None:
     result = run_seed(seed)
     assert result.anomalies == ()
     assert result.virtual_seconds > profile_of(seed).duration
+
+
+def test_a_schedule_leaves_nothing_in_memory() -> None:
+    left = []
+    for seed in (5, 5, 5):
+        run_cluster_seed(seed)
+        left.append(len(gc.get_objects()))
+    assert left[2] - left[1] < 100
 
 
 def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed() -> None:

@@ -232,7 +232,10 @@ def _undisturbed() -> Iterator[None]:
         sys.unraisablehook = _ignore
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gc.collect()
+            # What a ``finally`` block touches is spared by that collection. What no later one gets is kept for ever:
+            # the next schedule freezes it.
+            while gc.collect():
+                pass
         gc.unfreeze()
         sys.unraisablehook = hook
         logging.disable(level)
