@@ -5,6 +5,7 @@ As ``mutants``, of what several nodes have together: replication, the controller
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from einmal.broker.partition import Partition
 from einmal.broker.partitions import Partitions
 from einmal.broker.quorum_runtime import QuorumRuntime
 from einmal.broker.remote_markers import RemoteMarkers
+from einmal.broker.replica_sessions import ReplicaSessions
 from einmal.broker.shard_runtime import ShardRuntime
 from einmal.groups.offset_commits import OffsetCommits
 from einmal.groups.offsets import Offsets
@@ -356,6 +358,17 @@ def without_verification(patch: pytest.MonkeyPatch) -> None:
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def without_confirmed_leadership(patch: pytest.MonkeyPatch) -> None:
+    """A group coordinator does not ask whether it has been replaced before it says what positions are committed."""
+
+    def confirm_leadership(self: ReplicaSessions, partition: Partition) -> asyncio.Future[bool]:
+        confirmed = asyncio.get_running_loop().create_future()
+        confirmed.set_result(True)
+        return confirmed
+
+    patch.setattr(ReplicaSessions, "confirm_leadership", confirm_leadership)
 
 
 def without_dropping_aborted_offsets(patch: pytest.MonkeyPatch) -> None:

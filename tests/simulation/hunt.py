@@ -257,6 +257,22 @@ TRANSACTIONS: Final = (
     Defect(cluster_mutants.without_dropping_aborted_offsets, _kinds("lost-write")),
     Defect(cluster_mutants.without_pending_offsets, _kinds("lost-write")),
     Defect(
+        cluster_mutants.without_confirmed_leadership,
+        _kinds("duplicate", "bank-sum"),
+        bursts(
+            F.ISOLATE,
+            F.RESET,
+            apart=5.0,
+            lasts=(6.0, 0.0),
+            every=7.0,
+            members=BOTH,
+            workload="bank",
+            duration=20.0,
+            transaction_version=2,
+        ),
+        seeds=(12, 22),
+    ),
+    Defect(
         cluster_mutants.without_generations,
         _kinds("duplicate", "bank-sum"),
         faults(F.PAUSE_CLIENT, F.REPLACE_CLIENT, members=BOTH, workload="bank", duration=25.0, transaction_version=2),
