@@ -1,7 +1,7 @@
 """What a pipeline tells a listener, in the order in which it happens: for progress, for logs, for tests that kill.
 
-A listener runs on the driver, inside the protocol: nothing goes on until it returns. ``PartitionWritten`` comes from
-the threads that serve the tasks, everything else from the query's.
+A listener runs on the driver, inside the protocol: nothing goes on until it returns. ``PartitionClaimed`` and
+``PartitionWritten`` come from the threads that serve the tasks, everything else from the query's.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ class BatchStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionClaimed:
+    """A task has rows for a partition that the transaction did not have yet, which is open from here at the latest."""
+
+    batch_id: int
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionWritten:
     """A task has every acknowledgement for one partition; nothing of it is committed yet."""
 
@@ -36,6 +45,13 @@ class PartitionWritten:
     topic: str
     partition: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputWritten:
+    """Under exactly-once: all tasks are done, and their output is accounted for. Next comes the commit record."""
+
+    batch_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +100,9 @@ class QueryRestarted:
 Event = (
     NameTaken
     | BatchStarted
+    | PartitionClaimed
     | PartitionWritten
+    | OutputWritten
     | BatchWritten
     | TransactionEnded
     | BatchAlreadyIn

@@ -29,7 +29,7 @@ from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused,
 from einmal.spark.execution import StateInDoubt
 from einmal.spark.job import Job
 from einmal.spark.options import TRANSACTION_TIMEOUT_MS
-from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
 Listener = Callable[[events.Event], None]
@@ -190,7 +190,7 @@ class TransactionRun:
         self._open = identity
         transaction = Transaction(
             TopicTable(self._destination.cluster.partition_count),
-            add=lambda target: self._add(identity, target),
+            add=lambda target: self._claimed(identity, target),
             reported=lambda output: self._destination.tell(
                 events.PartitionWritten(self._batch_id, output.topic, output.partition, output.count)
             ),
@@ -200,6 +200,7 @@ class TransactionRun:
             outputs = self._outputs(transaction, identity)
             if isinstance(outputs, Denied):
                 return protocol.Failed(outputs.reason)
+            self._destination.tell(events.OutputWritten(self._batch_id))
             return protocol.Written(outputs, self._commit_text())
         except (KafkaError, PipelineRefused):
             raise
@@ -243,7 +244,11 @@ class TransactionRun:
         self._destination.tell(events.TransactionEnded(self._batch_id, committed))
         return protocol.Ended(following)
 
-    def _add(self, identity: ProducerIdAndEpoch, target: Any) -> None:
+    def _claimed(self, identity: ProducerIdAndEpoch, target: TopicPartition) -> None:
+        self._add(identity, target)
+        self._destination.tell(events.PartitionClaimed(self._batch_id, target.topic, target.partition))
+
+    def _add(self, identity: ProducerIdAndEpoch, target: TopicPartition) -> None:
         self._is_empty = False
         if self._began is None:
             self._began = time.monotonic()
