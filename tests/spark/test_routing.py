@@ -1,3 +1,4 @@
+import pyarrow
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -14,18 +15,46 @@ from pyspark.sql.types import (
 
 from einmal.spark.claim_service import Address
 from einmal.spark.options import OptionError
-from einmal.spark.routing import RowRefused, Turn, check_columns, choose_numbers
+from einmal.spark.routing import Route, RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
 NOWHERE = Turn(Address("127.0.0.1", 1, ""), "")
 
 
-def choose(keys: list[bytes | None], partitions: list[int | None], count: int = 4) -> list[int]:
-    return choose_numbers(keys, partitions, [None] * len(keys), "t", count, NOWHERE)
+class _Table:
+    """A driver that knows two topics."""
+
+    def __enter__(self) -> "_Table":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topic(self, name: str) -> tuple[int, int]:
+        return {"left": (0, 4), "right": (4, 2)}[name]
+
+
+class _Told(Turn):
+    def claims(self) -> _Table:  # type: ignore[override]
+        return _Table()
+
+
+def choose(keys: list[bytes | None], partitions: list[int | None] | None = None, task: int = 0) -> list[int]:
+    given = None if partitions is None else pyarrow.array(partitions, pyarrow.int32())
+    route = Route("t", 4, NOWHERE)
+    return choose_numbers(route, pyarrow.array(keys, pyarrow.binary()), given, None, task).tolist()
 
 
 def test_a_row_goes_to_its_partition_column_then_to_its_keys_hash_then_anywhere() -> None:
     assert choose([b"a", b"a", None, None, None], [3, None, None, None, 0]) == [3, partition_for_key(b"a", 4), 0, 1, 0]
+    assert choose([None, b"a", None], task=3) == [3, partition_for_key(b"a", 4), 0]
+
+
+def test_every_topic_of_a_row_has_numbers_of_its_own() -> None:
+    keys = pyarrow.array([b"a", b"a", None], pyarrow.binary())
+    topics = pyarrow.array(["right", "left", "right"])
+    found = choose_numbers(Route(None, 0, _Told(NOWHERE.address, "")), keys, None, topics, 1)
+    assert found.tolist() == [4 + partition_for_key(b"a", 2), partition_for_key(b"a", 4), 5]
 
 
 def test_a_partition_that_does_not_exist_is_named() -> None:
@@ -34,20 +63,9 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
 
 
 def test_a_row_without_a_topic_is_an_error() -> None:
+    nothing = pyarrow.array([None], pyarrow.binary())
     with pytest.raises(RowRefused, match="a row has no topic"):
-        choose_numbers([None], [None], [None], None, 0, NOWHERE_OPEN)
-
-
-class _Open(Turn):
-    """A turn whose driver is asked for nothing."""
-
-    def claims(self) -> object:  # type: ignore[override]
-        import contextlib
-
-        return contextlib.nullcontext()
-
-
-NOWHERE_OPEN = _Open(NOWHERE.address, "")
+        choose_numbers(Route(None, 0, NOWHERE), nothing, None, pyarrow.array([None], pyarrow.string()), 0)
 
 
 KINDS: dict[str, DataType] = {

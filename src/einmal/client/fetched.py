@@ -15,7 +15,7 @@ from einmal.client.records import OffsetRange
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import ABORT, control_type
 from einmal.wire.errors import WireError
-from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_headers, validate
+from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_headers, records_section, validate
 
 
 class CorruptData(KafkaError):
@@ -29,6 +29,13 @@ class RawBatch(NamedTuple):
     topic_partition: TopicPartition
     header: BatchHeader
     data: memoryview
+
+    def section(self) -> bytes:
+        """The records as they are encoded, decompressed. Raises CorruptData."""
+        try:
+            return records_section(self.data, 0, self.header)
+        except WireError as error:
+            raise _corrupt(self.topic_partition, self.header.base_offset, error) from error
 
     def records(self, bounds: OffsetRange | None = None) -> list[Record]:
         """The records, within ``bounds`` where given. Raises CorruptData."""

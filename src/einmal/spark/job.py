@@ -1,6 +1,9 @@
-"""The Spark job that writes one micro-batch: rows routed to their owners, written by them, results collected.
+"""The Spark job that writes one micro-batch: rows encoded where they are, sent to the owners of their partitions,
+written by them, results collected.
 
-The same job for both guarantees; what differs is the identity that the tasks write under.
+The sequences of a producer id are counted per partition, so under one producer id each partition must have exactly one
+writer. What is shuffled are sections of record batches, not rows. The same job for all guarantees; what differs is the
+identity that the tasks write under.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ from pyspark.sql import DataFrame
 from einmal.pipeline.claims import Output
 from einmal.spark.claim_service import Address, Transaction
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.routing import Route, Turn, check_columns, routed
+from einmal.spark.encoding import SECTION_SCHEMA, Encoding, encodes
+from einmal.spark.routing import KafkasChoice, OwnPartition, Route, Turn, check_columns, is_keyless, prepared
 from einmal.spark.writer import OUTPUT_SCHEMA, WriteTask, writes
 from einmal.types import ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.compression import Compression
 
 _BATCH_BYTES: Final = 256 * 1024
 """A task has all its records at once: larger batches than a producer's that waits for them."""
+
+_MAX_REQUEST_SIZE: Final = 1_048_576
+"""Kafka's default for ``max.request.size``."""
 
 
 class Job:
@@ -32,6 +39,7 @@ class Job:
         self._address = address
         self._compression = Compression[client.get("compression.type", "none").upper()]
         self._batch_bytes = int(client.get("batch.size", _BATCH_BYTES))
+        self._largest = int(client.get("max.request.size", _MAX_REQUEST_SIZE))
 
     def run(
         self,
@@ -48,19 +56,36 @@ class Job:
         turn = Turn(self._address, transaction.token)
         count = 0 if self._topic is None else transaction.look_up(self._topic)
         tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-        route = Route(topic=self._topic, count=count, turn=turn, tasks=min(tasks, count) if count else tasks)
-        task = WriteTask(
-            turn=turn,
-            client=self._client,
-            transactional_id=transactional_id,
-            identity=identity,
-            transaction_version=transaction_version,
-            sends_once=sends_once,
-            compression=self._compression,
-            batch_bytes=self._batch_bytes,
+        tasks = min(tasks, count) if count else tasks
+        route = Route(self._topic, count, turn)
+        keyless = is_keyless(frame, route)
+        encode = encodes(
+            Encoding(
+                choose=OwnPartition() if keyless else KafkasChoice(route),
+                compression=self._compression,
+                batch_bytes=self._batch_bytes,
+                largest=self._largest,
+            )
         )
-        rows = routed(frame, route).mapInArrow(writes(task), OUTPUT_SCHEMA).collect()
-        return [Output(**row.asDict()) for row in rows]
+        write = writes(
+            WriteTask(
+                turn=turn,
+                client=self._client,
+                transactional_id=transactional_id,
+                identity=identity,
+                transaction_version=transaction_version,
+                sends_once=sends_once,
+                compression=self._compression,
+            )
+        )
+        rows = prepared(frame, route)
+        if keyless:
+            outputs = rows.coalesce(tasks).mapInArrow(lambda batches: write(encode(batches)), OUTPUT_SCHEMA)
+        else:
+            sections = rows.mapInArrow(encode, SECTION_SCHEMA).repartitionById(tasks, "number")
+            # Kafka keeps the order of a key's records, a shuffle does not.
+            outputs = sections.sortWithinPartitions("number", "task", "place").mapInArrow(write, OUTPUT_SCHEMA)
+        return [Output(**row.asDict()) for row in outputs.collect()]
 
 
 _NOT_FOR_TASKS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})

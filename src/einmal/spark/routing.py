@@ -1,22 +1,19 @@
-"""Every row to the one task that owns its target partition.
+"""Which partition every row goes to.
 
-The sequences of a producer id are counted per partition, so under one producer id each partition must have exactly one
-writer. A row's partition is Kafka's choice: the ``partition`` column, else murmur2 of the key, else spread. Rows are
-then shuffled by partition. Where nothing can name a partition (no key, no partition column) there is nothing to route:
-the frame is cut down to at most as many tasks as the topic has partitions, and each writes one.
+Kafka's choice: the ``partition`` column, else murmur2 of the key, else spread. Partitions of a batch are numbered over
+all its topics (``TopicTable``). Where nothing can name a partition (no key, no partition column) each task has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any
 
+import numpy as np
 import pyarrow
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,11 +28,7 @@ from pyspark.sql.types import (
 
 from einmal.spark.claim_service import Address, ClaimClient
 from einmal.spark.options import OptionError
-from einmal.wire.murmur2 import partition_for_key
-
-NUMBER: Final = "number"
-"""The routed column: which of the batch's partitions, as ``TopicTable`` numbers them."""
-_ORDER: Final = "order"
+from einmal.spark.vectors import Ints, ints, murmur2s, present
 
 
 class RowRefused(ValueError):
@@ -58,12 +51,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How the rows of one batch find their partitions. ``count`` is the fixed topic's number of partitions."""
+    """What the rows of one batch go by. ``count`` is the fixed topic's number of partitions."""
 
     topic: str | None
     count: int
     turn: Turn
-    tasks: int
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -82,81 +74,81 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise OptionError(f'column "headers" is array<struct<key:string,value:binary>>, not {headers.simpleString()}')
 
 
-def routed(frame: DataFrame, route: Route) -> DataFrame:
-    """The frame's rows as key, value, headers, timestamp (ms, or null) and NUMBER, one owner for each NUMBER."""
+def prepared(frame: DataFrame, route: Route) -> DataFrame:
+    """The frame's rows as key, value, headers, timestamp (ms, or null), and partition and topic where they decide."""
     columns = {field.name: field.dataType for field in frame.schema.fields}
-    keyed = "key" in columns or "partition" in columns
     selected = [
         _column(columns, "key", "binary"),
         F.col("value").cast("binary").alias("value"),
         _column(columns, "headers", "array<struct<key:string,value:binary>>"),
         _timestamp(columns),
     ]
-    if not keyed and route.topic is not None:
-        return frame.select(*selected).coalesce(min(route.count, route.tasks))
-    # The stubs know only the form that names the type of function.
-    number = cast(Any, arrow_udf)(_chooser(route), "int").asNondeterministic()
-    chosen = number(
-        _column(columns, "key", "binary"),
-        _column(columns, "partition", "int"),
-        F.lit(None).cast("string") if route.topic is not None else F.col("topic"),
-    )
-    selected.append(chosen.alias(NUMBER))
-    # Kafka keeps the order of a key's records, a shuffle does not: the source's offsets, if still there, restore it.
-    ordered = isinstance(columns.get("offset"), LongType)
-    if ordered:
-        selected.append(F.col("offset").alias(_ORDER))
-    result = frame.select(*selected).repartitionById(route.tasks, NUMBER)
-    return result.sortWithinPartitions(NUMBER, _ORDER).drop(_ORDER) if ordered else result
+    if "partition" in columns:
+        selected.append(_column(columns, "partition", "int"))
+    if route.topic is None:
+        selected.append(F.col("topic"))
+    return frame.select(*selected)
 
 
-def _chooser(route: Route) -> Callable[..., Any]:
-    """The function that numbers rows, for Arrow arrays of keys, partitions and topics."""
-    topic, count, turn = route.topic, route.count, route.turn
-
-    # Spark learns from the annotations that this is a function of whole arrays.
-    def choose(keys: pyarrow.Array, partitions: pyarrow.Array, topics: pyarrow.Array) -> pyarrow.Array:
-        chosen = choose_numbers(keys.to_pylist(), partitions.to_pylist(), topics.to_pylist(), topic, count, turn)
-        return pyarrow.array(chosen, pyarrow.int32())
-
-    return choose
+def is_keyless(frame: DataFrame, route: Route) -> bool:
+    """Whether nothing can name a partition, so that every task may have one of its own."""
+    return route.topic is not None and not {"key", "partition"}.intersection(frame.columns)
 
 
-def choose_numbers(
-    keys: list[bytes | None],
-    partitions: list[int | None],
-    topics: list[str | None],
-    fixed_topic: str | None,
-    count: int,
-    turn: Turn,
-) -> list[int]:
-    """The number of every row's partition. Raises RowRefused for a row that names none that exists."""
-    tables: dict[str | None, tuple[int, int]] = {}
-    if fixed_topic is not None:
-        topics = [None for _ in keys]
-        tables[None] = (0, count)
-    else:
-        with turn.claims() as claims:
-            for name in sorted({each for each in topics if each is not None}):
-                tables[name] = claims.topic(name)
-    context = TaskContext.get()
+@dataclass(frozen=True, slots=True)
+class OwnPartition:
+    """Every row of a task to the partition of the task's own number."""
+
+    def __call__(self, rows: Any, task: int) -> Ints:
+        return np.full(rows.num_rows, task, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkasChoice:
+    """Every row to the partition that Kafka's producer would choose. Raises RowRefused for a row without one."""
+
+    route: Route
+
+    def __call__(self, rows: Any, task: int) -> Ints:
+        names = rows.schema.names
+        topics = rows.column("topic") if self.route.topic is None else None
+        partitions = rows.column("partition") if "partition" in names else None
+        return choose_numbers(self.route, rows.column("key"), partitions, topics, task)
+
+
+def choose_numbers(route: Route, keys: Any, partitions: Any, topics: Any, task: int) -> Ints:
+    """The number of every row's partition, from Arrow arrays. Raises RowRefused."""
+    base, size = _tables(route, topics, len(keys))
+    has_key = present(keys)
+    offsets = np.zeros(len(keys), np.int64)
+    if has_key.any():
+        offsets = murmur2s(keys.cast(pyarrow.binary())) % size
+    if partitions is not None:
+        given = present(partitions)
+        named = ints(partitions)
+        if (wrong := np.flatnonzero(given & ((named < 0) | (named >= size)))).size:
+            row = wrong[0]
+            topic = route.topic if topics is None else topics[int(row)].as_py()
+            raise RowRefused(f"a row names partition {named[row]} of {topic}, which has {size[row]}")
+        offsets = np.where(given, named, offsets)
+        has_key = has_key | given
     # Without a key rows are spread, from another beginning in each task; the same rows always in the same way.
-    spread = 0 if context is None else context.partitionId()
-    numbers = []
-    for key, partition, topic in zip(keys, partitions, topics, strict=True):
-        if topic is None and fixed_topic is None:
-            raise RowRefused('a row has no topic: set .option("topic", ...), or fill the topic column')
-        base, size = tables[topic]
-        if partition is not None:
-            if not 0 <= partition < size:
-                raise RowRefused(f"a row names partition {partition} of {topic or fixed_topic}, which has {size}")
-            numbers.append(base + partition)
-        elif key is not None:
-            numbers.append(base + partition_for_key(key, size))
-        else:
-            numbers.append(base + spread % size)
-            spread += 1
-    return numbers
+    spread = np.flatnonzero(~has_key)
+    offsets[spread] = (task + np.arange(len(spread))) % size[spread]
+    return base + offsets
+
+
+def _tables(route: Route, topics: Any, rows: int) -> tuple[Ints, Ints]:
+    """Of every row's topic, the number of its partition 0, and how many partitions it has."""
+    if topics is None:
+        return np.zeros(rows, np.int64), np.full(rows, route.count, np.int64)
+    if topics.null_count:
+        raise RowRefused('a row has no topic: set .option("topic", ...), or fill the topic column')
+    encoded = topics.dictionary_encode()
+    with route.turn.claims() as claims:
+        tables = np.array([claims.topic(name) for name in encoded.dictionary.to_pylist()], np.int64).reshape(-1, 2)
+    which = encoded.indices.to_numpy()
+    return tables[which, 0], tables[which, 1]
 
 
 def _column(columns: dict[str, DataType], name: str, kind: str) -> Column:

@@ -29,6 +29,7 @@ from einmal.spark.arrow import RowBuilder
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
 from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times, source_options
+from einmal.spark.python_worker import settle
 from einmal.types import ErrorCode, Offset, TopicPartition
 
 _SCHEMA: Final = (
@@ -272,14 +273,15 @@ def _for_each(
 def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
     """Arrow batches of the visible records in a range. Raises DataLoss."""
     topic_partition, start, end = bounds
-    builder = RowBuilder(topic_partition, include_headers=options.include_headers)
     if not options.fail_on_data_loss:
         start, end = _what_is_left(options, bounds)
     wanted = Bounds(start, end)
+    builder = RowBuilder(topic_partition, wanted, include_headers=options.include_headers)
     with RangeReader(dict(options.client)) as reader:
+        settle()
         try:
             for batch in reader.read({topic_partition: wanted}):
-                builder.add(batch.records(wanted), batch.header.timestamp_type)
+                builder.add(batch)
                 if builder.is_full:
                     yield builder.take()
         except (OffsetOutOfRange, UnknownTopic) as error:

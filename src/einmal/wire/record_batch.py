@@ -254,7 +254,7 @@ def encode_records(records: Sequence[NewRecord]) -> bytes:
                 key or b"",
                 null if value_size < 0 else short[value_size] if value_size < short_count else encode(value_size),
                 value or b"",
-                _encode_headers(headers) if headers else b"\x00",
+                encode_headers(headers) if headers else b"\x00",
             )
         )
         size = len(body)
@@ -274,13 +274,14 @@ def encode_record(since: int, delta: int, key: bytes | None, value: bytes | None
             key or b"",
             _NULL if value is None else encode_varint(len(value)),
             value or b"",
-            _encode_headers(headers),
+            encode_headers(headers),
         )
     )
     return encode_varint(len(body)) + body
 
 
-def _encode_headers(headers: tuple[Header, ...]) -> bytes:
+def encode_headers(headers: tuple[Header, ...]) -> bytes:
+    """Their number and they themselves, as they end a record."""
     parts = [encode_varint(len(headers))]
     for header in headers:
         key = header.key.encode()
@@ -306,19 +307,46 @@ def encode_batch(
     section = encode_records(records)
     if compression:
         section = compress(compression, section)
+    return seal_batch(
+        section,
+        len(records),
+        records[0].timestamp,
+        max(record.timestamp for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        compression=compression,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def seal_batch(
+    section: Buffer,
+    count: int,
+    first_timestamp: int,
+    max_timestamp: int,
+    *,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    compression: Compression = Compression.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The batch of ``count`` encoded records, which are compressed already: the header before them."""
     attributes = int(compression) | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
-    checked = (
-        _FROM_ATTRIBUTES.pack(
-            attributes,
-            len(records) - 1,
-            records[0].timestamp,
-            max(record.timestamp for record in records),
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            len(records),
+    checked = b"".join(
+        (
+            _FROM_ATTRIBUTES.pack(
+                attributes, count - 1, first_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
+            ),
+            section,
         )
-        + section
     )
     return _BEFORE_ATTRIBUTES.pack(base_offset, len(checked) + 9, leader_epoch, MAGIC, crc32c(checked)) + checked
 
@@ -351,12 +379,10 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             raise CorruptBatch("varint longer than ten bytes")
 
 
-def decode_records(
-    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED
-) -> list[Record]:
-    """The records of the batch at ``position``, decompressed to at most ``max_bytes``.
+def records_section(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> bytes:
+    """What follows the header of the batch at ``position``, decompressed to at most ``max_bytes``.
 
-    Raises CorruptBatch, or TooLarge when they decompress to more.
+    Raises CorruptBatch where it is too short for the records that the header claims, or TooLarge.
     """
     section = bytes(memoryview(buffer)[position + HEADER_SIZE : position + header.size])
     codec = header.compression
@@ -364,6 +390,17 @@ def decode_records(
         section = decompress(codec, section, max_bytes)
     if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(section):
         raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
+    return section
+
+
+def decode_records(
+    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED
+) -> list[Record]:
+    """The records of the batch at ``position``, decompressed to at most ``max_bytes``.
+
+    Raises CorruptBatch, or TooLarge when they decompress to more.
+    """
+    section = records_section(buffer, position, header, max_bytes=max_bytes)
     append_time = header.max_timestamp if header.has_log_append_time else None
     try:
         return _decode_section(section, header.record_count, header.base_offset, header.base_timestamp, append_time)
@@ -435,7 +472,7 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
             position += size
         headers: tuple[Header, ...] = ()
         if data[position]:
-            headers, position = _decode_headers(data, position)
+            headers, position = decode_headers(data, position)
         else:
             position += 1
         if position != end:
@@ -457,7 +494,8 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
     return records
 
 
-def _decode_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+def decode_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+    """A record's headers, and the position after them. Raises IndexError, UnicodeDecodeError or CorruptBatch."""
     count, position = read_varint(data, position)
     if not 0 <= count <= len(data) - position:
         raise CorruptBatch(f"{count} headers")
