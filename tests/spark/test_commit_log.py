@@ -120,6 +120,7 @@ def test_what_is_read_for_certain_is_not_from_the_past_of_a_leader_that_was_repl
     async def scenario(cluster: Cluster, links: Links) -> None:
         everybody = servers_of(cluster, lambda _: True)
         await asyncio.to_thread(commit, everybody, 1)
+        assert await asyncio.to_thread(read, everybody) == record_of(1)
         old = await cluster.until(lambda: cluster.leader(COMMIT_TOPIC))
         others = servers_of(cluster, lambda node_id: node_id != old)
         links.cut(old)
