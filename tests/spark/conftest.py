@@ -12,6 +12,7 @@ import pytest
 
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
+from tests.spark.standalone import StandaloneCluster
 
 Node = ApacheKafka | EinmalBroker
 NodeOf = Callable[[str], Node]
@@ -84,3 +85,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     )
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A Spark cluster of processes: master and two workers. A worker that a test has killed is there again."""
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster

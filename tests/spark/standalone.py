@@ -1,0 +1,204 @@
+"""A Spark standalone cluster of processes: a master and workers, started from the pyspark distribution on loopback.
+
+Nothing of it is shared with the driver but the machine: executors are JVMs of their own, with Python workers of their
+own, in work directories of their own. Processes are found by the session that each worker leads, and killed by pid.
+Linux only: /proc, and a signal for the children of a process that was killed itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from einmal.spark.java import use_java
+
+_READY_S: Final = 60.0
+_GONE_S: Final = 10.0
+_POLL_S: Final = 0.05
+_HOST: Final = "127.0.0.1"
+_MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED: Final = "Successfully registered with master"
+_EXECUTOR: Final = "CoarseGrainedExecutorBackend"
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+
+
+class NotReady(Exception):
+    """A master or worker did not come up; the text has its log."""
+
+
+class StandaloneCluster:
+    """``workers`` processes with ``cores`` cores each. ``python``: what the executors' Python workers run."""
+
+    def __init__(self, directory: Path, *, workers: int = 2, cores: int = 2) -> None:
+        self._directory = directory
+        self._workers = workers
+        self._cores = cores
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.master = ""
+
+    def __enter__(self) -> StandaloneCluster:
+        try:
+            self._start_master()
+            for number in range(self._workers):
+                self.launch_worker(f"worker-{number}")
+            for number in range(self._workers):
+                self.wait_for_worker(f"worker-{number}")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The running processes by name: "master", "worker-0", ..."""
+        return {name: process.pid for name, process in self._processes.items() if process.poll() is None}
+
+    def launch_worker(self, name: str) -> None:
+        """Start a worker and do not wait."""
+        work = self._directory / name
+        arguments = ["--cores", str(self._cores), "--memory", "4g", "--work-dir", str(work), self.master]
+        self._launch(name, "org.apache.spark.deploy.worker.Worker", *arguments)
+
+    def ensure_worker(self, name: str) -> None:
+        """A worker that was killed is started again."""
+        if self._processes[name].poll() is not None:
+            self.launch_worker(name)
+            self.wait_for_worker(name)
+
+    def wait_until_idle(self) -> None:
+        """Until the executors of drivers that have ended are gone."""
+        deadline = time.monotonic() + _GONE_S
+        while any(executors_of(pid) for pid in self.pids.values()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def wait_for_worker(self, name: str) -> None:
+        self._wait(name, re.compile(_REGISTERED))
+
+    def stop(self) -> None:
+        """End every process of the cluster, and the executors with it. The work directories stay for who reads them."""
+        for process in self._processes.values():
+            for pid in session_of(process.pid):
+                _kill(pid)
+            process.wait(_GONE_S)
+        self._processes = {}
+
+    def _start_master(self) -> None:
+        self._launch("master", "org.apache.spark.deploy.master.Master")
+        self.master = self._wait("master", _MASTER)[1]
+
+    def _launch(self, name: str, main: str, *arguments: str) -> None:
+        home = Path(pyspark.__file__).parent
+        environment = os.environ | {
+            "JAVA_HOME": str(use_java()),
+            "SPARK_HOME": str(home),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_DIRS": str(self._directory / f"{name}-local"),
+        }
+        # Port 0 everywhere: others may run clusters here too.
+        command = [str(home / "bin" / "spark-class"), main, "--host", _HOST, "--port", "0", "--webui-port", "0"]
+        with self._log(name).open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [*command, *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock
+            )
+
+    def _wait(self, name: str, line: re.Pattern[str]) -> re.Match[str]:
+        deadline = time.monotonic() + _READY_S
+        while time.monotonic() < deadline and self._processes[name].poll() is None:
+            found = line.search(self._log(name).read_text())
+            if found is not None:
+                return found
+            time.sleep(_POLL_S)
+        raise NotReady(f"{name}: {self._log(name).read_text()[-4000:]}")
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+
+def die_with_parent() -> None:
+    """For ``Popen``: the new process is killed when the thread that started it ends, however that comes about.
+
+    An executor ends with its worker, and its Python workers with it.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes of a leader's session, itself included: a worker's are its executors and their Python workers.
+
+    Process groups would not do: Spark's Python daemon leads one of its own.
+    """
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                # The name of the program is in brackets, and may contain anything.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader:
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
+def executors_of(worker: int) -> list[int]:
+    """The executor JVMs that a worker has started."""
+    return [pid for pid in session_of(worker) if _EXECUTOR in _command(pid)]
+
+
+def executor_of(pid: int) -> int:
+    """The executor JVM above one of its Python workers."""
+    while _EXECUTOR not in _command(pid):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def holder_of(port: int, workers: list[int]) -> int:
+    """The process below these workers whose TCP connection comes from a local port."""
+    connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    # In hexadecimal; every other field is as it was printed.
+    (inode,) = (fields[9] for fields in connections if fields[1].endswith(f":{port:04X}"))
+    for worker in workers:
+        for pid in session_of(worker):
+            with contextlib.suppress(OSError):
+                for entry in Path(f"/proc/{pid}/fd").iterdir():
+                    if entry.readlink().name == f"socket:[{inode}]":
+                        return pid
+    raise AssertionError(f"nobody has port {port}")
+
+
+def kill(*pids: int) -> None:
+    """Kill with -9."""
+    for pid in pids:
+        _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
