@@ -6,6 +6,7 @@ directory of the caller's. Knows nothing of einmal: it is the judge in the tests
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import signal
 import socket
@@ -196,21 +197,29 @@ def classpath(profile: str, pom: Path = _POM) -> str:
     maven = _required("mvn")
     _required("java")
     directory = _JARS / profile
-    # The copied pom is written last: it proves that this set of jars is whole and is that pom's.
-    proof = directory / "pom.xml"
-    if not (proof.exists() and proof.read_bytes() == pom.read_bytes()):
-        shutil.rmtree(directory, ignore_errors=True)
-        arguments = ["-q", "-B", "-f", str(pom), f"-P{profile}", f"-DoutputDirectory={directory}"]
-        try:
-            result = subprocess.run(
-                [maven, *arguments, "dependency:copy-dependencies"], capture_output=True, timeout=_MAVEN_S, text=True
-            )
-        except subprocess.TimeoutExpired as error:
-            raise KafkaUnavailable("Maven took too long to fetch Apache Kafka's jars") from error
-        if result.returncode:
-            raise KafkaUnavailable(f"Maven could not fetch Apache Kafka's jars: {result.stdout[-1000:]}")
-        shutil.copyfile(pom, proof)
+    _JARS.mkdir(parents=True, exist_ok=True)
+    # Tests run in several processes: one fetches, the others wait.
+    with (_JARS / f"{profile}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The copied pom is written last: it proves that this set of jars is whole and is that pom's.
+        proof = directory / "pom.xml"
+        if not (proof.exists() and proof.read_bytes() == pom.read_bytes()):
+            _fetch(maven, profile, pom, directory)
+            shutil.copyfile(pom, proof)
     return str(directory / "*")
+
+
+def _fetch(maven: str, profile: str, pom: Path, directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    arguments = ["-q", "-B", "-f", str(pom), f"-P{profile}", f"-DoutputDirectory={directory}"]
+    try:
+        result = subprocess.run(
+            [maven, *arguments, "dependency:copy-dependencies"], capture_output=True, timeout=_MAVEN_S, text=True
+        )
+    except subprocess.TimeoutExpired as error:
+        raise KafkaUnavailable("Maven took too long to fetch Apache Kafka's jars") from error
+    if result.returncode:
+        raise KafkaUnavailable(f"Maven could not fetch Apache Kafka's jars: {result.stdout[-1000:]}")
 
 
 def _required(program: str) -> str:

@@ -55,6 +55,10 @@ class Member(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __str__(self) -> str:
+        assigned = [[f"{topic}-{index}" for topic, index in sorted(each)] for each in self.assignments]
+        return f"{type(self).__name__} {self.instance_id or ''}: assigned {assigned}, {len(self.read)} records read"
+
     @property
     def assignment(self) -> frozenset[Partition]:
         return self.assignments[-1] if self.assignments else frozenset()

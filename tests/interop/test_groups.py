@@ -59,13 +59,13 @@ def fill(broker: Node, topic: str, count: int, partition: int = 0) -> None:
 
 
 def wait_until(claim: Callable[[], bool], *members: Member) -> None:
-    def answer() -> bool:
+    def answer() -> tuple[bool, list[str]]:
         for member in members:
             if member.error is not None:
                 raise AssertionError("a member died") from member.error
-        return claim()
+        return claim(), [str(member) for member in members]
 
-    at_last(answer, bool)
+    at_last(answer, lambda told: told[0])
 
 
 # --- membership ------------------------------------------------------------------------------------------------
