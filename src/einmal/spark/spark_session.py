@@ -48,6 +48,9 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# Its level is what Spark would otherwise announce on every start, as the one it falls back to.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 # What ends a query is raised by awaitTermination; here it would be printed a second time, with every Java frame.
 logger.streaming.name = org.apache.spark.sql.execution.streaming
 logger.streaming.level = off

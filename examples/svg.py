@@ -1,0 +1,47 @@
+"""Pictures of the examples' results, as SVG: shapes are added to a drawing, which is then written as text.
+
+Lengths are pixels, and the origin is at the upper left. The same calls give the same text, so that a picture that is
+committed can be compared with a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.sax.saxutils import escape
+
+INK = "#24292f"
+FAINT = "#d0d7de"
+BLUE = "#2f6fb2"
+RED = "#cf222e"
+
+
+class Drawing:
+    def __init__(self, width: int, height: int, title: str) -> None:
+        self.width = width
+        self.height = height
+        self._shapes = [f"<title>{escape(title)}</title>", f'<rect width="{width}" height="{height}" fill="#ffffff"/>']
+        self.text(16, 28, title, size=16)
+
+    def text(self, x: float, y: float, words: str, *, size: int = 12, anchor: str = "start", fill: str = INK) -> None:
+        """``y``: of the line that the letters stand on. ``anchor``: start, middle or end of the words is at ``x``."""
+        self._shapes.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}">{escape(words)}</text>'
+        )
+
+    def bar(self, x: float, y: float, width: float, height: float, fill: str = BLUE) -> None:
+        self._shapes.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>')
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = FAINT) -> None:
+        self._shapes.append(f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" stroke="{stroke}"/>')
+
+    def dots(self, places: Iterable[tuple[float, float]], *, size: float = 3, fill: str = BLUE) -> None:
+        """Thousands of them are one path: each is a line without a length, which round ends make visible."""
+        path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
+        self._shapes.append(f'<path d="{path}" stroke="{fill}" stroke-width="{size:g}" stroke-linecap="round"/>')
+
+    def __str__(self) -> str:
+        opening = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
+            f'height="{self.height}" font-family="system-ui, sans-serif">'
+        )
+        return "\n".join([opening, *self._shapes, "</svg>"])

@@ -1,0 +1,136 @@
+"""A README's commands, run as its reader would run them: in its order, in one folder, against a broker that runs.
+
+A command is a line of a ``console`` block that begins with ``$``; the lines below it are what it prints. What sets up
+an installation and a broker is not run but must read the same in every README. ``einmal run`` is killed in the middle
+and run again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+ROOT: Final = Path(__file__).parents[2]
+SET_UP: Final = ("make setup", ". .venv/bin/activate", "einmal start --data-dir build/examples/broker")
+_LIMIT_S: Final = 120.0
+_BLOCK: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TIMES: Final = re.compile(r"timestamp \d+")
+_BATCH: Final = re.compile(r"^batch (?P<batch_id>\d+): (?P<records>[\d,]+) records", re.MULTILINE)
+_QUICK: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A JVM that lives for seconds compiles less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command, and what the README says that it prints."""
+
+    command: str
+    printed: str
+
+    @property
+    def runs_a_pipeline(self) -> bool:
+        return self.command.startswith("einmal run ")
+
+
+def steps(readme: Path) -> Iterator[Step]:
+    """Everything after the set-up, which must be there."""
+    found = [
+        Step(command, printed)
+        for block in _BLOCK.findall(readme.read_text())
+        for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    ]
+    commands = [each.command for each in found]
+    assert tuple(commands[: len(SET_UP)]) == SET_UP, f"{readme} begins with {commands}"
+    return (each for each in found if each.command not in SET_UP)
+
+
+class Reader:
+    """Somebody who types the commands of a README into a shell, in ``folder``."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        self.folder = folder
+        self.bootstrap = bootstrap
+        self._environment = os.environ | _QUICK
+        self._environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment["KAFKA_BROKERS"] = bootstrap
+        (folder / "build" / "examples").mkdir(parents=True)
+        for name in ("examples", "LICENSE"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def follow(self, readme: Path, *, kill_in: str) -> None:
+        """Run every step, and compare what is printed. ``kill_in``: the pipeline that is killed in the middle."""
+        for step in steps(readme):
+            if not step.runs_a_pipeline:
+                self._compare(step, self._run(step.command).stdout)
+                continue
+            told = self._killed(step.command) if kill_in in step.command else {}
+            ended = self._run(step.command)
+            # A batch that was committed, but not told before the kill, is told by nobody.
+            written = records_by_batch(step.printed)
+            told |= records_by_batch(ended.stderr)
+            assert written.items() >= told.items() or not written, f"{step.command} printed {ended.stderr}"
+
+    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
+        ended = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+        )
+        assert ended.returncode == 0, f"{command} failed with {ended.returncode}: {ended.stdout}{ended.stderr}"
+        return ended
+
+    def _compare(self, step: Step, output: str) -> None:
+        if step.printed:
+            expected, seen = (_TIMES.sub("timestamp", text) for text in (step.printed, output))
+            assert seen == expected, step.command
+
+    def _killed(self, command: str) -> dict[int, int]:
+        """Kill -9 for all of a pipeline's processes, once it has told of a batch with records. What it told."""
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        try:
+            return _told_until_records(process.stderr)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(_LIMIT_S)
+            process.stderr.close()
+
+
+def _told_until_records(lines: IO[str]) -> dict[int, int]:
+    told: dict[int, int] = {}
+    everything = []
+    for line in lines:
+        everything.append(line)
+        told |= records_by_batch(line)
+        if any(told.values()):
+            return told
+    raise AssertionError(f"it ended before it could be killed: {''.join(everything)}")
+
+
+def records_by_batch(told: str) -> Mapping[int, int]:
+    return {int(each["batch_id"]): int(each["records"].replace(",", "")) for each in _BATCH.finditer(told)}
+
+
+def printed_records(readme: Path, pipeline: str) -> Mapping[int, int]:
+    """How many records each batch of a pipeline writes, as the README says."""
+    return next(
+        records_by_batch(step.printed) for step in steps(readme) if step.runs_a_pipeline and pipeline in step.command
+    )
