@@ -86,6 +86,20 @@ class Connection:
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
         self._waiting.append((api_key, version, correlation_id))
 
+    def repeat(self, count: int, api_key: int, version: int, **fields: Any) -> Any:
+        """The same request so many times, all under way at once. The last answer; the others are only waited for."""
+        body = encode_request(api_key, version, fields)
+        frames = bytearray()
+        for _ in range(count):
+            correlation_id = next(self._correlation_ids)
+            header = encode_request_header(api_key, version, correlation_id, _CLIENT_ID)
+            frames += struct.pack(">i", len(header) + len(body)) + header + body
+            self._waiting.append((api_key, version, correlation_id))
+        self._socket.sendall(frames)
+        for _ in range(count - 1):
+            self._receive()
+        return self.receive()
+
     def receive(self) -> Any:
         """The answer to the oldest request that has none yet."""
         api_key, version, frame, position = self._receive()

@@ -171,20 +171,17 @@ def test_a_timeout_out_of_bounds_is_refused(driver: TransactionDriver, timeout_m
 def _drive_to(driver: TransactionDriver, epoch: int) -> Identity:
     """Move the epoch by InitProducerId without id, many requests under way at a time."""
     while (left := epoch - driver.identity.producer_epoch) > 0:
-        count = min(left, 500)
-        for _ in range(count):
-            driver.connection.send(
-                raw.INIT_PRODUCER_ID,
-                5,
-                transactional_id=driver.transactional_id,
-                transaction_timeout=driver.timeout_ms,
-                producer_id=-1,
-                producer_epoch=-1,
-            )
-        for _ in range(count):
-            answer = driver.connection.receive()
-            assert answer.error_code == ErrorCode.none
-            driver.identity = Identity(answer.producer_id, answer.producer_epoch)
+        answer = driver.connection.repeat(
+            min(left, 500),
+            raw.INIT_PRODUCER_ID,
+            5,
+            transactional_id=driver.transactional_id,
+            transaction_timeout=driver.timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        assert answer.error_code == ErrorCode.none
+        driver.identity = Identity(answer.producer_id, answer.producer_epoch)
     assert driver.identity.producer_epoch == epoch
     return driver.identity
 
