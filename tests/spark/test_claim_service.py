@@ -111,6 +111,18 @@ def test_a_second_attempt_gives_spark_the_time_to_count_the_first_ones_success(
         second.result(5)
 
 
+def test_a_second_attempt_waits_no_longer_than_spark_needs_to_count_a_success(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_service, "_COUNTED_S", 0.2)
+    with driver.task(1) as first:
+        first.topic("a")
+        first.claim(0)
+        first.report(Output("a", 0, 5, 9, 5, 77))
+    with pytest.raises(ClaimRefused, match="task attempt 1"):
+        waiting(driver, 2).result(claim_service._WAIT_STEP_S / 2)
+
+
 def test_nobody_waits_for_ever_for_an_attempt_that_hangs(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_service, "_WAIT_S", 0.2)
     monkeypatch.setattr(claim_service, "_WAIT_STEP_S", 0.05)

@@ -150,22 +150,24 @@ class Transaction:
         if self._claims is not None:
             answer = self._claims.claim(self.token, request["attempt"], target)
             if isinstance(answer, Denied):
-                if answer.by is not None and self._may_wait(target, answer.by):
-                    self._lock.wait(_WAIT_STEP_S)
+                wait_s = 0.0 if answer.by is None else self._may_wait(target, answer.by)
+                if wait_s > 0:
+                    self._lock.wait(wait_s)
                     return {"later": True}
                 return {"denied": answer.reason}
             if answer.add:
                 self._add(target)
         return {"topic": target.topic, "partition": target.partition}
 
-    def _may_wait(self, target: TopicPartition, owner: int) -> bool:
+    def _may_wait(self, target: TopicPartition, owner: int) -> float:
+        """How long a second attempt may wait now, in seconds."""
         assert self._claims is not None
         now = time.monotonic()
-        if now - self._contested.setdefault(target, now) > _WAIT_S:
-            return False
-        if self._at_work[owner]:
-            return True
-        return self._claims.is_reported(target) and now - self._left.get(owner, now) < _COUNTED_S
+        patience = self._contested.setdefault(target, now) + _WAIT_S - now
+        if not self._at_work[owner]:
+            counted = self._left.get(owner, now) + _COUNTED_S - now
+            patience = min(patience, counted if self._claims.is_reported(target) else 0.0)
+        return min(patience, _WAIT_STEP_S)
 
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
         output = Output(**request["output"])
