@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 START ?= 0
+# Where Python may not keep what it has compiled, each of the many processes of the tests compiles all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check fix bench failover kills simulate requirements clean
@@ -35,7 +37,7 @@ check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
 	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
 
 test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
-	$(PYTEST) -q -m "(interop or system or slow) and not spark"
+	$(PYTEST) -q -n 3 --dist loadgroup -m "(interop or system or slow) and not spark"
 	$(PYTEST) -q -m spark
 
 fix: $(READY)  ## let the tools mend format and lint
