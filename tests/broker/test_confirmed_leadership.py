@@ -1,4 +1,4 @@
-"""Positions read for certain: a group coordinator that was replaced and does not know it answers nothing from the past.
+"""Read for certain: who was replaced and does not know it answers no positions from the past, and ends no logs.
 
 Three whole nodes on virtual time. Whoever asks reaches the node at all times; the node may not reach its peers.
 """
@@ -6,12 +6,19 @@ Three whole nodes on virtual time. Whoever asks reaches the node at all times; t
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from einmal.broker.node import Node
+from einmal.client.aio import RangeReader
+from einmal.client.errors import OffsetOutOfRange, RetriableError
+from einmal.client.records import OffsetRange
 from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit
 from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.simulation.loop import Host
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.java_hash import partition_for_id
 from tests.broker.three_nodes import IDS, ThreeNodes
@@ -96,6 +103,41 @@ def test_a_coordinator_that_was_replaced_answers_nothing_from_the_past() -> None
         world.network.heal()
         await world.until(lambda: world.leader(OFFSETS) == new)
         assert await fetch(world, old) is ErrorCode.not_coordinator
+
+    run(main)
+
+
+async def ask_beyond_the_end(world: ThreeNodes, node_id: int) -> None:
+    """A client whose whole view of the cluster is this node's."""
+    host = Host("client")
+    world.network.light(host.name)
+
+    async def read() -> None:
+        async with RangeReader(
+            bootstrap_servers=f"b{node_id}:9092",
+            default_api_timeout_ms=1_000,
+            network=world.network.of(host),
+            clock=world.clock,
+            random=random.Random(1),
+        ) as reader:
+            async for _ in reader.read({DATA: OffsetRange(5, 6)}):
+                raise AssertionError("there is no such offset")
+
+    await world.loop.create_task(read(), context=host.context.copy())
+
+
+def test_that_a_log_has_ended_is_said_only_by_who_leads_it() -> None:
+    async def main(world: ThreeNodes) -> None:
+        old = await world.led(DATA)
+        with pytest.raises(OffsetOutOfRange):
+            await ask_beyond_the_end(world, old)
+        isolate(world, old)
+        for other in IDS:
+            # No client learns from another node who leads.
+            if other != old:
+                world.network.cut("client", f"b{other}")
+        with pytest.raises(RetriableError):
+            await ask_beyond_the_end(world, old)
 
     run(main)
 

@@ -173,14 +173,35 @@ def test_without_a_reset_a_missing_offset_is_an_error() -> None:
         core.committed_found({T0: None})
 
 
-def test_out_of_range_resets_or_is_told() -> None:
+def refuse_as_out_of_range(core: ConsumerCore, advice: Advice) -> FetchTicket:
+    (ticket,) = begin(core)
+    assert core.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0) is advice
+    return ticket
+
+
+def test_an_offset_out_of_range_is_believed_when_another_broker_was_asked_who_leads() -> None:
     core = core_at()
-    (ticket,) = begin(core)
-    core.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0)
+    ticket = refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
+    assert (core.to_reset(), core.fetchable(0)) == ({}, [])
+    core.fetch_failed(ticket, 0)
+    refuse_as_out_of_range(core, Advice.NOTHING)
     assert core.to_reset() == {T0: Reset.EARLIEST}
+
+
+def test_a_leader_that_has_the_offset_clears_the_one_before_it() -> None:
+    log = log_of([b"a"])
+    core = core_at()
+    ticket = refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
+    core.fetch_abandoned(ticket)
+    (again,) = begin(core)
+    core.fetched(again, answer(log, again), 0)
+    refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
+
+
+def test_out_of_range_resets_or_is_told() -> None:
     core = core_at(reset=None)
-    (ticket,) = begin(core)
-    core.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0)
+    core.fetch_failed(refuse_as_out_of_range(core, Advice.ASK_ANOTHER), 0)
+    refuse_as_out_of_range(core, Advice.NOTHING)
     with pytest.raises(OffsetOutOfRange, match="t-0 at 0"):
         core.take(1)
 
@@ -247,6 +268,14 @@ def test_a_new_leader_is_asked_where_our_epoch_ends() -> None:
     assert core.position(T0) == 10
     assert core.must_validate(T0, 5) is None
     assert core.fetchable(0) == [ticket]
+
+
+def test_a_leader_before_the_one_that_the_position_is_from_is_not_asked() -> None:
+    core = core_at()
+    ticket_at(core, 10, leader_epoch=3)
+    assert [core.is_ahead_of(T0, epoch) for epoch in (-1, 2, 3, 4)] == [False, True, False, False]
+    ticket_at(core, 10, leader_epoch=-1)
+    assert not core.is_ahead_of(T0, 2)
 
 
 def test_a_leader_that_could_not_be_asked_is_asked_again() -> None:

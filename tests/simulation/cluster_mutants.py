@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from einmal.broker import replica_sessions
+from einmal.broker.handlers import fetch
 from einmal.broker.marker_writer import MarkerWriter
 from einmal.broker.partition import Partition
 from einmal.broker.partitions import Partitions
@@ -20,6 +21,8 @@ from einmal.broker.quorum_runtime import QuorumRuntime
 from einmal.broker.remote_markers import RemoteMarkers
 from einmal.broker.replica_sessions import ReplicaSessions
 from einmal.broker.shard_runtime import ShardRuntime
+from einmal.client.aio.cluster import Cluster
+from einmal.client.consumer_core import ConsumerCore
 from einmal.groups.offset_commits import OffsetCommits
 from einmal.groups.offsets import Offsets
 from einmal.log.producer_state import ProducerStates
@@ -381,6 +384,17 @@ def without_pending_offsets(patch: pytest.MonkeyPatch) -> None:
     """Offsets of a transaction count at once."""
     replay = Offsets.replay
     patch.setattr(Offsets, "replay", lambda self, record: replay(self, replace(record, producer_id=None)))
+
+
+def without_confirmed_ends(patch: pytest.MonkeyPatch) -> None:
+    """Who was replaced says that its log ends before a position, and consumers believe it: they begin anew."""
+
+    async def believe(self: Cluster, node_id: int) -> None:
+        return
+
+    patch.setattr(fetch._Fetch, "ended", lambda self: {})
+    patch.setattr(Cluster, "doubt", believe)
+    patch.setattr(ConsumerCore, "is_ahead_of", lambda self, topic_partition, leader_epoch: False)
 
 
 def without_generations(patch: pytest.MonkeyPatch) -> None:

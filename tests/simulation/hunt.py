@@ -273,6 +273,23 @@ TRANSACTIONS: Final = (
         seeds=(12, 22),
     ),
     Defect(
+        cluster_mutants.without_confirmed_ends,
+        _kinds("duplicate", "bank-sum"),
+        bursts(
+            F.ISOLATE,
+            F.PAUSE_CLIENT,
+            F.REPLACE_CLIENT,
+            apart=3.0,
+            lasts=(8.0, 4.0, 4.0),
+            every=8.0,
+            members=BOTH,
+            workload="bank",
+            duration=20.0,
+            transaction_version=2,
+        ),
+        seeds=(33, 35),
+    ),
+    Defect(
         cluster_mutants.without_generations,
         _kinds("duplicate", "bank-sum"),
         faults(F.PAUSE_CLIENT, F.REPLACE_CLIENT, members=BOTH, workload="bank", duration=25.0, transaction_version=2),

@@ -5,7 +5,8 @@ pieces beyond it. Control batches and aborted records are skipped and still move
 after a seek or a new assignment the answers to older tickets are dropped.
 
 A leader epoch is kept with the position: when a newer leader takes over, its log is compared before it is read, so that
-a truncation is noticed and not silently skipped (KIP-320). Times are monotonic ms. Knows no group and no connection.
+a truncation is noticed and not silently skipped (KIP-320). An older leader is not asked: it was replaced and does not
+know it. Times are monotonic ms. Knows no group and no connection.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Advice(Enum):
 
     NOTHING = auto()
     REFRESH_METADATA = auto()
+    ASK_ANOTHER = auto()
+    """Another broker is asked who leads; the partition waits for ``fetch_failed``."""
 
 
 class LogTruncated(RequestRefused):
@@ -69,6 +72,8 @@ class _Partition:
     leader_epoch: int = -1
     validated_epoch: int = -1
     is_being_validated: bool = False
+    is_out_of_range: bool = False
+    """So said the last leader that was asked: it may be one that was replaced, and does not have the position yet."""
     reset: Reset | None = None
     is_paused: bool = False
     is_fetching: bool = False
@@ -90,7 +95,7 @@ class _Partition:
 
     def drop_fetched(self, generation: int) -> None:
         self.generation = generation
-        self.is_fetching = self.is_being_validated = False
+        self.is_fetching = self.is_being_validated = self.is_out_of_range = False
         self.retry_at_ms = 0
         self.pieces.clear()
         self.records.clear()
@@ -211,6 +216,10 @@ class ConsumerCore:
 
     # --- leader epochs (KIP-320) ----------------------------------------------------------------------------------
 
+    def is_ahead_of(self, topic_partition: TopicPartition, leader_epoch: int) -> bool:
+        """Whether the position is from a later leader than this one."""
+        return 0 <= leader_epoch < self._get(topic_partition).leader_epoch
+
     def must_validate(self, topic_partition: TopicPartition, leader_epoch: int) -> int | None:
         """The epoch to ask the new leader about, when its log is to be compared before it is read."""
         partition = self._get(topic_partition)
@@ -305,6 +314,7 @@ class ConsumerCore:
         partition.is_fetching = False
         if told.error_code is not ErrorCode.none:
             return self._refused(partition, ticket, told.error_code, retry_at_ms)
+        partition.is_out_of_range = False
         partition.high_watermark = told.high_watermark
         partition.last_stable_offset = told.last_stable_offset
         try:
@@ -322,6 +332,9 @@ class ConsumerCore:
     def _refused(self, partition: _Partition, ticket: FetchTicket, code: ErrorCode, retry_at_ms: int) -> Advice:
         partition.retry_at_ms = retry_at_ms
         if code is ErrorCode.offset_out_of_range:
+            if not partition.is_out_of_range:
+                partition.is_out_of_range = partition.is_being_validated = True
+                return Advice.ASK_ANOTHER
             if self._reset is not None:
                 partition.drop_fetched(next(self._generations))
                 partition.reset = self._reset

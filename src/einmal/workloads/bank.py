@@ -17,7 +17,7 @@ from einmal.checker.history import Anomaly, Outcome
 from einmal.checker.log import find_anomalies
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
-from einmal.client.records import ConsumerRecord, RecordMetadata
+from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata
 from einmal.types import TopicPartition
 from einmal.workloads.endings import Endings, Rollback, close_quietly, transact
 from einmal.workloads.process import Process, Role
@@ -154,7 +154,9 @@ class Bank:
                     results.append(producer.send(ACCOUNTS, _written(side, attempt), partition=side.partition))
             if is_restless and process.random.random() < 0.1:
                 await asyncio.sleep(process.random.uniform(0, 1.5 * TRANSACTION_TIMEOUT_MS / 1000))
-            positions = {record.topic_partition: record.offset + 1 for record in records}
+            positions = {
+                record.topic_partition: OffsetAndMetadata(record.offset + 1, record.leader_epoch) for record in records
+            }
             await producer.send_offsets_to_transaction(positions, consumer.group_metadata())
             if is_restless and process.random.random() < 0.1:
                 raise Rollback
@@ -253,7 +255,7 @@ async def _rewind(consumer: Consumer) -> None:
         for key in keys:
             position = committed.get(key)
             if key in consumer.assignment():
-                consumer.seek(key, 0 if position is None else position.offset)
+                consumer.seek(key, 0 if position is None else position)
         return
 
 

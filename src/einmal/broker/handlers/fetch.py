@@ -4,6 +4,7 @@ API: 1. Versions: 4-18.
 Behaviour: read_committed reads below the last stable offset and names the aborted transactions of what it returns;
 read_uncommitted reads below the high watermark. Waits until min_bytes are there, at most max_wait_ms. At least one
 batch of the first partition that has any, whatever the limits; one contiguous read per partition. KIP-227 sessions.
+That the log ends before an offset is said only by who leads for certain: consumers begin again at another one then.
 Replicas, which name themselves and their broker epoch, read to the end of the log; the metadata log is the quorum's.
 Version notes: v7 sessions; v9 current leader epoch; v12 last fetched epoch and diverging epoch; v13 topic ids; v15
 replica state; v16 says who leads, where this broker does not.
@@ -61,7 +62,8 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
         return encode_fetch_response(context.api_version, FetchResponse([], wanted))
     fetch = _Fetch(context, request, wanted)
     if fetch.read() or request.max_wait_ms <= 0:
-        return fetch.encode()
+        ended = fetch.ended()
+        return fetch.confirm(ended) if ended else fetch.encode()
     return Parked(fetch.wait())
 
 
@@ -69,7 +71,7 @@ class _Fetch:
     """One request: read now, or again when more has come."""
 
     def __init__(self, context: RequestContext, request: FetchRequest, wanted: Wanted) -> None:
-        node = context.node
+        node = self._node = context.node
         self._version = context.api_version
         self._request = request
         self._session = wanted.session
@@ -150,6 +152,29 @@ class _Fetch:
             records,
             diverging_epoch=diverging,
         )
+
+    # --- offsets beyond the end ------------------------------------------------------------------------------------
+
+    def ended(self) -> dict[int, Partition]:
+        """Partitions whose log ends before the offset that was asked for, by their place among the results."""
+        return {
+            place: partition
+            for place, ((_, wanted, partition), (_, fetched)) in enumerate(
+                zip(self._wanted, self._results, strict=True)
+            )
+            if fetched.error_code is ErrorCode.offset_out_of_range
+            and isinstance(partition, Partition)
+            and wanted.fetch_offset > partition.log.log_end_offset
+        }
+
+    async def confirm(self, ended: dict[int, Partition]) -> Body:
+        """The answer, once it is known whether another leader may have written more by now."""
+        sessions = self._node.replica_sessions
+        for place, confirmed in [(place, sessions.confirm_leadership(each)) for place, each in ended.items()]:
+            if not await confirmed:
+                topic, fetched = self._results[place]
+                self._results[place] = topic, fetched._replace(error_code=ErrorCode.not_leader_or_follower)
+        return self.encode()
 
     # --- waiting -------------------------------------------------------------------------------------------------
 

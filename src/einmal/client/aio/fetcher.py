@@ -45,6 +45,7 @@ class Fetcher:
         self._isolation = isolation
         self._changed = changed
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._doubts: dict[int, asyncio.Task[None]] = {}
         self._asked: dict[TopicPartition, tuple[int, FetchTicket]] = {}
         self._loop = asyncio.get_running_loop()
         cluster.leaders_changed = self._leaders_changed
@@ -57,12 +58,25 @@ class Fetcher:
             leader = metadata.leader(ticket.topic_partition)
             if leader is None:
                 self._cluster.refresh_soon().add_done_callback(lambda _: self._changed())
+            elif self._core.is_ahead_of(ticket.topic_partition, leader.leader_epoch):
+                self._doubt(leader.leader, ticket)
             elif leader.leader not in self._tasks:
                 tickets.setdefault(leader.leader, []).append(ticket)
         for node_id, wanted in tickets.items():
             task = self._loop.create_task(self._ask(node_id, wanted, self._begin(node_id, wanted)))
             self._tasks[node_id] = task
             task.add_done_callback(partial(self._done, node_id, wanted))
+
+    def _doubt(self, node_id: int, ticket: FetchTicket) -> None:
+        """It does not lead any more, if the position is right."""
+        self._core.fetch_failed(ticket, self._retry_at_ms())
+        if node_id not in self._doubts:
+            task = self._doubts[node_id] = self._loop.create_task(self._cluster.doubt(node_id))
+            task.add_done_callback(lambda _: self._doubted(node_id))
+
+    def _doubted(self, node_id: int) -> None:
+        del self._doubts[node_id]
+        self._changed()
 
     def _begin(self, node_id: int, tickets: list[FetchTicket]) -> dict[FetchTicket, tuple[int, int]]:
         """Mark them as asked for. Gives those that are to be validated first: the leader's epoch and the position's."""
@@ -132,7 +146,7 @@ class Fetcher:
         return self._cluster.now_ms() + self._settings.retry_backoff_ms
 
     async def _fetch(self, node_id: int, waiting: dict[TopicPartition, FetchTicket]) -> None:
-        """Take over the answer; partitions of ``waiting`` that have one are taken out."""
+        """Take over the answer; partitions of ``waiting`` that need no other try are taken out."""
         settings = self._settings
         limits = FetchLimits(
             self._isolation,
@@ -141,6 +155,7 @@ class Fetcher:
             settings.fetch_max_bytes,
         )
         asked = [(each, self._fields(ticket)) for each, ticket in waiting.items()]
+        is_doubted = False
         for topic_partition, told in await fetch(self._cluster, node_id, asked, limits):
             ticket = waiting.pop(topic_partition, None)
             if ticket is None:
@@ -151,6 +166,11 @@ class Fetcher:
                 self._core.leader_changed(topic_partition)
             elif advice is Advice.REFRESH_METADATA:
                 self._cluster.refresh_soon()
+            if advice is Advice.ASK_ANOTHER:
+                waiting[topic_partition] = ticket
+                is_doubted = True
+        if is_doubted:
+            await self._cluster.doubt(node_id)
 
     def _fields(self, ticket: FetchTicket) -> FetchPartition:
         leader = self._cluster.metadata.leader(ticket.topic_partition)
@@ -189,4 +209,4 @@ class Fetcher:
                     self._core.fetch_failed(ticket, self._cluster.now_ms() + pause)
 
     async def close(self) -> None:
-        await end_tasks(list(self._tasks.values()))
+        await end_tasks([*self._tasks.values(), *self._doubts.values()])
