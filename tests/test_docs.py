@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("tool", ["draw_states", "list_commands", "list_modules"])
@@ -27,3 +33,9 @@ def test_links_and_named_files_exist(page: Path) -> None:
         if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "einmal")):
             missing.append(name)
     assert missing == []
+
+
+def test_the_front_page_shows_the_pipeline_of_the_example() -> None:
+    shown = re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == (ROOT / "examples" / "word_count" / "pipeline.toml").read_text()
