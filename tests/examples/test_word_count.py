@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.examples.readme import ROOT, Reader, printed_records
+from tests.examples.readme import ROOT, Reader, records_printed
 from tests.spark.topics import records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -26,5 +26,5 @@ def test_every_word_is_counted_once_by_a_pipeline_that_is_killed(reader: Reader)
         assert {word: counts[-1] for word, counts in history.items()} == expected
         # No batch is in twice.
         assert all(before < after for counts in history.values() for before, after in pairwise(counts))
-        assert sum(map(len, history.values())) == sum(printed_records(EXAMPLE / "README.md", "pipeline.toml").values())
+        assert sum(map(len, history.values())) == records_printed(EXAMPLE / "README.md", "pipeline.toml")
     assert (reader.folder / "build/examples/word-counts.svg").read_text() == (EXAMPLE / "result.svg").read_text()
