@@ -183,9 +183,10 @@ class KafkaPythonMember(Member):
             enable_auto_commit=False,
             isolation_level="read_committed",
         )
-        # A leader whose metadata arrives just behind its join assigns nothing, and stays so (on any broker).
-        self.consumer.partitions_for_topic(self.topic)
         self.consumer.subscribe([self.topic])
+        # A leader whose metadata arrives just behind its join assigns nothing or joins again; and if its poll ends
+        # before that is done, it waits for ever and does not even send heartbeats (on any broker).
+        self.consumer.topics()
 
     def _poll(self) -> None:
         polled = self.consumer.poll(timeout_ms=int(_POLL_S * 1000))
