@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from einmal.client import Producer, TransactionDriver
+from einmal.client import Admin, Producer, TransactionDriver
 from einmal.client.errors import KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.spark.cluster import KafkaCluster
@@ -89,6 +89,16 @@ def test_an_open_transaction_has_an_age_and_what_is_in_it_does_not_count(cli: Cl
     row = shown(cli, owner.name)
     assert (row["batch"], row["state"], row["lag"]) == (4, "Ongoing", None)
     assert isinstance(row["open_ms"], int)
+
+
+def test_a_commit_topic_that_gets_more_partitions_hides_no_records(cluster: str, owner: Owner) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    with Admin(bootstrap_servers=cluster) as admin:
+        admin.create_partitions({COMMIT_TOPIC: PARTITIONS + 7})
+    successor = Owner(cluster, owner.name)
+    record = successor.read()
+    successor.close()
+    assert record is not None and record.batch_id == 4
 
 
 def test_a_name_that_nobody_has_is_told(cli: Cli) -> None:

@@ -23,7 +23,8 @@ from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch
 
 PARTITIONS: Final = 16
-"""Few enough for a small cluster; pipelines that share one do not wait for each other."""
+"""Few enough for a small cluster; pipelines that share one do not wait for each other. Never more are used: a topic to
+which somebody adds partitions must not hide the records that it has."""
 TOPIC_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
 _POLL_S: Final = 0.25
 _PROBE_KEY: Final = b"\xff"
@@ -46,7 +47,7 @@ class CommitLog:
     def partition(self) -> TopicPartition:
         """Where the pipeline's records are. The topic must exist."""
         if self._partition is None:
-            count = self._cluster.partition_count(COMMIT_TOPIC)
+            count = min(self._cluster.partition_count(COMMIT_TOPIC), PARTITIONS)
             self._partition = TopicPartition(COMMIT_TOPIC, partition_for_key(self._id.encode(), count))
         return self._partition
 
