@@ -1,4 +1,4 @@
-"""Claims about the topic of commit records: what is read for certain is what is committed, whoever is asked.
+"""Claims about reads of a driver: what must be known for certain is not from the past, whoever is asked.
 
 Three whole nodes on loopback ports. One can be cut off from its peers, while clients still reach it: it goes on leading
 what it led, and answers from the past.
@@ -19,6 +19,7 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.seams import ProtocolFactory, TcpNetwork
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.commit_log import TOPIC_CONFIG, CommitLog
+from einmal.types import Offset, TopicPartition
 from tests.broker.cluster import Cluster
 from tests.broker.nodes import run
 
@@ -117,23 +118,50 @@ def servers_of(cluster: Cluster, wanted: Callable[[int], bool]) -> str:
 
 
 def test_what_is_read_for_certain_is_not_from_the_past_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster, links: Links) -> None:
+    async def scenario(past: str, others: str) -> None:
+        await asyncio.to_thread(commit, others, 2)
+        assert await asyncio.to_thread(look, past) == record_of(1), "it has heard of its successor"
+        assert await asyncio.to_thread(read, f"{past},{others}") == record_of(2)
+
+    run(after_a_deposition(tmp_path, scenario))
+
+
+def test_that_a_log_is_shorter_than_it_was_is_not_believed_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
+    async def scenario(past: str, others: str) -> None:
+        await asyncio.to_thread(commit, others, 2)
+        reached = await asyncio.to_thread(latest, others, 0)
+        assert await asyncio.to_thread(latest, f"{past},{others}", 0) < reached, "it has heard of its successor"
+        assert await asyncio.to_thread(latest, f"{past},{others}", reached) == reached
+
+    run(after_a_deposition(tmp_path, scenario))
+
+
+def latest(servers: str, reached: int) -> int:
+    cluster = KafkaCluster({"bootstrap.servers": servers})
+    place = TopicPartition(COMMIT_TOPIC, 0)
+    try:
+        return cluster.latest([place], committed=False, reached={place: Offset(reached)})[place]
+    finally:
+        cluster.close()
+
+
+async def after_a_deposition(directory: Path, scenario: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
+    """Batch 1 is committed, its leader is cut off and has a successor. ``scenario`` gets its address and the others'."""
+
+    async def depose(cluster: Cluster, links: Links) -> None:
         everybody = servers_of(cluster, lambda _: True)
         await asyncio.to_thread(commit, everybody, 1)
         assert await asyncio.to_thread(read, everybody) == record_of(1)
         old = await cluster.until(lambda: cluster.leader(COMMIT_TOPIC))
-        others = servers_of(cluster, lambda node_id: node_id != old)
         links.cut(old)
         rest = [node.metadata for node_id, node in cluster.nodes.items() if node_id != old]
         await cluster.until(
             lambda: all(each.image.topics[COMMIT_TOPIC].partitions[0].leader not in (old, -1) for each in rest)
         )
-        await asyncio.to_thread(commit, others, 2)
         past = servers_of(cluster, lambda node_id: node_id == old)
-        assert await asyncio.to_thread(look, past) == record_of(1), "it has heard of its successor"
-        assert await asyncio.to_thread(read, f"{past},{others}") == record_of(2)
+        await scenario(past, servers_of(cluster, lambda node_id: node_id != old))
 
-    run(with_links(tmp_path, scenario))
+    await with_links(directory, depose)
 
 
 async def with_links(directory: Path, scenario: Callable[[Cluster, Links], Coroutine[Any, Any, None]]) -> None:

@@ -18,6 +18,7 @@ from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, addresses, dotted
 from einmal.client.descriptions import NewTopic
+from einmal.client.records import OffsetAndTimestamp
 from einmal.types import IsolationLevel, Offset, TopicPartition
 
 _VERIFYING_ADD_PARTITIONS: Final = 4
@@ -45,6 +46,17 @@ class _Asker(Admin):
         deadline = self._cluster.deadline(min(patience_ms, self.settings.default_api_timeout_ms))
         found = [await self._cluster.topic(name, deadline=deadline, may_create=may_create) for name in topics]
         return [TopicPartition(topic.name, index) for topic in found for index in sorted(topic.partitions)]
+
+    async def ends(
+        self, wanted: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """ListOffsets; what ends before what was ``reached`` of it is asked for twice."""
+        found = await self.list_offsets(wanted, isolation=isolation)
+        short = {each: wanted[each] for each in found if found[each].offset < reached.get(each, 0)}
+        leaders = [leader.leader for each in short if (leader := self._cluster.metadata.leader(each)) is not None]
+        for node_id in dict.fromkeys(leaders):
+            await self._cluster.doubt(node_id)
+        return found | await self.list_offsets(short, isolation=isolation) if short else found
 
     async def newest_version(self, api_key: ApiKey) -> int:
         connection = await self._cluster.any_connection()
@@ -89,10 +101,24 @@ class KafkaCluster:
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
         return self._offsets(dict.fromkeys(partitions, EARLIEST), IsolationLevel.READ_UNCOMMITTED)
 
-    def latest(self, partitions: Iterable[TopicPartition], *, committed: bool) -> dict[TopicPartition, Offset]:
-        """``committed``: the last stable offset, else the high watermark."""
+    def latest(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        committed: bool,
+        reached: Mapping[TopicPartition, Offset] | None = None,
+    ) -> dict[TopicPartition, Offset]:
+        """``committed``: the last stable offset, else the high watermark.
+
+        ``reached``: what existed once. Who says that a log ends before that may have been replaced, and not know it: it
+        is believed when another broker says that it leads.
+        """
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        return self._offsets(dict.fromkeys(partitions, LATEST), isolation)
+        wanted = dict.fromkeys(partitions, LATEST)
+        if not wanted:
+            return {}
+        found = self._thread.run(lambda asker: asker.ends(wanted, reached or {}, isolation))
+        return {each: Offset(found[each].offset) for each in wanted}
 
     def at_times(self, times: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, Offset]:
         """The first record at or after a partition's time (ms); where there is none, the end. ``committed``: as for

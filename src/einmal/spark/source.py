@@ -101,7 +101,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_new = False
             return start
         begin = from_json(start)
-        end = self._places.ends() if self._target is None else self._target
+        end = self._places.ends(begin) if self._target is None else self._target
         begin = self._places.with_new(begin, end)
         self._places.check_not_gone(begin, end, is_live=self._target is None)
         reached = {each: Offset(max(begin[each], end.get(each, begin[each]))) for each in begin}
@@ -210,9 +210,10 @@ class Places:
                     raise DataLoss(f"{each} ends at {end}, before the offset {chosen[each]} that was asked for")
         return chosen
 
-    def ends(self) -> Positions:
+    def ends(self, reached: Positions | None = None) -> Positions:
+        """``reached``: see ``KafkaCluster.latest``."""
         try:
-            return self._cluster.latest(self.partitions(), committed=self._committed)
+            return self._cluster.latest(self.partitions(), committed=self._committed, reached=reached)
         except UnknownTopic as error:
             if self._options.fail_on_data_loss:
                 raise DataLoss(f"a topic of {', '.join(self._options.topics)} is gone ({error.name})") from error
@@ -298,7 +299,7 @@ def _cannot_reach(options: SourceOptions, topic_partition: TopicPartition, end: 
     """Why offsets that existed when they were planned are not given out."""
     cluster = KafkaCluster(options.client)
     try:
-        last = cluster.latest([topic_partition], committed=False)[topic_partition]
+        last = cluster.latest([topic_partition], committed=False, reached={topic_partition: end})[topic_partition]
     finally:
         cluster.close()
     if last >= end:
@@ -315,7 +316,11 @@ def _what_is_left(options: SourceOptions, bounds: OffsetRange) -> tuple[Offset, 
     cluster = KafkaCluster(options.client)
     try:
         first = cluster.earliest([bounds.topic_partition])[bounds.topic_partition]
-        last = cluster.latest([bounds.topic_partition], committed=options.isolation == "read_committed")
+        last = cluster.latest(
+            [bounds.topic_partition],
+            committed=options.isolation == "read_committed",
+            reached={bounds.topic_partition: bounds.end},
+        )
     finally:
         cluster.close()
     start = max(bounds.start, first)
