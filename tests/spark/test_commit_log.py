@@ -146,7 +146,7 @@ def latest(servers: str, reached: int) -> int:
 
 
 async def after_a_deposition(directory: Path, scenario: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
-    """Batch 1 is committed, its leader is cut off and has a successor. ``scenario`` gets its address and the others'."""
+    """Batch 1 is committed, its leader is cut off and replaced. ``scenario`` gets its address, and the others'."""
 
     async def depose(cluster: Cluster, links: Links) -> None:
         everybody = servers_of(cluster, lambda _: True)
