@@ -9,7 +9,7 @@ START ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix bench failover kills simulate requirements clean
+.PHONY: help setup demo test check fix bench failover kills standalone simulate requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ failover: $(READY)  ## how long clients wait when a leader or a coordinator of t
 
 kills: $(READY)  ## 200 kills, pauses and restarts of three brokers under load, and the verdict with its figures
 	EINMAL_KILLS=200 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
+
+standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every harm to each of them, on both brokers
+	EINMAL_STANDALONE=all $(PYTEST) -q -p no:randomly tests/spark/test_standalone.py
 
 simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)

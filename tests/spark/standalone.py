@@ -1,7 +1,8 @@
 """A Spark standalone cluster of processes: a master and workers, started from the pyspark distribution on loopback.
 
 Nothing of it is shared with the driver but the machine: executors are JVMs of their own, with Python workers of their
-own, in work directories of their own. Processes are found by the session that each worker leads, and killed by pid.
+own, in work directories of their own. Every worker has an address of its own, for Spark starts no speculative copy on
+the host of the task that it copies. Processes are found by the session that each worker leads, and killed by pid.
 Linux only: /proc, and a signal for the children of a process that was killed itself.
 """
 
@@ -24,7 +25,6 @@ from einmal.spark.java import use_java
 _READY_S: Final = 60.0
 _GONE_S: Final = 10.0
 _POLL_S: Final = 0.05
-_HOST: Final = "127.0.0.1"
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
@@ -72,19 +72,14 @@ class StandaloneCluster:
         """Start a worker and do not wait."""
         work = self._directory / name
         arguments = ["--cores", str(self._cores), "--memory", "4g", "--work-dir", str(work), self.master]
-        self._launch(name, "org.apache.spark.deploy.worker.Worker", *arguments)
+        host = f"127.0.0.{2 + int(name.rpartition('-')[2])}"
+        self._launch(name, host, "org.apache.spark.deploy.worker.Worker", *arguments)
 
     def ensure_worker(self, name: str) -> None:
         """A worker that was killed is started again."""
         if self._processes[name].poll() is not None:
             self.launch_worker(name)
             self.wait_for_worker(name)
-
-    def wait_until_idle(self) -> None:
-        """Until the executors of drivers that have ended are gone."""
-        deadline = time.monotonic() + _GONE_S
-        while any(executors_of(pid) for pid in self.pids.values()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
 
     def wait_for_worker(self, name: str) -> None:
         self._wait(name, re.compile(_REGISTERED))
@@ -98,21 +93,21 @@ class StandaloneCluster:
         self._processes = {}
 
     def _start_master(self) -> None:
-        self._launch("master", "org.apache.spark.deploy.master.Master")
+        self._launch("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
         self.master = self._wait("master", _MASTER)[1]
 
-    def _launch(self, name: str, main: str, *arguments: str) -> None:
+    def _launch(self, name: str, host: str, main: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent
         environment = os.environ | {
             "JAVA_HOME": str(use_java()),
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self._directory / f"{name}-local"),
         }
         # Port 0 everywhere: others may run clusters here too.
-        command = [str(home / "bin" / "spark-class"), main, "--host", _HOST, "--port", "0", "--webui-port", "0"]
+        command = [str(home / "bin" / "spark-class"), main, "--host", host, "--port", "0", "--webui-port", "0"]
         with self._log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [*command, *arguments],
