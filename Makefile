@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 START ?= 0
+KILLS ?= 300
+SEED ?= 20264
 # Where Python may not keep what it has compiled, each of the many processes of the tests compiles all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix bench failover kills standalone simulate requirements clean
+.PHONY: help setup demo test check fix bench failover kills pipeline-kills standalone simulate requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -55,6 +57,9 @@ kills: $(READY)  ## 200 kills, pauses and restarts of three brokers under load, 
 
 standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every harm to each of them, on both brokers
 	EINMAL_STANDALONE=all $(PYTEST) -q -p no:randomly tests/spark/test_standalone.py
+
+pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
+	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
 
 simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)

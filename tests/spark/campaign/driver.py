@@ -1,0 +1,188 @@
+"""A driver of the campaign: runs the four pipelines, tells what happens, and stands still where it is told to.
+
+Run as ``python -m tests.spark.campaign.driver <settings.json>``. It says JSON lines on its standard output and is told
+JSON lines on its standard input:
+
+    says  {"ready": pid of the JVM, "application": id}   the session is there; it waits to begin
+          {"pipeline": name, "event": name, "batch": n}  of every listener's event
+          {"reached": moment, ...}                       it stands still there until it is told to go, or dies
+          {"ended": name, "why": text}                   a query ended with an error; it is started again, as a
+                                                         supervisor would
+          {"state": {...}}, {"finished": true}           the last words
+    told  {"begin": true}, {"hold": moment, "pipeline": name or null}, {"go": true}, {"stop": true}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, session
+from einmal.spark.claim_service import ClaimService
+from einmal.spark.exactly_once import ExactlyOnce
+from einmal.spark.execution import Execution
+from tests.spark.campaign.pipelines import NAMES, Place
+
+_HELD_S: Final = 60.0
+_POLL_S: Final = 0.1
+_AGAIN_S: Final = 1.0
+
+MOMENT_OF_EVENT: Final = {
+    "NameTaken": "name taken",
+    "BatchStarted": "batch begun",
+    "OutputWritten": "output written",
+    "BatchWritten": "before EndTxn",
+    "TransactionEnded": "after EndTxn",
+}
+"""Listeners are called by the protocol, which waits for them."""
+
+
+class Stage:
+    """Where the pipelines pass, and may be held: at one moment, once, until it is said to go on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, Any] | None = None
+        self._go = threading.Event()
+        self.begin = threading.Event()
+        self.stop = threading.Event()
+
+    def say(self, **line: Any) -> None:
+        with self._lock:
+            print(json.dumps(line), flush=True)
+            print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
+
+    def listen(self) -> None:
+        """What the conductor says, until it ends."""
+        for line in sys.stdin:
+            told = json.loads(line)
+            if "hold" in told:
+                self._go.clear()
+                self._held = told if told["hold"] else None
+            elif "go" in told:
+                self._go.set()
+            elif "begin" in told:
+                self.begin.set()
+            elif "stop" in told:
+                self.stop.set()
+        # A driver without its conductor has nothing to do.
+        os._exit(1)
+
+    def reach(self, moment: str, pipeline: str, batch_id: int = -1, port: int | None = None) -> None:
+        with self._lock:
+            held = self._held
+            if held is None or held["hold"] != moment or held["pipeline"] not in (None, pipeline):
+                return
+            self._held = None
+        self.say(reached=moment, pipeline=pipeline, batch=batch_id, port=port)
+        self._go.wait(_HELD_S)
+
+
+def watch(stage: Stage) -> None:
+    """Pass the moments that no listener hears of: what writers ask, and the start that mends a checkpoint."""
+    pipelines: dict[int, str] = {}
+    batch, mend, answer = ExactlyOnce.batch, ExactlyOnce._finish_spark_commit, ClaimService.answer
+
+    def watched_batch(self: ExactlyOnce, frame: DataFrame, batch_id: int, execution: Execution) -> None:
+        pipelines[id(self._setting.service)] = self._id
+        batch(self, frame, batch_id, execution)
+
+    def watched_mend(self: ExactlyOnce, record: Any) -> Any:
+        if not self._setting.checkpoint.has_commit(record.batch_id):
+            stage.reach("before mending", self._id, record.batch_id)
+        return mend(self, record)
+
+    def watched_answer(self: ClaimService, request: dict[str, Any], connection: Any) -> dict[str, Any]:
+        pipeline, port = pipelines.get(id(self), ""), connection.client_address[1]
+        if request.get("ask") == "claim":
+            stage.reach("claim", pipeline, port=port)
+        answered = answer(self, request, connection)
+        if request.get("ask") == "report":
+            stage.reach("reported", pipeline, port=port)
+        elif "partition" in answered:
+            stage.reach("write", pipeline, port=port)
+        return answered
+
+    ExactlyOnce.batch = watched_batch  # type: ignore[method-assign]
+    ExactlyOnce._finish_spark_commit = watched_mend  # type: ignore[method-assign]
+    ClaimService.answer = watched_answer  # type: ignore[method-assign]
+
+
+class Supervised:
+    """A pipeline that is started again when it ends with an error."""
+
+    def __init__(self, spark: SparkSession, place: Place, name: str, stage: Stage) -> None:
+        self._spark = spark
+        self._place = place
+        self._name = name
+        self._stage = stage
+        self._query: PipelineQuery | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stage.stop.is_set():
+            try:
+                self._query = self._place.writer(self._spark, self._name).listener(self._hear).start()
+                while not self._query.awaitTermination(_POLL_S) and not self._stage.stop.is_set():
+                    pass
+            except PipelineError as error:
+                why = f"{type(error).__name__}: {error}"
+                self._stage.say(ended=self._name, why=why[:1000], refused=isinstance(error, PipelineRefused))
+                time.sleep(_AGAIN_S)
+
+    def _hear(self, event: Any) -> None:
+        kind, batch_id = type(event).__name__, getattr(event, "batch_id", -1)
+        committed = getattr(event, "committed", None)
+        self._stage.say(pipeline=self._name, event=kind, batch=batch_id, committed=committed)
+        if kind == "QueryRestarted":
+            self._stage.say(restarted=self._name, why=event.reason[:1000])
+        if kind in MOMENT_OF_EVENT and committed is not False:
+            self._stage.reach(MOMENT_OF_EVENT[kind], self._name, batch_id)
+
+
+def state_of(spark: SparkSession, place: Place) -> dict[str, list[Any]]:
+    """By key what the state of the pipeline "state" is, read with Spark's own reader of state stores."""
+    reader = spark.read.format("statestore").option("stateVarName", "drawn")
+    rows = reader.load(str(place.checkpoint("state"))).selectExpr("key.key", "value.*").collect()
+    return {row["key"]: [row["count"], row["sum"], row["at"]] for row in rows}
+
+
+def main(settings: dict[str, Any]) -> None:
+    stage, place = Stage(), Place(**settings["place"])
+    threading.Thread(target=stage.listen, daemon=True).start()
+    watch(stage)
+    spark = session("campaign", master=settings["master"], config=settings["config"], quick=True)
+    jvm: Any = spark._jvm
+    pid = jvm.java.lang.ProcessHandle.current().pid()
+    stage.say(ready=pid, application=spark.sparkContext.applicationId)
+    stage.begin.wait()
+    supervised = [Supervised(spark, place, name, stage) for name in NAMES]
+    for each in supervised:
+        each.start()
+    stage.stop.wait()
+    for each in supervised:
+        each.join()
+    stage.say(state=state_of(spark, place))
+    stage.say(finished=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
+    # Nothing that still runs may keep the process from ending.
+    os._exit(0)

@@ -1,0 +1,96 @@
+"""What the topics say in the end: an independent count of outputs, positions and state. Knows nothing of kills.
+
+Every function returns what is wrong, in words; nothing is right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tests.spark.campaign.pipelines import NAMES, SOURCES, closing_number, expected, is_in, key_of
+
+_SHOWN: Final = 5
+
+Outputs = Sequence[tuple[str, str]]
+"""(key, value), in order per partition, so per key too."""
+
+
+def missing_and_extra(name: str, found: Counter[str], wanted: Counter[str]) -> list[str]:
+    wrong = []
+    for what, difference in (("missing", wanted - found), ("too many", found - wanted)):
+        if difference:
+            some = ", ".join(sorted(difference)[:_SHOWN])
+            wrong.append(f"{name}: {difference.total()} {what}: {some}")
+    return wrong
+
+
+def wrong_with_input(topic: str, numbers: Iterable[int], count: int) -> list[str]:
+    """The conductor's own writing: without this the rest would mean nothing."""
+    wanted = Counter(str(number) for number in (*range(count), closing_number(count)) if is_in(topic, number))
+    return missing_and_extra(topic, Counter(map(str, numbers)), wanted)
+
+
+def wrong_with_output(name: str, outputs: Outputs, count: int) -> list[str]:
+    """The multiset is f(input); and what keeps the input's order per key has it."""
+    if name == "state":
+        return wrong_with_chain(outputs, count)
+    if name != "copy":
+        return missing_and_extra(name, Counter(value for _, value in outputs), expected(name, count))
+    numbers = [int(value.partition(":")[0]) for _, value in outputs]
+    wrong = missing_and_extra(name, Counter(map(str, numbers)), expected(name, count))
+    last: dict[str, int] = {}
+    for number in numbers:
+        key = key_of(number)
+        if number < last.get(key, -1):
+            wrong.append(f"{name}: {number} after {last[key]}")
+        last[key] = number
+    return wrong
+
+
+def wrong_with_chain(outputs: Outputs, count: int) -> list[str]:
+    """Each output begins with the state that the one before it ended with, and accounts for its numbers, in order."""
+    wrong = []
+    last: dict[str, list[Any]] = {}
+    seen: dict[str, list[int]] = {}
+    for key, value in outputs:
+        row = json.loads(value)
+        if row["before"] != last.get(key, [0, 0, 0.0]):
+            wrong.append(f"state: {key} began with {row['before']}, the output before had said {last.get(key)}")
+        if row["after"][0] - row["before"][0] != len(row["numbers"]):
+            wrong.append(f"state: {key} counted {row['before'][0]} to {row['after'][0]} for {len(row['numbers'])}")
+        last[key] = row["after"]
+        seen.setdefault(key, []).extend(row["numbers"])
+    numbers = [number for each in seen.values() for number in each]
+    wanted = Counter(map(str, (*range(count), closing_number(count))))
+    wrong += missing_and_extra("state", Counter(map(str, numbers)), wanted)
+    wrong += [f"state: {key} out of order" for key, each in seen.items() if each != sorted(each)]
+    return wrong
+
+
+def wrong_with_state(state: Mapping[str, list[Any]], outputs: Outputs) -> list[str]:
+    """What Spark keeps in its state store is what the last output of each key says."""
+    said = {key: json.loads(value)["after"] for key, value in outputs}
+    keys = sorted(said.keys() | state.keys())
+    return [
+        f"state: {key} has {state.get(key)}, its last output said {said.get(key)}"
+        for key in keys
+        if state.get(key) != said.get(key)
+    ]
+
+
+Offsets = dict[str, dict[int, int]]
+"""By topic and partition."""
+
+
+def wrong_with_positions(positions: Mapping[str, Mapping[str, Offsets]], ends: Offsets) -> list[str]:
+    """``positions``: by pipeline, what each who keeps them says ("commit record", "group", "checkpoint")."""
+    wrong = []
+    for name in NAMES:
+        wanted = {topic: ends[topic] for topic in SOURCES[name]}
+        for who, found in positions[name].items():
+            if found != wanted:
+                wrong.append(f"{name}: the {who} is at {found}, the input ends at {wanted}")
+    return wrong
