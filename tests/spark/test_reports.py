@@ -1,47 +1,16 @@
-"""Claims about what is told of a batch."""
+"""Claims about the arithmetic of what is told of a batch."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from einmal.spark import events
-from einmal.spark.reports import BatchReport, BatchReports, offsets_between
+from einmal.spark.reports import lag_behind, offsets_between
+from einmal.types import Offset, TopicPartition
 
 
-def reports_of(told: list[tuple[float, events.Event]]) -> list[BatchReport]:
-    """``told``: seconds and events."""
-    found: list[BatchReport] = []
-    clock = iter([seconds for seconds, event in told if not isinstance(event, events.BatchFinished)])
-    reports = BatchReports("p", found.append, lambda: next(clock))
-    for _, event in told:
-        reports(event)
-    return found
-
-
-def started(batch_id: int) -> events.BatchStarted:
-    return events.BatchStarted(batch_id, ({"t": {"0": 5}},), ({"t": {"0": 8}},))
-
-
-def test_a_batch_is_told_once_it_is_finished_with_its_phases() -> None:
-    (report,) = reports_of(
-        [
-            (1.0, started(3)),
-            (1.5, events.BatchWritten(3, 2)),
-            (1.75, events.TransactionEnded(3, True)),
-            (0.0, events.BatchFinished(3, 800)),
-        ]
-    )
-    assert (report.batch_id, report.outcome, report.records, report.offsets) == (3, "written", 2, 3)
-    assert (report.duration_ms, report.write_ms, report.commit_ms) == (800, 500, 250)
-
-
-def test_a_batch_that_is_not_written_says_why() -> None:
-    found = []
-    for event, outcome in ((events.BatchAlreadyIn(3), "already_in"), (events.BatchSkipped(3), "skipped")):
-        reports = BatchReports("p", found.append)
-        for each in (started(3), event, events.BatchFinished(3, 1)):
-            reports(each)
-        assert (found[-1].outcome, found[-1].records) == (outcome, 0)
+def ends(**topics: int) -> dict[TopicPartition, Offset]:
+    """One partition each."""
+    return {TopicPartition(topic, 0): Offset(end) for topic, end in topics.items()}
 
 
 def test_offsets_are_counted_where_every_source_has_them() -> None:
@@ -51,3 +20,17 @@ def test_offsets_are_counted_where_every_source_has_them() -> None:
     assert count(({"t": {"0": 5, "1": 1}},), ({"t": {"0": 8, "1": 1, "2": 9}},)) == 3
     assert count(None, ({"t": {"0": 5}},)) is None
     assert count((7,), (8,)) is None
+
+
+def test_lag_is_counted_by_topic_over_all_sources() -> None:
+    reached = ({"a": {"0": 5}, "b": {"0": 2}}, {"a": {"0": 1}})
+    assert lag_behind(reached, (ends(a=8, b=2), ends(a=2))) == {"a": 4, "b": 0}
+
+
+def test_lag_is_not_negative_where_the_ends_were_asked_before_the_batch() -> None:
+    assert lag_behind(({"a": {"0": 5, "1": 7}},), (ends(a=3),)) == {"a": 0}
+
+
+def test_lag_is_not_known_before_the_first_batch_or_where_nobody_answers() -> None:
+    assert lag_behind(None, (ends(a=3),)) is None
+    assert lag_behind(({"a": {"0": 5}},), None) is None

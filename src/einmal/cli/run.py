@@ -6,9 +6,7 @@ instance has taken over). Ctrl-C or SIGTERM ends it between two batches, a secon
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import signal
 import sys
 import threading
@@ -24,12 +22,9 @@ from einmal.cli.clients import failures_told, key_and_value
 from einmal.cli.formats import Format
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from einmal.spark import events
     from einmal.spark.program import Program
-    from einmal.spark.reports import BatchReport, Lag
-    from einmal.spark.running import Listener
 
 REFUSED: Final = 3
 FENCED: Final = 4
@@ -57,6 +52,12 @@ def run(
     trigger: Annotated[
         str | None, typer.Option("--trigger", metavar="INTERVAL", help='Begin a batch so often, as "10 seconds".')
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics there. Port 0: one that is free."
+        ),
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="json: a line on stdout for each batch.")] = Format.TEXT,
 ) -> None:
     """Run a pipeline: a declaration in TOML, a declared Python function, or a whole program. Needs einmal[spark]."""
@@ -74,7 +75,7 @@ def run(
         # What a file of tables says is looked at before the seconds that a session takes to start.
         program = load(file, overrides) if kind is Kind.TABLES else None
         spark = new_session(file, program, master, confs, overrides)
-        with _Console(output is Format.JSON):
+        with watched(spark, metrics, as_json=output is Format.JSON):
             if kind is Kind.WHOLE:
                 _run_whole(lambda: run_whole(file))
             else:
@@ -130,6 +131,29 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
             raise typer.Exit(1) from error
 
 
+@contextmanager
+def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Iterator[None]:
+    """Show the pipelines that run meanwhile; ``metrics``: where their figures are served besides."""
+    from einmal.cli.progress import Console
+    from einmal.spark import running
+    from einmal.spark.metrics import ADDRESS, served
+    from einmal.spark.watch import Watch
+
+    with Console(as_json=as_json) as console:
+        watch = Watch(console)
+        running.observers.append(watch)
+        try:
+            if metrics is not None:
+                spark.conf.set(ADDRESS, metrics)
+            address = served(spark)
+            if address is not None:
+                print(f"metrics: http://{address}/metrics", file=sys.stderr)
+            yield
+        finally:
+            running.observers.remove(watch)
+            watch.close()
+
+
 # --- running ----------------------------------------------------------------------------------------------------
 
 
@@ -169,77 +193,3 @@ def _run_whole(program: Callable[[], None]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
         running.stop_all()
-
-
-class _Console:
-    """Tells of every batch, on a thread of its own: the pipeline does not wait for a terminal or a pipe."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self._told: queue.SimpleQueue[tuple[BatchReport, Lag] | str | None] = queue.SimpleQueue()
-        self._lags: list[Lag] = []
-        self._thread = threading.Thread(target=self._tell, name="einmal-console", daemon=True)
-
-    def __enter__(self) -> _Console:
-        from einmal.spark import running
-
-        running.observers.append(self._observe)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._told.put(None)
-        self._thread.join()
-        for lag in self._lags:
-            lag.close()
-
-    def _observe(self, name: str, frame: DataFrame) -> Listener:
-        from einmal.spark.execution import sources
-        from einmal.spark.reports import BatchReports, Lag
-
-        lag = Lag(sources(frame))
-        self._lags.append(lag)
-        reports = BatchReports(name, lambda report: self._told.put((report, lag)))
-
-        def hear(event: events.Event) -> None:
-            self._note(event)
-            reports(event)
-
-        return hear
-
-    def _note(self, event: events.Event) -> None:
-        from einmal.spark import events
-
-        match event:
-            case events.NameTaken(name, producer_id, epoch):
-                self._told.put(f"{name}: started, producer id {producer_id}, epoch {epoch}")
-            case events.QueryRestarted(reason):
-                self._told.put(f"restarted: {reason}")
-            case _:
-                pass
-
-    def _tell(self) -> None:
-        while (told := self._told.get()) is not None:
-            if isinstance(told, str):
-                print(told, file=sys.stderr, flush=True)
-                continue
-            report, lag = told
-            behind = lag.of(report.end)
-            if self._as_json:
-                try:
-                    print(json.dumps(report.fields() | {"lag": behind}), flush=True)
-                except BrokenPipeError:
-                    # Whoever read has seen enough; the pipeline goes on.
-                    self._as_json = False
-            print(_line(report, behind), file=sys.stderr, flush=True)
-
-
-def _line(report: BatchReport, lag: int | None) -> str:
-    what = {"already_in": "was in already", "skipped": "skipped: begun before, and not written again"}.get(
-        report.outcome, f"{report.records:,} records"
-    )
-    behind = "" if lag is None else f", lag {lag:,}"
-    return (
-        f"batch {report.batch_id}: {what} in {report.duration_ms / 1000:.2f} s "
-        f"(write {report.write_ms / 1000:.2f}, commit {report.commit_ms / 1000:.2f}){behind}"
-    )

@@ -1,12 +1,9 @@
-"""The pipelines of this process, for who runs programs that he has not written: what they say, and their end.
-
-An observer is asked once for every query that starts, and gives the listener of that query.
-"""
+"""The pipelines of this process, for who runs programs that he has not written: what they say, and their end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from einmal.spark import events
 
@@ -16,21 +13,32 @@ if TYPE_CHECKING:
     from einmal.spark.query import PipelineQuery
 
 Listener = Callable[[events.Event], None]
-Observer = Callable[[str, "DataFrame"], Listener]
-"""Given the pipeline's name and its streaming frame."""
+
+
+class Observer(Protocol):
+    """Hears of every query that starts."""
+
+    def starting(self, name: str, frame: DataFrame) -> Listener:
+        """What is to hear the events of a query. ``name``: of the pipeline; ``frame``: streaming."""
+
+    def started(self, name: str, query: PipelineQuery) -> None:
+        """The query runs; its first events may have been heard already."""
+
 
 observers: Final[list[Observer]] = []
 queries: Final[list[PipelineQuery]] = []
 
 
-def started(query: PipelineQuery) -> None:
+def starting(name: str, frame: DataFrame) -> list[Listener]:
+    """What the observers want to hear of a query that is about to start."""
+    return [observer.starting(name, frame) for observer in observers]
+
+
+def started(name: str, query: PipelineQuery) -> None:
     """Those that have ended since are forgotten."""
     queries[:] = [*(each for each in queries if each.isActive), query]
-
-
-def listeners(name: str, frame: DataFrame) -> list[Listener]:
-    """What the observers want to hear of a query that is about to start."""
-    return [observer(name, frame) for observer in observers]
+    for observer in observers:
+        observer.started(name, query)
 
 
 def stop_all() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from einmal.spark import events, running
+from einmal.spark import events, metrics, running
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.checkpoint import Checkpoint
@@ -50,6 +50,7 @@ class KafkaStreamWriter:
         self._trigger: dict[str, Any] = {}
         self._transform: Transform | None = None
         self._listeners: list[Listener] = []
+        self._observing: list[Listener] = []
         self._topics: tuple[str, ...] = ()
 
     def format(self, source: str) -> Self:
@@ -100,6 +101,7 @@ class KafkaStreamWriter:
     def start(self) -> PipelineQuery:
         """Look that everything is there, take the name, start. Raises OptionError, PipelineError."""
         options = sink_options(self._options)
+        metrics.served(self._frame.sparkSession)
         setting = self._setting(options)
         try:
             preflight(
@@ -117,9 +119,10 @@ class KafkaStreamWriter:
             setting.cluster.close()
             raise
         kind = _KINDS[options.guarantee]
-        self._listeners += running.listeners(options.transactional_id or options.topic or "", self._frame)
+        name = options.transactional_id or options.topic or ""
+        self._observing = running.starting(name, self._frame)
         query = PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
-        running.started(query)
+        running.started(name, query)
         return query
 
     def _setting(self, options: SinkOptions) -> Setting:
@@ -137,7 +140,7 @@ class KafkaStreamWriter:
         )
 
     def _tell(self, event: events.Event) -> None:
-        for listener in self._listeners:
+        for listener in (*self._listeners, *self._observing):
             listener(event)
 
     def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:

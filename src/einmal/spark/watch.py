@@ -1,0 +1,220 @@
+"""Watching pipelines run: an observer with a thread of its own, so that no batch waits for who looks at it.
+
+It puts together what the sink tells (events), what Spark tells (StreamingQueryProgress, some time after a batch is
+over) and what the cluster tells (where the sources end). ``Progress`` makes figures of it; views and metrics show them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from py4j.protocol import Py4JError
+
+from einmal.client.errors import KafkaError
+from einmal.spark import events
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.execution import sources
+from einmal.spark.offsets import from_json
+from einmal.spark.progress import Progress
+from einmal.spark.reports import BatchReport, Ends, Offsets, lag_behind
+from einmal.spark.running import Listener
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from einmal.spark.query import PipelineQuery
+
+_TICK_S: Final = 0.25
+_POLL_S: Final = 0.05
+"""While Spark has not told yet of a batch that is over: its commit file takes some tens of ms."""
+_ENDS_IDLE_S: Final = 2.0
+_ENDS_REPORT_S: Final = 0.5
+"""How old the known ends of the sources may be, between batches and for the lag of one that is over."""
+_SPARK_TELLS_S: Final = 1.0
+"""How long Spark's part of the last batches is waited for at the end."""
+_DEFAULT_ISOLATION: Final = {"einmal": "read_committed", "kafka": "read_uncommitted"}
+
+
+class View(Protocol):
+    """Shows what is watched; called on the watch's thread only."""
+
+    def hear(self, pipeline: Watched, event: events.Event) -> None:
+        """After ``pipeline.progress`` has heard it."""
+
+    def report(self, pipeline: Watched, report: BatchReport) -> None:
+        """A batch is over, and everything is known of it; ``pipeline.lag`` is the one at its end."""
+
+    def tick(self, pipelines: Sequence[Watched], now: float) -> None:
+        """Some times a second. ``now``: the clock of ``Progress``."""
+
+
+class Watched:
+    """One pipeline of this process, by the name that it was started under."""
+
+    def __init__(self, name: str) -> None:
+        self.progress = Progress(name)
+        self.lag: Mapping[str, int] | None = None
+        """Offsets behind the ends of the topics, as the source's isolation level sees them; None: not known."""
+        self.query: PipelineQuery | None = None
+        self.ends = _Ends(())
+
+    @property
+    def is_running(self) -> bool:
+        return self.query is not None and self.query.isActive
+
+
+class Watch:
+    """Watches every query that starts while it is one of ``running.observers``."""
+
+    def __init__(self, view: View | None = None) -> None:
+        self.lock = threading.Lock()
+        """Held while figures change."""
+        self._view = view
+        self._pipelines: dict[str, Watched] = {}
+        self._told: queue.SimpleQueue[tuple[Watched, events.Event, float] | None] = queue.SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="einmal-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Show what is left, and end."""
+        self._told.put(None)
+        self._thread.join()
+        for each in self.pipelines():
+            each.ends.close()
+
+    def pipelines(self) -> list[Watched]:
+        return list(self._pipelines.values())
+
+    # --- as an observer -----------------------------------------------------------------------------------------
+
+    def starting(self, name: str, frame: DataFrame) -> Listener:
+        watched = self._pipelines.setdefault(name, Watched(name))
+        watched.ends = _Ends(sources(frame))
+        return lambda event: self._told.put((watched, event, time.monotonic()))
+
+    def started(self, name: str, query: PipelineQuery) -> None:
+        self._pipelines[name].query = query
+
+    # --- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._hear()
+            self._look()
+        deadline = time.monotonic() + _SPARK_TELLS_S
+        while self._waits_for_spark() and time.monotonic() < deadline:
+            self._hear()
+            self._look()
+        for each in self.pipelines():
+            with self.lock:
+                reports = each.progress.without_spark()
+            self._report(each, reports)
+
+    def _hear(self) -> None:
+        """Everything that was told by now, or the first that is told within a moment."""
+        try:
+            told = self._told.get(timeout=_POLL_S if self._waits_for_spark() else _TICK_S)
+            while True:
+                if told is None:
+                    self._closing = True
+                else:
+                    watched, event, now = told
+                    with self.lock:
+                        watched.progress.hear(event, now)
+                    if self._view is not None:
+                        self._view.hear(watched, event)
+                told = self._told.get_nowait()
+        except queue.Empty:
+            return
+
+    def _look(self) -> None:
+        for each in self.pipelines():
+            self._report(each, self._told_by_spark(each))
+            if each.is_running:
+                self._measure_lag(each, _ENDS_IDLE_S)
+        if self._view is not None:
+            self._view.tick(self.pipelines(), time.monotonic())
+
+    def _waits_for_spark(self) -> bool:
+        return any(each.progress.waits_for_spark for each in self.pipelines())
+
+    def _told_by_spark(self, watched: Watched) -> list[BatchReport]:
+        waiting = watched.progress.waits_for_spark
+        if not waiting or watched.query is None:
+            return []
+        try:
+            last = watched.query.lastProgress
+            if last is None or last.batchId < min(waiting):
+                return []
+            recent = [last] if len(waiting) == 1 and last.batchId in waiting else watched.query.recentProgress
+        except (Py4JError, OSError):
+            # The session was stopped.
+            recent = []
+        with self.lock:
+            if not recent:
+                return watched.progress.without_spark()
+            return [
+                report
+                for each in recent
+                for report in watched.progress.spark_tells(each.batchId, each.durationMs, each.numInputRows)
+            ]
+
+    def _report(self, watched: Watched, reports: Iterable[BatchReport]) -> None:
+        for report in reports:
+            self._measure_lag(watched, _ENDS_REPORT_S, report.end)
+            if self._view is not None:
+                self._view.report(watched, report)
+
+    def _measure_lag(self, watched: Watched, age_s: float, reached: Offsets | None = None) -> None:
+        if reached is None:
+            reached = None if watched.progress.last is None else watched.progress.last.end
+        lag = lag_behind(reached, watched.ends.not_older_than(age_s, reached))
+        with self.lock:
+            watched.lag = lag
+
+
+class _Ends:
+    """Where the topics of a query's sources end, as their isolation level sees them."""
+
+    def __init__(self, query_sources: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+        """``query_sources``: formats and options as in ``execution.sources``, in the order of the query's offsets."""
+        self._sources = list(query_sources)
+        self._clusters: dict[int, KafkaCluster] = {}
+        self._known: Ends | None = None
+        self._asked = float("-inf")
+
+    def not_older_than(self, age_s: float, reached: Offsets | None) -> Ends | None:
+        """Of the partitions in ``reached``; None where they cannot be asked."""
+        if reached is not None and time.monotonic() - self._asked >= age_s:
+            self._known = self._ask(reached)
+            self._asked = time.monotonic()
+        return self._known
+
+    def _ask(self, reached: Offsets) -> Ends | None:
+        if len(reached) != len(self._sources):
+            return None
+        ends = []
+        try:
+            for number, (offsets, (kind, options)) in enumerate(zip(reached, self._sources, strict=True)):
+                if kind not in _DEFAULT_ISOLATION or not isinstance(offsets, dict):
+                    return None
+                committed = options.get("kafka.isolation.level", _DEFAULT_ISOLATION[kind]) == "read_committed"
+                ends.append(self._cluster(number, options).latest(from_json(offsets), committed=committed))
+        except KafkaError:
+            return None
+        return tuple(ends)
+
+    def _cluster(self, number: int, options: Mapping[str, str]) -> KafkaCluster:
+        if number not in self._clusters:
+            client = {name.removeprefix("kafka."): each for name, each in options.items() if name.startswith("kafka.")}
+            self._clusters[number] = KafkaCluster(client | {"default.api.timeout.ms": "2000"})
+        return self._clusters[number]
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()

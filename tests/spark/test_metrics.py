@@ -1,0 +1,124 @@
+"""Claims about what Prometheus reads of a pipeline, held against what the broker has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from einmal.client import Producer
+from einmal.spark import OptionError, PipelineRefused, running
+from einmal.spark.events import Event, OutputWritten
+from einmal.spark.metrics import ADDRESS, served
+from einmal.spark.watch import Watch
+from tests.spark.pipelines import Pipeline
+from tests.spark.topics import create, fill, new_name, numbers
+
+pytestmark = pytest.mark.spark
+
+_SOON_S = 60.0
+Figures = dict[tuple[str, str], float]
+"""By name, and the label beside the pipeline's (or "")."""
+
+
+@pytest.fixture
+def address(spark: Any) -> Iterator[str]:
+    before = list(running.observers)
+    spark.conf.set(ADDRESS, "127.0.0.1:0")
+    address = served(spark)
+    assert address is not None
+    yield address
+    spark.conf.unset(ADDRESS)
+    for each in [each for each in running.observers if each not in before]:
+        running.observers.remove(each)
+        assert isinstance(each, Watch)
+        each.close()
+
+
+def scraped(address: str, pipeline: str) -> Figures:
+    with urlopen(f"http://{address}/metrics", timeout=10.0) as answer:
+        text = answer.read().decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            if labels.pop("pipeline") == pipeline:
+                found[sample.name.removeprefix("einmal_pipeline_"), "".join(labels.values())] = sample.value
+    return found
+
+
+def awaited(address: str, pipeline: str, **wanted: float) -> Figures:
+    """The figures once those without a label are as wanted."""
+    deadline = time.monotonic() + _SOON_S
+    while True:
+        figures = scraped(address, pipeline)
+        if all(figures.get((name, "")) == value for name, value in wanted.items()):
+            return figures
+        assert time.monotonic() < deadline, figures
+        time.sleep(0.05)
+
+
+def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
+    spark: Any, bootstrap: str, tmp_path: Path, address: str
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("metrics"))
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    fill(bootstrap, pipeline.source_topic, range(25))
+    opened: list[float] = []
+
+    def look(event: Event) -> None:
+        """In the middle of a transaction, after what was told of it has been heard."""
+        if isinstance(event, OutputWritten) and event.batch_id == 2:
+            while not opened or opened[-1] == 0.0:
+                opened.append(scraped(address, pipeline.name)["open_transaction_seconds", ""])
+                assert len(opened) < 200, opened
+                time.sleep(0.05)
+
+    writer = pipeline.writer(spark).trigger(processingTime="100 milliseconds").listener(look)
+    query = writer.start()
+    try:
+        figures = awaited(address, pipeline.name, input_records_total=25)
+        assert opened[-1] > 0.0
+        # Batch 0 is empty, then 10, 10 and 5 records.
+        assert figures["output_records_total", ""] == 25 == len(numbers(bootstrap, pipeline.topic))
+        assert figures["batches_total", "written"] == figures["transactions_total", "commit"] == 4
+        assert figures["transactions_total", "abort"] == figures["restarts_total", ""] == 0
+        assert (figures["last_batch_id", ""], figures["running", ""]) == (3, 1)
+        assert figures["lag_records", pipeline.source_topic] == 0
+        assert figures["batch_duration_seconds_count", ""] == figures["batch_duration_seconds_bucket", "+Inf"] == 4
+        phases = {label: value for (name, label), value in figures.items() if name == "phase_seconds_total"}
+        assert all(value > 0 for value in phases.values()), phases
+        assert sum(phases.values()) == pytest.approx(figures["batch_duration_seconds_sum", ""])
+        # Somebody else's transaction: what is behind it is not there to be read, so no lag.
+        with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("upstream")}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(pipeline.source_topic, "25", partition=0)
+            producer.flush()
+            assert scraped(address, pipeline.name)["lag_records", pipeline.source_topic] == 0
+            producer.commit_transaction()
+        # A record and its marker.
+        figures = awaited(address, pipeline.name, input_records_total=27)
+        assert figures["output_records_total", ""] == 26
+    finally:
+        query.stop()
+    figures = awaited(address, pipeline.name, running=0)
+    assert figures["open_transaction_seconds", ""] == 0
+    assert figures["lag_records", pipeline.source_topic] == 0
+
+
+def test_an_address_that_cannot_be_had_is_refused_before_anything_runs(spark: Any, address: str) -> None:
+    try:
+        spark.conf.set(ADDRESS, address)
+        with pytest.raises(PipelineRefused, match="Address already in use"):
+            served(spark)
+        spark.conf.set(ADDRESS, "localhost:http")
+        with pytest.raises(OptionError, match="HOST:PORT"):
+            served(spark)
+    finally:
+        spark.conf.unset(ADDRESS)
