@@ -39,6 +39,10 @@ def test_a_batch_has_a_line_with_its_phases() -> None:
     assert line([report()]) == "batch 1: 2 records in 1.31 s (planning 0.05, reading 1.20, other 0.06)"
 
 
+def test_phases_of_no_time_are_left_out() -> None:
+    assert line([report(phases_ms={"reading": 1306, "record": 4})]) == "batch 1: 2 records in 1.31 s (reading 1.31)"
+
+
 def test_quick_batches_share_a_line() -> None:
     told = [report(7, records=1000), report(8, records=200, duration_ms=200, phases_ms={"reading": 200})]
     assert line(told) == "batches 7-8: 1,200 records in 1.51 s (planning 0.05, reading 1.40, other 0.06)"
@@ -94,12 +98,13 @@ def test_aborts_and_restarts_are_said_with_the_name_where_there_are_several(
     orders, refunds = watched("orders"), watched("refunds")
     with Console(as_json=False) as console:
         console.hear(orders, events.NameTaken("orders", 7, 0))
-        console.tick([orders], 1.0)
+        console.report(orders, report(3))
         console.hear(orders, events.TransactionEnded(4, committed=False))
         console.tick([orders, refunds], 1.0)
         console.hear(refunds, events.QueryRestarted("a task failed"))
     assert capsys.readouterr().err.splitlines() == [
         "orders: started, producer id 7, epoch 0",
+        "batch 3: 2 records in 1.31 s (planning 0.05, reading 1.20, other 0.06)",
         "batch 4: its transaction is aborted",
         "refunds: restarted: a task failed",
     ]

@@ -69,9 +69,9 @@ class Console:
             case events.NameTaken(_, producer_id, epoch):
                 _say(f"{name}: started, producer id {producer_id}, epoch {epoch}")
             case events.TransactionEnded(batch_id, False):
-                self._say_of(name, f"batch {batch_id}: its transaction is aborted")
+                self._note(name, f"batch {batch_id}: its transaction is aborted")
             case events.QueryRestarted(reason):
-                self._say_of(name, f"restarted: {reason}")
+                self._note(name, f"restarted: {reason}")
             case _:
                 pass
 
@@ -99,6 +99,11 @@ class Console:
             self._say_of(name, line(lines.waiting) + behind)
             lines.waiting, lines.printed = [], time.monotonic()
 
+    def _note(self, name: str, text: str) -> None:
+        """After what was before it."""
+        self._flush(name, self._lines.setdefault(name, _Lines()))
+        self._say_of(name, text)
+
     def _say_of(self, name: str, text: str) -> None:
         _say(f"{name}: {text}" if len(self._lines) > 1 else text)
 
@@ -123,7 +128,8 @@ def line(reports: Sequence[BatchReport]) -> str:
     for report in reports:
         for phase, spent_ms in report.phases_ms.items():
             phases[phase] = phases.get(phase, 0) + spent_ms
-    spent = ", ".join(f"{phase} {spent_ms / 1000:.2f}" for phase, spent_ms in phases.items())
+    # What would be 0.00 only makes the line longer.
+    spent = ", ".join(f"{phase} {spent_ms / 1000:.2f}" for phase, spent_ms in phases.items() if spent_ms >= 5)
     duration_ms = sum(report.duration_ms for report in reports)
     return f"{batch}: {_what(reports)} in {duration_ms / 1000:.2f} s ({spent})"
 
@@ -170,5 +176,5 @@ def _now(pipeline: Watched, now: float) -> str:
     if pipeline.query is not None and not pipeline.is_running:
         return "ended"
     if progress.phase is None:
-        return "waiting" if progress.last is not None else "starting"
+        return "starting" if progress.last is None and not progress.waits_for_spark else "waiting"
     return f"batch {progress.batch_id} {progress.phase} {now - progress.phase_began:.1f} s"
