@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("stan
 
 RECORDS: Final = 96
 _START_S: Final = 120.0
-_RUN_S: Final = 90.0
+_RUN_S: Final = 300.0
 _REPOSITORY: Final = Path(__file__).parents[2]
 
 EXECUTOR_WRITING: Final = ("the writer's executor is killed", "granted")

@@ -34,7 +34,7 @@ from tests.spark.standalone import executor_of, executors_of, holder_of, kill
 
 BATCH = 24
 """Offsets per trigger."""
-_RUN_S = 150.0
+_RUN_S = 300.0
 _STRAGGLER_S = 60.0
 """At most: a straggler goes on once Spark has started a copy of it."""
 _EXECUTORS_S = 30.0
