@@ -87,7 +87,7 @@ BROKER: Final = (
         mutants.without_generation_fencing,
         _kinds("duplicate", "bank-sum"),
         changed(profile_of, workload="bank", duration=25.0),
-        seeds=(4,),
+        seeds=(9, 4),
     ),
     Defect(
         mutants.without_waiting_for_the_commit,
@@ -115,14 +115,14 @@ REPLICATION: Final = (
     ),
     Defect(cluster_mutants.without_leader_epochs_in_truncation, LOST, seeds=(1,)),
     Defect(cluster_mutants.without_truncation, _kinds("replicas-differ", "committed-changed"), seeds=(4,)),
-    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(17, 4)),
+    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(4, 17)),
     Defect(
         cluster_mutants.without_flushing_before_fetching_on,
         LOST,
         faults(F.CRASH_SEVERAL, F.CRASH_LEADER, members=BOTH, flush_each=True, crash=Crash.POWER, disk=SLOW_DISK),
     ),
-    Defect(cluster_mutants.without_waiting_for_those_who_join, LOST, JOINS, seeds=(10,)),
-    Defect(cluster_mutants.without_having_caught_up, LOST, JOINS, seeds=(9,)),
+    Defect(cluster_mutants.without_waiting_for_those_who_join, LOST, JOINS, seeds=(1, 10)),
+    Defect(cluster_mutants.without_having_caught_up, LOST, JOINS, seeds=(1, 9)),
     Defect(cluster_mutants.without_producer_state_of_followers, _kinds("G1a", "duplicate")),
     Defect(cluster_mutants.without_new_leader_epochs, _kinds("two-leaders")),
 )
@@ -140,14 +140,14 @@ CONTROLLER: Final = (
             crash=Crash.POWER,
             duration=12.0,
         ),
-        seeds=(8,),
+        seeds=(6, 8),
     ),
     Defect(
         cluster_mutants.without_asking_for_unclean_elections,
         LOST,
         faults(F.CRASH, F.CRASH_LEADER, F.CRASH_LEADER, min_insync_replicas=1),
     ),
-    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(7,)),
+    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(1, 7)),
     Defect(
         cluster_mutants.without_directory_ids,
         LOST,
@@ -160,7 +160,7 @@ CONTROLLER: Final = (
             every=4.0,
             duration=12.0,
         ),
-        seeds=(2,),
+        seeds=(6, 2),
     ),
     Defect(cluster_mutants.without_recording_producer_ids, TORN),
 )
@@ -168,7 +168,7 @@ QUORUM: Final = (
     Defect(
         cluster_mutants.without_comparing_logs_before_voting,
         _kinds("committed-changed", "two-leaders", "uncaught"),
-        seeds=(7,),
+        seeds=(1, 7),
     ),
     Defect(
         cluster_mutants.without_a_majority,
@@ -182,7 +182,6 @@ QUORUM: Final = (
             every=1.0,
             network=FAR,
         ),
-        seeds=(4,),
     ),
     Defect(
         cluster_mutants.without_a_written_vote,
@@ -198,7 +197,7 @@ QUORUM: Final = (
             members=BOTH,
             network=SPIKES,
         ),
-        seeds=(14,),
+        seeds=(37, 14),
     ),
     Defect(
         cluster_mutants.without_one_vote_per_epoch,
@@ -212,7 +211,7 @@ QUORUM: Final = (
             members=BOTH,
             network=SPIKES,
         ),
-        seeds=(13,),
+        seeds=(3, 13),
     ),
 )
 TRANSACTIONS: Final = (
@@ -229,7 +228,6 @@ TRANSACTIONS: Final = (
             workload="ledger",
             network=replace(NEAR, delay_max=0.1),
         ),
-        seeds=(13, 15),
     ),
     Defect(
         cluster_mutants.without_late_markers_being_known,
@@ -247,12 +245,12 @@ TRANSACTIONS: Final = (
         cluster_mutants.without_verification,
         TORN,
         changed(delayed_profile_of, transaction_version=1, network=late(0, share=0.2, seconds=4.0)),
-        seeds=(10, 16),
+        seeds=(8, 10),
     ),
     Defect(cluster_mutants.without_loading, STUCK),
-    Defect(cluster_mutants.without_waiting_for_the_load, STUCK, seeds=(2,)),
-    Defect(cluster_mutants.without_new_epochs, TORN, delayed_profile_of, seeds=(9,)),
-    Defect(cluster_mutants.without_a_new_epoch_after_a_timeout, TORN),
+    Defect(cluster_mutants.without_waiting_for_the_load, STUCK, seeds=(7, 2)),
+    Defect(cluster_mutants.without_new_epochs, TORN, delayed_profile_of, seeds=(12, 9)),
+    Defect(cluster_mutants.without_a_new_epoch_after_a_timeout, TORN, seeds=(8,)),
     Defect(cluster_mutants.without_fencing_the_predecessor, TORN),
     Defect(cluster_mutants.without_dropping_aborted_offsets, _kinds("lost-write")),
     Defect(cluster_mutants.without_pending_offsets, _kinds("lost-write")),
@@ -287,7 +285,7 @@ TRANSACTIONS: Final = (
             duration=20.0,
             transaction_version=2,
         ),
-        seeds=(33, 35),
+        seeds=(35, 33),
     ),
     Defect(
         cluster_mutants.without_generations,
