@@ -11,7 +11,7 @@ SEED ?= 20264
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix bench failover kills pipeline-kills standalone simulate requirements clean
+.PHONY: help setup demo test check fix bench bench-pipeline failover kills pipeline-kills standalone simulate requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -48,6 +48,12 @@ fix: $(READY)  ## let the tools mend format and lint
 
 bench: $(READY)  ## figures, beside the budgets
 	$(BIN)/einmal bench
+
+bench-pipeline: $(READY)  ## a pipeline beside Spark's own Kafka connector, whose jars Maven fetches
+	@mvn -q -B -f tests/spark/kafka_source/pom.xml -Pkafka-source -DoutputDirectory=$(CURDIR)/build/spark-kafka \
+	  dependency:copy-dependencies && connector="--connector build/spark-kafka" \
+	  || echo "no jars of Spark's own connector (Java and Maven fetch them): it is left out" >&2; \
+	  $(BIN)/einmal bench pipeline $$connector
 
 failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
 	$(BIN)/einmal bench failover

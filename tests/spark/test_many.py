@@ -183,7 +183,10 @@ def test_a_deleted_input_topic_ends_the_query_with_its_name(
         (["cast(null as string) as topic", "'v' as value"], "a row has no topic: set .option"),
         (["'no/such' as topic", "'v' as value"], "INVALID_TOPIC_EXCEPTION.*no/such|no/such.*INVALID_TOPIC_EXCEPTION"),
         (["'{topic}' as topic", "'v' as value", "7 as partition"], "a row names partition 7 of {topic}, which has 2"),
-        (["'{topic}' as topic", "repeat('v', 2000000) as value"], "MESSAGE_TOO_LARGE.*{topic}-.*max.request.size is"),
+        (
+            ["'{topic}' as topic", "repeat('v', 2000000) as value"],
+            "MESSAGE_TOO_LARGE.*{topic}: a row.*max.request.size is",
+        ),
         (
             ["'{topic}' as topic", "'v' as value", "timestamp_millis(-5) as timestamp"],
             "a row has a timestamp 5 ms before 1970",

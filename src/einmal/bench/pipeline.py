@@ -1,8 +1,9 @@
 """A pipeline from topic to topic: ours, and Spark's own Kafka connector, in one session, on one broker and one input.
 
 Every contender copies key and value. ``drain``: a backlog in several micro-batches, each contender in turn, in another
-order each round; the first round, and the first batch with records of every run, are warm-up. ``latency``: records at a
-steady rate, timed from before they are sent until a ``read_committed`` consumer has them.
+order each round; the first round, and the first batch with records of every run, are warm-up. ``latencies``: records at
+a steady rate, timed from before they are sent until a ``read_committed`` consumer has them. For the price at a trigger
+the batches of a backlog are as large as what at_least_once can copy in that time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.bench.cases import MEGABYTE, Figure
 from einmal.bench.load import BenchRefused, Connection, create_topic
-from einmal.spark import session, write_stream
+from einmal.spark import events, session, write_stream
 
 PARTITIONS: Final = 4
 ROUNDS: Final = 3
@@ -29,6 +30,10 @@ ROUNDS: Final = 3
 BATCHES: Final = 6
 BACKLOGS: Final = {100: 200_000, 1_000: 60_000}
 """Records of a micro-batch, by their size."""
+PROBE: Final = 50_000
+"""Records of a batch by which is found out how much a trigger can hold."""
+LONG_S: Final = 10.0
+"""A trigger from which on one round is enough."""
 RATE: Final = 200
 """Records per second of the steady load."""
 _KEYS: Final = 10_000
@@ -49,6 +54,49 @@ class Copy:
     checkpoint: str
     trigger: dict[str, Any]
     records_per_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Records per second, and the phases of a batch in ms, on average."""
+
+    rate: float
+    phases: dict[str, float]
+
+
+class Phases:
+    """A listener that adds up where the time of batches with records goes, on top of what Spark tells, in ms."""
+
+    def __init__(self) -> None:
+        self._at: dict[type, float] = {}
+        self.batches: list[dict[str, float]] = []
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.BatchStarted):
+            self._at = {}
+        self._at.setdefault(type(event), time.perf_counter())
+        if isinstance(event, events.BatchFinished) and events.PartitionClaimed in self._at:
+            steps = [events.BatchStarted, *(kind for kind in _PHASES if kind in self._at)]
+            times = [self._at[kind] for kind in steps]
+            self.batches.append(
+                {
+                    _PHASES[kind]: (after - before) * 1000
+                    for kind, before, after in zip(steps[1:], times, times[1:], strict=False)
+                }
+            )
+
+
+_PHASES: Final[dict[type, str]] = {
+    events.PartitionClaimed: "reading",
+    events.OutputWritten: "writing",
+    events.BatchWritten: "commit record",
+    events.TransactionEnded: "positions and EndTxn",
+}
+_SPARKS_PHASES: Final = {
+    "planning": ("latestOffset", "getBatch", "queryPlanning"),
+    "checkpoint": ("walCommit", "commitOffsets"),
+}
+_UNITS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0}
 
 
 class Bench:
@@ -79,11 +127,11 @@ class Bench:
         target = self.topic(f"{source}-copy-{self._runs}")
         return Copy(source, target, f"{self._folder}/checkpoint-{self._runs}", trigger, records_per_batch)
 
-    def start(self, contender: str, copy: Copy) -> Any:
-        """The query, running."""
+    def start(self, contender: str, copy: Copy, listener: Phases | None = None) -> Any:
+        """The query, running. ``listener``: for those of ours."""
         if contender == PEER:
             return self._started_by_spark(copy)
-        return (
+        writer = (
             write_stream(self._input("einmal", copy))
             .option("kafka.bootstrap.servers", self._bootstrap)
             .option("topic", copy.target)
@@ -91,8 +139,8 @@ class Bench:
             .option("processing.guarantee", contender)
             .option("checkpointLocation", copy.checkpoint)
             .trigger(**copy.trigger)
-            .start()
         )
+        return (writer if listener is None else writer.listener(listener)).start()
 
     def _started_by_spark(self, copy: Copy) -> Any:
         return (
@@ -115,16 +163,20 @@ class Bench:
 
     # --- a backlog ----------------------------------------------------------------------------------------------
 
-    def drain(self, contender: str, source: str, records_per_batch: int) -> list[dict[str, Any]]:
-        """Copy all of a topic; what Spark tells of each batch with records, but the first."""
+    def drain(self, contender: str, source: str, records_per_batch: int) -> Drained:
+        """Copy all of a topic. Raises BenchRefused."""
         copy = self.new_copy(source, {"availableNow": True}, records_per_batch)
-        query = self.start(contender, copy)
+        phases = Phases()
+        query = self.start(contender, copy, phases)
         query.awaitTermination(_QUERY_S)
         if query.isActive:
             query.stop()
             raise BenchRefused(f"{contender} did not copy {source} in {_QUERY_S:.0f} s")
-        progress = [dict(json.loads(each.json)) for each in query.recentProgress]
-        return [each for each in progress if each["numInputRows"]][1:]
+        told = [dict(json.loads(each.json)) for each in query.recentProgress]
+        batches = [each for each in told if each["numInputRows"]][1:]
+        if not batches:
+            raise BenchRefused(f"{contender} has copied {source} in one batch")
+        return _drained(batches, phases.batches[1:])
 
     # --- a steady load ------------------------------------------------------------------------------------------
 
@@ -224,15 +276,20 @@ def pipeline(
     bootstrap: str, scale: float, connector: Path | None, triggers: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Figure]:
     """``triggers``: as in Spark ("1 second"); then it is the price of exactly-once that is measured, at each."""
+    lengths = {trigger: _seconds(trigger) for trigger in triggers}
     with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
         say("starting Spark")
-        bench = Bench(bootstrap, connector, folder)
+        bench = Bench(bootstrap, None if triggers else connector, folder)
         try:
+            if triggers:
+                for trigger, length in lengths.items():
+                    yield from _price(bench, bootstrap, trigger, length, scale, say)
+                return
             if PEER not in bench.contenders:
                 say("no jars of Spark's own connector (--connector): it is left out")
             for size in BACKLOGS:
                 yield from _throughput(bench, bootstrap, size, scale, say)
-            yield from _latency(bench, scale, say)
+            yield from _latency(bench, "now", {"processingTime": "0 seconds"}, max(3.0, 15 * scale), say)
         finally:
             bench.close()
 
@@ -241,45 +298,102 @@ def _throughput(bench: Bench, bootstrap: str, size: int, scale: float, say: Call
     per_batch = max(1_000, int(BACKLOGS[size] * scale))
     source = bench.topic(f"backlog-{size}")
     fill(bootstrap, source, per_batch * BATCHES, size)
-    rates: dict[str, list[float]] = {name: [] for name in bench.contenders}
-    phases: dict[str, dict[str, float]] = {}
-    for round_number in range(ROUNDS + 1):
-        order = bench.contenders if round_number % 2 else bench.contenders[::-1]
-        for contender in order:
-            say(f"{size} B, round {round_number}: {contender}")
-            batches = bench.drain(contender, source, per_batch)
-            seconds = sum(each["durationMs"]["triggerExecution"] for each in batches) / 1000
-            if round_number:
-                rates[contender].append(sum(each["numInputRows"] for each in batches) / seconds)
-                phases[contender] = _phases(batches)
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    for name, rate in medians.items():
-        yield Figure(f"{size} B, {name}", rate, "records/s")
-        yield Figure(f"{size} B, {name}", rate * size / MEGABYTE, "MB/s")
-        for phase, milliseconds in phases[name].items():
+    found = _rounds(bench, source, per_batch, ROUNDS, f"{size} B", say)
+    for name, drained in found.items():
+        yield Figure(f"{size} B, {name}", drained.rate, "records/s")
+        yield Figure(f"{size} B, {name}", drained.rate * size / MEGABYTE, "MB/s")
+        for phase, milliseconds in drained.phases.items():
             yield Figure(f"{size} B, {name}: {phase}", milliseconds, "ms a batch")
-    yield from _ratios(f"{size} B", medians)
+    yield from _ratios(f"{size} B", {name: drained.rate for name, drained in found.items()})
+
+
+def _price(
+    bench: Bench, bootstrap: str, trigger: str, length: float, scale: float, say: Callable[[str], None]
+) -> Iterator[Figure]:
+    batches = max(2, min(20, int(10 / length))) + 1
+    source = bench.topic(f"price-{length}-probe")
+    fill(bootstrap, source, PROBE * BATCHES, 100)
+    bench.drain(AT_LEAST_ONCE, source, PROBE)
+    probed = bench.drain(AT_LEAST_ONCE, source, PROBE)
+    per_batch = max(1_000, int(probed.rate * length * min(scale, 1.0)))
+    say(f"{trigger}: batches of {per_batch:,} records")
+    source = bench.topic(f"price-{length}")
+    fill(bootstrap, source, per_batch * batches, 100)
+    found = _rounds(bench, source, per_batch, ROUNDS if length < LONG_S else 1, trigger, say)
+    rates = {name: drained.rate for name, drained in found.items()}
+    for name, rate in rates.items():
+        yield Figure(f"trigger {trigger}, {name}", rate, "records/s")
+    cost = (1 - rates[EXACTLY_ONCE] / rates[AT_LEAST_ONCE]) * 100
+    yield Figure(f"trigger {trigger}, exactly-once against {AT_LEAST_ONCE}", cost, "%")
+    seconds = max(10.0, 3 * length) * min(scale, 1.0)
+    yield from _latency(bench, f"trigger {trigger}", {"processingTime": trigger}, seconds, say)
+
+
+def _rounds(
+    bench: Bench, source: str, per_batch: int, rounds: int, label: str, say: Callable[[str], None]
+) -> dict[str, Drained]:
+    """Medians over the rounds, after one that does not count where there are several."""
+    found: dict[str, list[Drained]] = {name: [] for name in bench.contenders}
+    for round_number in range(rounds + 1 if rounds > 1 else 1):
+        for contender in bench.contenders if round_number % 2 else bench.contenders[::-1]:
+            say(f"{label}, round {round_number}: {contender}")
+            drained = bench.drain(contender, source, per_batch)
+            if round_number or rounds == 1:
+                found[contender].append(drained)
+    return {
+        name: Drained(
+            statistics.median(each.rate for each in runs),
+            {phase: statistics.median(each.phases[phase] for each in runs) for phase in runs[0].phases},
+        )
+        for name, runs in found.items()
+    }
+
+
+def _drained(batches: list[dict[str, Any]], phases: list[dict[str, float]]) -> Drained:
+    """``batches``: what Spark tells of them; ``phases``: what our sink tells of the same ones, if it is ours."""
+    durations: list[dict[str, float]] = [each["durationMs"] for each in batches]
+    total = statistics.mean(each["triggerExecution"] for each in durations)
+    found = {
+        phase: statistics.mean(sum(each.get(name, 0) for name in names) for each in durations)
+        for phase, names in _SPARKS_PHASES.items()
+    }
+    if phases:
+        found |= {
+            phase: statistics.mean(each.get(phase, 0) for each in phases)
+            for phase in _PHASES.values()
+            if any(phase in each for each in phases)
+        }
+        found["other"] = total - sum(found.values())
+    else:
+        found["reading and writing"] = total - sum(found.values())
+    rows = sum(each["numInputRows"] for each in batches)
+    return Drained(rows / (total * len(batches)) * 1000, found)
 
 
 def _ratios(label: str, values: dict[str, float]) -> Iterator[Figure]:
     ours = values[EXACTLY_ONCE]
     for name, value in values.items():
         if name != EXACTLY_ONCE:
-            yield Figure(f"{label}, exactly once : {name}", ours / value, "")
+            yield Figure(f"{label}, {EXACTLY_ONCE} : {name}", ours / value, "")
 
 
-def _phases(batches: list[dict[str, Any]]) -> dict[str, float]:
-    names = sorted({name for each in batches for name in each["durationMs"]})
-    return {name: statistics.mean(each["durationMs"].get(name, 0) for each in batches) for name in names}
-
-
-def _latency(bench: Bench, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
+def _latency(
+    bench: Bench, label: str, trigger: dict[str, Any], seconds: float, say: Callable[[str], None]
+) -> Iterator[Figure]:
     medians = {}
     for contender in bench.contenders:
-        say(f"latency: {contender}")
-        latencies = bench.latencies(contender, "steady", {"processingTime": "0 seconds"}, max(3.0, 15 * scale))
+        say(f"latency, {label}: {contender}")
+        latencies = bench.latencies(contender, "steady", trigger, seconds)
         quantiles = statistics.quantiles(latencies, n=100, method="inclusive")
         medians[contender] = quantiles[49]
-        yield Figure(f"latency, {contender}: p50", quantiles[49] * 1_000, "ms")
-        yield Figure(f"latency, {contender}: p99", quantiles[98] * 1_000, "ms")
-    yield from _ratios("latency p50", medians)
+        yield Figure(f"latency, {label}, {contender}: p50", quantiles[49] * 1_000, "ms")
+        yield Figure(f"latency, {label}, {contender}: p99", quantiles[98] * 1_000, "ms")
+    yield from _ratios(f"latency, {label}, p50", medians)
+
+
+def _seconds(trigger: str) -> float:
+    number, _, unit = trigger.partition(" ")
+    length = _UNITS.get(unit.removesuffix("s"))
+    if length is None or not number.isdecimal() or int(number) == 0:
+        raise BenchRefused(f"a trigger is like '100 milliseconds', '1 second' or '30 seconds', not {trigger!r}")
+    return int(number) * length

@@ -6,7 +6,6 @@ are encoded where they are, and sections are what goes to the owners of partitio
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,12 +38,18 @@ Chooser = Callable[[Any, int], Ints]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """``batch_bytes``: where a batch ends; ``largest``: what no single record may exceed (max.request.size)."""
+    """``topic``: None where each row has its own. ``batch_bytes``: where a batch ends. ``largest``: what no record may
+    exceed (max.request.size).
+
+    ``now_ms``: the time of rows that have none. The driver's, so that a task that runs again makes the same records.
+    """
 
     choose: Chooser
+    topic: str | None
     compression: Compression
     batch_bytes: int
     largest: int
+    now_ms: int
 
 
 def encodes(encoding: Encoding) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -92,10 +97,10 @@ def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
         order = np.argsort(numbers, kind="stable")
         numbers = numbers[order]
         rows = rows.take(pyarrow.array(order))
-    timestamps = ints(rows.column("timestamp"), time.time_ns() // 1_000_000)
+    timestamps = ints(rows.column("timestamp"), encoding.now_ms)
     if (timestamps < 0).any():
         raise RowRefused(f"a row has a timestamp {-timestamps.min()} ms before 1970, which no record can have")
-    tails = _tails(rows.column("headers"))
+    tails = _tails(rows.column("headers")) if "headers" in rows.schema.names else None
     starts = _starts(encoding, numbers, _estimates(encoding, rows, tails))
     counts = np.diff(starts, append=len(numbers))
     data, bounds = _records(rows, timestamps, tails, starts, counts)
@@ -118,9 +123,12 @@ def _estimates(encoding: Encoding, rows: Any, tails: Any) -> Ints:
     sizes = RECORD_OVERHEAD + np.diff(bounds_of(keys)) + np.diff(bounds_of(values))
     if tails is not None:
         sizes += np.diff(bounds_of(tails))
-    if HEADER_SIZE + sizes.max() > encoding.largest:
+    largest = int(sizes.argmax())
+    if HEADER_SIZE + sizes[largest] > encoding.largest:
+        topic = rows.column("topic")[largest].as_py() if encoding.topic is None else encoding.topic
         raise error_for(
-            ErrorCode.message_too_large, f"a row of {sizes.max()} bytes, max.request.size is {encoding.largest}"
+            ErrorCode.message_too_large,
+            f"{topic}: a row of {sizes[largest]} bytes, max.request.size is {encoding.largest}",
         )
     return sizes
 
@@ -166,7 +174,7 @@ def _records(rows: Any, timestamps: Ints, tails: Any, starts: Ints, counts: Ints
 
 def _tails(headers: Any) -> Any:
     """The headers of every record as they end it; None where no row has any."""
-    if headers.null_count == len(headers):
+    if not pc.sum(pc.list_value_length(headers)).as_py():
         return None
     return pyarrow.array([encode_headers(_headers(each)) for each in headers.to_pylist()], pyarrow.binary())
 

@@ -8,6 +8,7 @@ identity that the tasks write under.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -62,9 +63,11 @@ class Job:
         encode = encodes(
             Encoding(
                 choose=OwnPartition() if keyless else KafkasChoice(route),
+                topic=self._topic,
                 compression=self._compression,
                 batch_bytes=self._batch_bytes,
                 largest=self._largest,
+                now_ms=time.time_ns() // 1_000_000,
             )
         )
         write = writes(

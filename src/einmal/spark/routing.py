@@ -7,7 +7,7 @@ all its topics (``TopicTable``). Where nothing can name a partition (no key, no 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow
@@ -29,6 +29,8 @@ from pyspark.sql.types import (
 from einmal.spark.claim_service import Address, ClaimClient
 from einmal.spark.options import OptionError
 from einmal.spark.vectors import Ints, ints, murmur2s, present
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
 class RowRefused(ValueError):
@@ -75,14 +77,16 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 
 def prepared(frame: DataFrame, route: Route) -> DataFrame:
-    """The frame's rows as key, value, headers, timestamp (ms, or null), and partition and topic where they decide."""
+    """The frame's rows as key, value, timestamp (ms, or null), and headers, partition and topic where they matter."""
     columns = {field.name: field.dataType for field in frame.schema.fields}
     selected = [
         _column(columns, "key", "binary"),
         F.col("value").cast("binary").alias("value"),
-        _column(columns, "headers", "array<struct<key:string,value:binary>>"),
         _timestamp(columns),
     ]
+    if "headers" in columns:
+        # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on.
+        selected.append(F.coalesce(F.col("headers").cast(_HEADERS), F.array().cast(_HEADERS)).alias("headers"))
     if "partition" in columns:
         selected.append(_column(columns, "partition", "int"))
     if route.topic is None:

@@ -23,13 +23,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from einmal.client import OffsetRange as Bounds
-from einmal.client import RangeReader
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.spark.arrow import RowBuilder
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
 from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times, source_options
-from einmal.spark.python_worker import settle
+from einmal.spark.python_worker import range_reader, settle
 from einmal.types import ErrorCode, Offset, TopicPartition
 
 _SCHEMA: Final = (
@@ -278,7 +277,7 @@ def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
         start, end = _what_is_left(options, bounds)
     wanted = Bounds(start, end)
     builder = RowBuilder(topic_partition, wanted, include_headers=options.include_headers)
-    with RangeReader(dict(options.client)) as reader:
+    with range_reader(options.client) as reader:
         settle()
         try:
             for batch in reader.read({topic_partition: wanted}):
