@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -157,16 +158,18 @@ class Driver:
                     stream.close()
 
     def python_worker(self, chance: random.Random, port: int | None) -> int | None:
-        """The one whose connection comes from ``port``, else any; None: there is none at the moment."""
-        if port is not None:
-            return self._holder(port)
+        """The one whose connection comes from ``port``, else any; None: there is none just now."""
+        holder = None if port is None else self._holder(port)
+        if holder is not None:
+            return holder
         return _any(chance, [pid for leader in self._leaders() for pid in session_of(leader) if self._is_worker(pid)])
 
     def executor(self, chance: random.Random, port: int | None) -> int | None:
         """A JVM of its own: the one that runs the writer whose connection comes from ``port``, else any."""
-        if port is not None:
-            holder = self._holder(port)
-            return None if holder is None else executor_of(holder)
+        holder = None if port is None else self._holder(port)
+        if holder is not None:
+            with contextlib.suppress(OSError):
+                return executor_of(holder)
         every = [pid for leader in self._leaders() for pid in executors_of(leader)]
         return _any(chance, [pid for pid in every if self._application in _command(pid)])
 
@@ -227,7 +230,7 @@ class Theatre:
             "spark.executor.cores": "3",
             "spark.cores.max": "6",
             "spark.executor.extraJavaOptions": " ".join([quick, *class_archive.options()]),
-            "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(_REPOSITORY / "src"), str(_REPOSITORY)]),
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             # An executor that was killed is asked three times more for its shuffle files.

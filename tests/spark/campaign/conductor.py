@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ _MOMENT_S: Final = 15.0
 _ANY_TIME_S: Final = 1.5
 _AROUND_S: Final = 0.04
 _DOWN_S: Final = 1.0
+_POLL_S: Final = 0.02
 PROGRESS_S: Final = 120.0
 """A pipeline that commits nothing for so long after a kill stands still."""
 
@@ -203,7 +205,6 @@ class Conductor:
         return kill.moment, driver.reached["port"]
 
     def _kill(self, driver: Driver, kill: Kill, port: int | None) -> None:
-        """Whom there is none of at the moment is a Python worker; then it is the driver's executor, or nobody."""
         match kill.victim:
             case plan.DRIVER:
                 driver.kill()
@@ -219,10 +220,10 @@ class Conductor:
                 self._theatre.brokers.kill(self._theatre.broker(part, kill.pipeline, self._chance))
                 time.sleep(self._chance.uniform(0, _DOWN_S))
 
-    def _kill_one(self, find: Any) -> None:
-        deadline = time.monotonic() + _MOMENT_S
+    def _kill_one(self, find: Callable[[], int | None]) -> None:
+        deadline = time.monotonic() + PROGRESS_S
         while (pid := find()) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(_POLL_S)
         assert pid is not None, "there is nobody to kill"
         kill_pids(pid)
 
