@@ -12,7 +12,7 @@ from einmal.client import Admin, NewTopic
 from einmal.spark import PreflightFailed, write_stream
 from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts
 from einmal.spark.options import topics_of
-from einmal.spark.preflight import read_problems, transaction_problems, write_problems
+from einmal.spark.preflight import read_problems, shuffle_problems, transaction_problems, write_problems
 from einmal.types import ErrorCode
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import create, new_name
@@ -112,3 +112,15 @@ def test_topics_that_rows_are_going_to_name_are_looked_at(spark: SparkSession, b
     writer = writer.option("transactional.id", pipeline.name).option("checkpointLocation", str(pipeline.checkpoint))
     with pytest.raises(PreflightFailed, match="min.insync.replicas=2"):
         writer.start()
+
+
+@pytest.mark.spark
+def test_a_session_that_would_mix_two_runs_of_a_task_is_not_written_from(spark: SparkSession) -> None:
+    assert shuffle_problems(spark) == []
+    name = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+    spark.conf.set(name, "false")
+    try:
+        ((problem, way_out),) = shuffle_problems(spark)
+    finally:
+        spark.conf.unset(name)
+    assert (name in problem, way_out) == (True, f"set {name}=true")

@@ -29,6 +29,13 @@ _SEES_ABORTED: Final = (
     '.option("kafka.isolation.level", "read_committed"); or "read_uncommitted", if its topics have no transactions',
 )
 
+_COMPARED: Final = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+"""Without them a map task that is run again may give the tasks that read it last other rows than the first run gave
+the others: rows without a key, or of a random function, would be written twice, or not at all."""
+
 
 def preflight(
     spark: SparkSession,
@@ -48,8 +55,10 @@ def preflight(
         _note(missing, lambda: check_columns(frame.schema, options.topic))
     _check_target(missing, cluster, options, [*filter(None, [options.topic]), *topics], group_id=options.group_id)
     _check_sources(missing, frame, options)
-    if options.guarantee == EXACTLY_ONCE and stateful:
-        _note(missing, lambda: _check_state(spark, checkpoint))
+    if options.guarantee == EXACTLY_ONCE:
+        missing += shuffle_problems(spark)
+        if stateful:
+            _note(missing, lambda: _check_state(spark, checkpoint))
     if missing:
         raise PreflightFailed(missing)
 
@@ -59,6 +68,7 @@ def preflight_write(frame: DataFrame, options: WriteOptions, cluster: KafkaClust
     missing: Missing = []
     _note(missing, lambda: check_columns(frame.schema, options.topic))
     _check_target(missing, cluster, options, filter(None, [options.topic]))
+    missing += shuffle_problems(frame.sparkSession)
     if missing:
         raise PreflightFailed(missing, "the batch cannot be written")
 
@@ -209,6 +219,15 @@ def _create(cluster: KafkaCluster, topic: str) -> None:
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------
+
+
+def shuffle_problems(spark: SparkSession) -> Missing:
+    """Why two runs of a part of a batch could be mixed."""
+    return [
+        (f"{name} is false: when an executor is lost, parts of two different runs may be written", f"set {name}=true")
+        for name in _COMPARED
+        if spark.conf.get(name) == "false"
+    ]
 
 
 def _check_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
