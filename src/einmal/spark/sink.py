@@ -101,7 +101,6 @@ class KafkaStreamWriter:
     def start(self) -> PipelineQuery:
         """Look that everything is there, take the name, start. Raises OptionError, PipelineError."""
         options = sink_options(self._options)
-        metrics.served(self._frame.sparkSession)
         setting = self._setting(options)
         try:
             preflight(
@@ -114,6 +113,7 @@ class KafkaStreamWriter:
                 transforms=self._transform is not None,
                 topics=self._topics,
             )
+            metrics.served(setting.spark)
         except BaseException:
             setting.service.close()
             setting.cluster.close()
