@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+# The tests of a file share what is dear; the files with slow ones are given out first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 START ?= 0
 KILLS ?= 300
 SEED ?= 20264
@@ -39,8 +41,8 @@ check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
 	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
 
 test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
-	$(PYTEST) -q -n 3 --dist loadgroup -m "(interop or system or slow) and not spark"
-	$(PYTEST) -q -m spark
+	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark"
+	$(PYTEST) -q -n 2 $(BY_FILE) -m spark
 
 fix: $(READY)  ## let the tools mend format and lint
 	$(BIN)/ruff format -q .

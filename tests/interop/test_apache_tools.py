@@ -17,7 +17,7 @@ from tests.interop.apache_tools import ApacheTools
 from tests.interop.cluster import Cluster
 from tests.interop.topics import at_last
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("Apache tools")]
+pytestmark = pytest.mark.interop
 
 TOPICS: Final = "TopicCommand"
 ELECTIONS: Final = "LeaderElectionCommand"

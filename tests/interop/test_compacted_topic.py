@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.interop.cluster import Cluster
 from tests.interop.topics import at_last
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("three brokers")]
+pytestmark = pytest.mark.interop
 
 KEYS: Final = 12
 _SEGMENT_MS: Final = 300

@@ -21,7 +21,7 @@ from tests.interop.test_dump_log import apaches, numbers, of_kind, ours
 from tests.log.cleaning import clean, keyed
 from tests.log.making import START, append, at, end_transaction, open_log, producer
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("compaction")]
+pytestmark = pytest.mark.interop
 
 TOPIC: Final = "compacted"
 HOUR: Final = 3_600_000

@@ -17,7 +17,7 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV2, TransactionDriver
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("a dumped broker")]
+pytestmark = pytest.mark.interop
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _COMPLAINTS: Final = ("isvalid: false", "Exception", "Mismatches", "Could not", "corrupt", "not in the log")

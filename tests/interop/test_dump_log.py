@@ -17,7 +17,7 @@ from einmal.wire.compression import Compression
 from tests.interop.apache_kafka import KafkaUnavailable, classpath, dump_log
 from tests.log.making import START, append, batch, end_transaction, open_log, producer
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("a dumped log")]
+pytestmark = pytest.mark.interop
 
 COMPLAINTS = ("mismatch", "not found", "out of order", "invalid", "isvalid: false", "corrupt", "Exception", "Could not")
 

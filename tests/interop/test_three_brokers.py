@@ -13,7 +13,7 @@ from tests.interop.cluster import TRANSACTION, Cluster
 from tests.interop.topics import at_last
 from tests.interop.transactional_clients import AiokafkaWriter, ConfluentWriter, Refused, Writer
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("three brokers")]
+pytestmark = pytest.mark.interop
 
 CLIENTS: list[type[Writer]] = [ConfluentWriter, AiokafkaWriter]
 """Not kafka-python: 3.0.12 drops the transactional request that it was about to send when its coordinator refuses the

@@ -23,7 +23,7 @@ from tests.spark.conftest import NodeOf
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("killed drivers")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RECORDS = 3 * BATCH
 _KILLED_S = 400.0

@@ -25,7 +25,7 @@ from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.test_driver_killed import POINTS
 from tests.spark.topics import create, fill, numbers
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("two drivers")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RECORDS = 3 * BATCH
 _STOPPED_S = 240.0

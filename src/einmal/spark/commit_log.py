@@ -52,12 +52,8 @@ class CommitLog:
         return self._partition
 
     def look(self) -> CommitRecord | None:
-        """The record that is visible now. The newest may not be, behind the open transaction of another pipeline."""
-        found: CommitRecord | None = None
-        end = self._cluster.latest([self.partition], committed=True)[self.partition]
-        for batch in self._batches("read_committed", end, with_markers=False):
-            found = self._mine(batch, found)
-        return found
+        """The last record that is known to be committed now. A newer one may be, whose marker has not come yet."""
+        return self._last(self._cluster.latest([self.partition], committed=False)[self.partition])[0]
 
     def read(self, wait_s: float) -> CommitRecord | None:
         """The last record that is committed, for certain: to be called after InitProducerId.
@@ -88,7 +84,7 @@ class CommitLog:
         """The last committed record below ``end``, and whether one is undecided there."""
         found: CommitRecord | None = None
         open_records: dict[int, CommitRecord | None] = {}
-        for batch in self._batches("read_uncommitted", end, with_markers=True):
+        for batch in self._batches(end):
             producer_id = batch.header.producer_id
             if batch.header.is_control:
                 if producer_id in open_records:
@@ -100,10 +96,10 @@ class CommitLog:
                 open_records[producer_id] = self._mine(batch, None)
         return found, bool(open_records)
 
-    def _batches(self, isolation: str, end: int, *, with_markers: bool) -> Iterator[RawBatch]:
+    def _batches(self, end: int) -> Iterator[RawBatch]:
         bounds = OffsetRange(self._cluster.earliest([self.partition])[self.partition], end)
-        with RangeReader({**self._cluster.common, "isolation.level": isolation}) as reader:
-            yield from reader.read({self.partition: bounds}, with_markers=with_markers)
+        with RangeReader({**self._cluster.common, "isolation.level": "read_uncommitted"}) as reader:
+            yield from reader.read({self.partition: bounds}, with_markers=True)
 
     def _has_mine(self, batch: RawBatch) -> bool:
         return any(record.key == self._id.encode() for record in batch.records())
