@@ -22,22 +22,30 @@ from tests.spark.topics import create, fill, new_name, numbers
 pytestmark = pytest.mark.spark
 
 _SOON_S = 60.0
+_ANY_PORT = "127.0.0.1:0"
 Figures = dict[tuple[str, str], float]
 """By name, and the label beside the pipeline's (or "")."""
 
 
-@pytest.fixture
-def address(spark: Any) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def served_address(spark: Any) -> Iterator[str]:
+    """A process serves what a setting asks for once, and until it ends."""
     before = list(running.observers)
-    spark.conf.set(ADDRESS, "127.0.0.1:0")
+    spark.conf.set(ADDRESS, _ANY_PORT)
     address = served(spark)
     assert address is not None
     yield address
-    spark.conf.unset(ADDRESS)
     for each in [each for each in running.observers if each not in before]:
         running.observers.remove(each)
         assert isinstance(each, Watch)
         each.close()
+
+
+@pytest.fixture
+def address(spark: Any, served_address: str) -> Iterator[str]:
+    spark.conf.set(ADDRESS, _ANY_PORT)
+    yield served_address
+    spark.conf.unset(ADDRESS)
 
 
 def scraped(address: str, pipeline: str) -> Figures:
@@ -113,12 +121,9 @@ def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
 
 
 def test_an_address_that_cannot_be_had_is_refused_before_anything_runs(spark: Any, address: str) -> None:
-    try:
-        spark.conf.set(ADDRESS, address)
-        with pytest.raises(PipelineRefused, match="Address already in use"):
-            served(spark)
-        spark.conf.set(ADDRESS, "localhost:http")
-        with pytest.raises(OptionError, match="HOST:PORT"):
-            served(spark)
-    finally:
-        spark.conf.unset(ADDRESS)
+    spark.conf.set(ADDRESS, address)
+    with pytest.raises(PipelineRefused, match="Address already in use"):
+        served(spark)
+    spark.conf.set(ADDRESS, "localhost:http")
+    with pytest.raises(OptionError, match="HOST:PORT"):
+        served(spark)
