@@ -13,7 +13,7 @@ SEED ?= 20264
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fix bench bench-pipeline failover kills pipeline-kills standalone simulate requirements clean
+.PHONY: help setup demo test test-long check fix bench bench-pipeline failover kills pipeline-kills standalone simulate requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,7 +42,10 @@ check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
 
 test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
 	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark"
-	$(PYTEST) -q -n 2 $(BY_FILE) -m spark
+	$(PYTEST) -q -n 2 $(BY_FILE) -m "spark and not long"
+
+test-long: $(READY)  ## what takes minutes: the pipelines on a Spark cluster, and a few kills under them (8 minutes)
+	$(PYTEST) -q -m long
 
 fix: $(READY)  ## let the tools mend format and lint
 	$(BIN)/ruff format -q .

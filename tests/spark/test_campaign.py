@@ -132,7 +132,7 @@ def test_a_start_is_held_over_its_mending_only_where_there_is_something_to_mend(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_few_kills_of_drivers_python_workers_and_brokers_leave_nothing_wrong(tmp_path: Path) -> None:
     brokers = einmal_cluster(tmp_path / "brokers")
     try:

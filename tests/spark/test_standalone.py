@@ -39,7 +39,7 @@ from tests.spark.programs.on_cluster import DISTINCT, FIRST_S, PIPELINES, STATE_
 from tests.spark.standalone import StandaloneCluster, die_with_parent, session_of
 from tests.spark.topics import create, fill, records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 RECORDS: Final = 96
 _START_S: Final = 120.0
