@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from einmal.client import Admin
@@ -97,6 +99,18 @@ def test_ctrl_c_ends_a_pipeline_between_two_batches_with_status_0(bootstrap: str
     assert len(numbers(bootstrap, f"{name}-out", committed=False)) == total(batches)
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         assert admin.describe_transactions([name])[name].partitions == ()
+
+
+def test_ctrl_c_while_spark_starts_ends_without_a_traceback(tmp_path: Path) -> None:
+    process = started(written(tmp_path, "pipeline.toml", DECLARED.format(**fields_of(tmp_path, "127.0.0.1:1"))))
+    deadline = time.monotonic() + _ENDS_S
+    while not any("java" in child.name() for child in psutil.Process(process.pid).children(recursive=True)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    status, batches, talk = ended(process)
+    assert (status, batches) == (130, [])
+    assert "Traceback" not in talk
 
 
 def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(bootstrap: str, tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
         except (OSError, JavaMissing) as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            # Nothing runs yet: Spark is starting, or a batch program is ending.
+            raise typer.Exit(_INTERRUPTED) from error
         except ModuleNotFoundError as error:
             if error.name not in ("pyspark", "pyarrow"):
                 raise
