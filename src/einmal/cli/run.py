@@ -6,6 +6,7 @@ instance has taken over). Ctrl-C or SIGTERM ends it between two batches, a secon
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 REFUSED: Final = 3
 FENCED: Final = 4
 _INTERRUPTED: Final = 130
+_PATIENCE_S: Final = 5.0
+_WAITING: Final = "still waiting for an answer of the brokers; each cluster has default.api.timeout.ms for it (60 s)"
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline.toml or a Python program.")]
 Master = Annotated[str | None, typer.Option("--master", help="Spark's master. Default: all cores of this machine.")]
@@ -95,12 +98,32 @@ def new_session(
     from einmal.spark.program import session_settings
 
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    # It logs, by the root logger, the traceback of whatever interrupts it; an error it raises besides.
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
     declared = session_settings(file) if program is None else dict(program.declaration.spark)
     given = {name: value for name, value in overrides.items() if name.startswith("spark.")}
     config = declared | given | dict(map(key_and_value, confs or ()))
-    return session(file.stem if program is None else program.declaration.name, master=master, config=config)
+    with _interrupted_at_once():
+        return session(file.stem if program is None else program.declaration.name, master=master, config=config)
+
+
+@contextmanager
+def _interrupted_at_once() -> Iterator[None]:
+    """For the start of Spark: PySpark, interrupted while it waits for its JVM, removes what this one is about to write
+    to, and leaves it behind for ever. A JVM whose Python is gone ends by itself."""
+    before = signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        yield
+    finally:
+        # A new Spark context has put a handler of its own there.
+        if signal.getsignal(signal.SIGINT) is _end_at_once:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(*_: object) -> None:
+    os._exit(_INTERRUPTED)
 
 
 @contextmanager
@@ -125,7 +148,7 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            # Nothing runs yet: Spark is starting, or a batch program is ending.
+            # Nothing runs: Spark has just started, or a batch program is ending.
             raise typer.Exit(_INTERRUPTED) from error
         except ModuleNotFoundError as error:
             if error.name not in ("pyspark", "pyarrow"):
@@ -163,12 +186,19 @@ def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Itera
 def _run_declared(program: Program, spark: SparkSession) -> None:
     from einmal.spark.program import writer
 
-    query = writer(program, spark).start()
+    # Until it runs there is nothing that could be ended between two batches.
+    signal.signal(signal.SIGINT, _end_at_once)
+    waiting = threading.Timer(_PATIENCE_S, lambda: print(_WAITING, file=sys.stderr))
+    waiting.start()
+    try:
+        query = writer(program, spark).start()
+    finally:
+        waiting.cancel()
     stopping: list[threading.Thread] = []
 
     def stop(*_: object) -> None:
         if stopping:
-            os._exit(_INTERRUPTED)
+            _end_at_once()
         print("stopping after this batch; once more to stop at once", file=sys.stderr)
         stopping.append(threading.Thread(target=query.stop, name="einmal-stop", daemon=True))
         stopping[0].start()
@@ -194,5 +224,5 @@ def _run_whole(program: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("stopping after this batch; once more to stop at once", file=sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
+            signal.signal(number, _end_at_once)
         running.stop_all()

@@ -16,7 +16,7 @@ from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.errors import PipelineRefused, PreflightFailed
 from einmal.spark.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
 from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
-from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, WriteOptions, topics_of
+from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, WriteOptions, client_settings, topics_of
 from einmal.spark.routing import check_columns
 from einmal.types import ErrorCode
 
@@ -119,8 +119,7 @@ def _check_sources(missing: Missing, frame: DataFrame, sink: SinkOptions) -> Non
         if kind not in _KAFKA or (kind == "kafka" and "kafka.security.protocol" in options):
             # Spark's own source has settings of Java's client, which ours does not read.
             continue
-        client = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-        facts = _looked_at(missing, client, topics_of(options))
+        facts = _looked_at(missing, client_settings(options), topics_of(options))
         for topic in () if facts is None else facts.topics.values():
             missing += [each for each in read_problems(topic) if each not in missing]
 
@@ -128,12 +127,14 @@ def _check_sources(missing: Missing, frame: DataFrame, sink: SinkOptions) -> Non
 def _looked_at(
     missing: Missing, client: Mapping[str, str], topics: list[str], **names: str | None
 ) -> ClusterFacts | None:
+    nobody = f"no broker answers at {client['bootstrap.servers']}: "
+    if any(what.startswith(nobody) for what, _ in missing):
+        # It is not waited for twice.
+        return None
     try:
         return inspect(client, topics, **names)
     except KafkaError as error:
-        problem = f"no broker answers at {client['bootstrap.servers']}: {error}"
-        if problem not in [what for what, _ in missing]:
-            missing.append((problem, "start it, or mend kafka.bootstrap.servers"))
+        missing.append((f"{nobody}{error}", "start it, or mend kafka.bootstrap.servers"))
         return None
 
 
