@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.bench.cases import MEGABYTE, Figure
 from einmal.bench.load import BenchRefused, Connection, create_topic
 from einmal.spark import events, session, write_stream
+from einmal.spark.progress import CHECKPOINT_KEYS, PLANNING_KEYS
 
 PARTITIONS: Final = 4
 ROUNDS: Final = 3
@@ -92,10 +93,7 @@ _PHASES: Final[dict[type, str]] = {
     events.BatchWritten: "commit record",
     events.TransactionEnded: "positions and EndTxn",
 }
-_SPARKS_PHASES: Final = {
-    "planning": ("latestOffset", "getBatch", "queryPlanning"),
-    "checkpoint": ("walCommit", "commitOffsets"),
-}
+_SPARKS_PHASES: Final = {"planning": PLANNING_KEYS, "checkpoint": CHECKPOINT_KEYS}
 _UNITS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0}
 
 

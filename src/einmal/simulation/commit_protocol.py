@@ -159,7 +159,7 @@ class Driver:
         kafka = self._world.kafka
         yield
         if not certain:
-            records = kafka.committed(_RECORDS, self._leader())
+            records = kafka.decided_values(_RECORDS, self._leader())
             return records[-1] if records else None
         reached = yield from self._prove()
         while True:

@@ -243,8 +243,13 @@ class KafkaModel:
 
     def decided_values(self, partition: str, leader: Deposed | None = None) -> list[Any]:
         """Our committed values up to the high watermark, each judged by its own transaction's marker."""
-        entries = self._readable(partition, leader)
-        return [e.value for e in entries if e.producer_id == OURS and self.decided.get(e.transaction)]
+        return [
+            entry.value
+            for entry in self._readable(partition, leader)
+            if entry.producer_id == OURS
+            and self._is_visible(partition, entry, leader)
+            and self.decided.get(entry.transaction)
+        ]
 
     def _readable(self, partition: str, leader: Deposed | None) -> list[Entry]:
         return self.log(partition).entries[: self.high_watermark(partition, leader)]

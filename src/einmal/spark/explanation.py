@@ -13,7 +13,7 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.declaration import OWN_FORMAT, SPARK_FORMAT, Source
 from einmal.spark.guarantees import PipelineFacts, PlanFacts, SourceFacts
 from einmal.spark.inspection import ClusterFacts, inspect
-from einmal.spark.options import EXACTLY_ONCE, topics_of
+from einmal.spark.options import EXACTLY_ONCE, client_settings, topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def _source(source: Source) -> SourceFacts:
     options = {name.lower(): value for name, value in source.options.items()}
     if source.format not in _DEFAULT_ISOLATION:
         return SourceFacts(name=source.name, format=source.format)
-    client = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    client = client_settings(options)
     cluster, problem = _cluster(client, topics_of(options))
     if "subscribepattern" in options:
         cluster, problem = None, "they are chosen by a pattern"

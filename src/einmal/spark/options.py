@@ -51,6 +51,11 @@ class OptionError(ValueError):
     """An option is missing, unknown, or has a value that it cannot have. Raised before anything is sent."""
 
 
+def client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """The ``kafka.*`` options, without the prefix."""
+    return {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+
+
 class Options:
     """Options by name, whatever their case."""
 
@@ -83,9 +88,7 @@ class Options:
 
     def client(self) -> dict[str, str]:
         """The ``kafka.*`` options, without the prefix."""
-        return {
-            name.removeprefix("kafka."): str(v) for name, (_, v) in self._given.items() if name.startswith("kafka.")
-        }
+        return client_settings({name: str(value) for name, (_, value) in self._given.items()})
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         names = {name.lower(): name for name in known}

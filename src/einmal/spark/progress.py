@@ -31,8 +31,8 @@ from einmal.spark.reports import (
 )
 
 DURATION_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_PLANNING: Final = ("latestOffset", "getBatch", "queryPlanning")
-_CHECKPOINT: Final = ("walCommit", "commitOffsets")
+PLANNING_KEYS: Final = ("latestOffset", "getBatch", "queryPlanning")
+CHECKPOINT_KEYS: Final = ("walCommit", "commitOffsets")
 _WHOLE: Final = "triggerExecution"
 """Keys of ``durationMs`` in Spark's StreamingQueryProgress."""
 _RATE_S: Final = 10.0
@@ -213,8 +213,8 @@ class Progress:
 
 def _completed(report: BatchReport, durations_ms: Mapping[str, int], rows: int) -> BatchReport:
     spent = {phase: each for phase, each in report.phases_ms.items() if phase != OTHER}
-    spent[PLANNING] = sum(durations_ms.get(key, 0) for key in _PLANNING)
-    spent[CHECKPOINT] = sum(durations_ms.get(key, 0) for key in _CHECKPOINT)
+    spent[PLANNING] = sum(durations_ms.get(key, 0) for key in PLANNING_KEYS)
+    spent[CHECKPOINT] = sum(durations_ms.get(key, 0) for key in CHECKPOINT_KEYS)
     # Two clocks of whole milliseconds.
     duration_ms = max(durations_ms.get(_WHOLE, 0), report.duration_ms)
     counted = rows if report.input is None else report.input

@@ -19,6 +19,7 @@ from einmal.spark import events
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.execution import sources
 from einmal.spark.offsets import from_json
+from einmal.spark.options import client_settings
 from einmal.spark.progress import Progress
 from einmal.spark.reports import BatchReport, Ends, Offsets, lag_behind
 from einmal.spark.running import Listener
@@ -211,8 +212,7 @@ class _Ends:
 
     def _cluster(self, number: int, options: Mapping[str, str]) -> KafkaCluster:
         if number not in self._clusters:
-            client = {name.removeprefix("kafka."): each for name, each in options.items() if name.startswith("kafka.")}
-            self._clusters[number] = KafkaCluster(client | {"default.api.timeout.ms": "2000"})
+            self._clusters[number] = KafkaCluster(client_settings(options) | {"default.api.timeout.ms": "2000"})
         return self._clusters[number]
 
     def close(self) -> None:

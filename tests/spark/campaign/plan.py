@@ -77,7 +77,7 @@ def _life(chance: random.Random, last: Kill | None, *, local: bool) -> Life:
     if not local:
         others += [EXECUTOR, EXECUTOR, SPARK_WORKER]
     found = []
-    if _leaves_something_to_mend(last) or chance.random() < _START_SHARE:
+    if _to_mend(last) is not None or chance.random() < _START_SHARE:
         found.append(_at_start(chance, last, others))
     while not (found and found[-1].victim == DRIVER):
         if len(found) > chance.randint(*_OTHERS):
@@ -91,10 +91,12 @@ def _life(chance: random.Random, last: Kill | None, *, local: bool) -> Life:
 def _at_start(chance: random.Random, last: Kill | None, others: list[str]) -> Kill:
     """Where the driver before died after EndTxn, the start mends its checkpoint, and can be killed over it."""
     victim = chance.choice([DRIVER, *others])
-    if last is not None and _leaves_something_to_mend(last):
-        return Kill(victim, MENDING, last.pipeline)
+    pipeline = _to_mend(last)
+    if pipeline is not None:
+        return Kill(victim, MENDING, pipeline)
     return Kill(victim, NAME_TAKEN, chance.choice(NAMES))
 
 
-def _leaves_something_to_mend(last: Kill | None) -> bool:
-    return last is not None and last.moment == AFTER and last.pipeline in STATEFUL
+def _to_mend(last: Kill | None) -> str | None:
+    """The pipeline whose checkpoint the last kill left behind its output."""
+    return last.pipeline if last is not None and last.moment == AFTER and last.pipeline in STATEFUL else None

@@ -62,8 +62,7 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
         return encode_fetch_response(context.api_version, FetchResponse([], wanted))
     fetch = _Fetch(context, request, wanted)
     if fetch.read() or request.max_wait_ms <= 0:
-        ended = fetch.ended()
-        return fetch.confirm(ended) if ended else fetch.encode()
+        return fetch.confirm() if fetch.ended else fetch.encode()
     return Parked(fetch.wait())
 
 
@@ -90,12 +89,15 @@ class _Fetch:
             self._wanted.append((topic, partition, found))
         self._results: list[tuple[Topic, FetchedPartition]] = []
         self._bytes_read = 0
+        self.ended: dict[int, Partition] = {}
+        """Partitions whose log ends before the offset that was asked for, by their place among the results."""
 
     # --- reading -------------------------------------------------------------------------------------------------
 
     def read(self) -> bool:
         """Read all partitions; whether the answer need not wait."""
         self._results.clear()
+        self.ended.clear()
         self._bytes_read = 0
         must_answer = not self._wanted
         for topic, wanted, partition in self._wanted:
@@ -119,6 +121,8 @@ class _Fetch:
             return self._fetched(wanted, partition, b"", diverging)
         offset = Offset(wanted.fetch_offset)
         if not partition_log.log_start_offset <= offset <= partition_log.log_end_offset:
+            if offset > partition_log.log_end_offset:
+                self.ended[len(self._results)] = partition
             return FetchedPartition(wanted.partition, ErrorCode.offset_out_of_range)
         below = partition.visible_end(self._isolation)
         room = min(wanted.partition_max_bytes, self._bytes_max - self._bytes_read)
@@ -153,24 +157,10 @@ class _Fetch:
             diverging_epoch=diverging,
         )
 
-    # --- offsets beyond the end ------------------------------------------------------------------------------------
-
-    def ended(self) -> dict[int, Partition]:
-        """Partitions whose log ends before the offset that was asked for, by their place among the results."""
-        return {
-            place: partition
-            for place, ((_, wanted, partition), (_, fetched)) in enumerate(
-                zip(self._wanted, self._results, strict=True)
-            )
-            if fetched.error_code is ErrorCode.offset_out_of_range
-            and isinstance(partition, Partition)
-            and wanted.fetch_offset > partition.log.log_end_offset
-        }
-
-    async def confirm(self, ended: dict[int, Partition]) -> Body:
-        """The answer, once it is known whether another leader may have written more by now."""
+    async def confirm(self) -> Body:
+        """The answer, once it is known whether another leader may have written beyond the end by now."""
         sessions = self._node.replica_sessions
-        for place, confirmed in [(place, sessions.confirm_leadership(each)) for place, each in ended.items()]:
+        for place, confirmed in [(place, sessions.confirm_leadership(each)) for place, each in self.ended.items()]:
             if not await confirmed:
                 topic, fetched = self._results[place]
                 self._results[place] = topic, fetched._replace(error_code=ErrorCode.not_leader_or_follower)

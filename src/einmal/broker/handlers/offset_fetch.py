@@ -12,8 +12,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from einmal.broker.context import Body, RequestContext, Versions
+from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.requests import OffsetFetchGroup, Response
-from einmal.types import ErrorCode, TopicPartition
+from einmal.shard.decision import Decision
+from einmal.types import ErrorCode, Instant, TopicPartition
 
 API_KEY: Final = 9
 VERSIONS: Final = Versions(1, 10, flexible=6)
@@ -56,14 +58,14 @@ async def _fetch(context: RequestContext, asked: _Asked, require_stable: bool) -
                 topics += [TopicPartition(name, index) for index in topic.partition_indexes]
     group = OffsetFetchGroup(asked.group_id, None if topics is None else tuple(topics))
     groups = context.node.groups
+
+    def decide(shard: GroupCoordinator, _now: Instant) -> Decision[Response]:
+        return shard.offset_fetch(group, require_stable=require_stable)
+
     if require_stable:
-        response = await groups.ask_for_certain(
-            asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=True)
-        )
+        response = await groups.ask_for_certain(asked.group_id, decide)
     else:
-        response = await groups.ask(
-            asked.group_id, lambda shard, now: shard.offset_fetch(group, require_stable=False), reads_only=True
-        )
+        response = await groups.ask(asked.group_id, decide, reads_only=True)
     if isinstance(response, ErrorCode):
         return {"group_id": asked.group_id, "topics": (), "error_code": response}
     return {**response, "topics": [*_with_ids(context, response["topics"]), *unknown]} if by_id else response
