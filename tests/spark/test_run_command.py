@@ -16,11 +16,14 @@ import psutil
 import pytest
 
 from einmal.client import Admin
+from tests.spark import event_log
+from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, new_name, numbers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _ENDS_S = 120.0
+_JSON = ("--format", "json")
 DECLARED = """
 transactional.id = "{name}"
 checkpointLocation = "{checkpoint}"
@@ -134,3 +137,26 @@ def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(boots
     assert total(batches) == 10
     assert batches[-1]["lag"] == 0
     assert numbers(bootstrap, f"{name}-out") == list(range(10))
+
+
+@pytest.mark.long
+def test_a_declaration_runs_on_the_spark_cluster_that_the_command_line_names(
+    bootstrap: str, cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    name = fields["name"]
+    create(bootstrap, f"{name}-in", f"{name}-out")
+    fill(bootstrap, f"{name}-in", range(10))
+    file = written(tmp_path, "pipeline.toml", DECLARED.format(**fields))
+    (tmp_path / "events").mkdir()
+    places = {"spark.driver.host": "127.0.0.1", "spark.eventLog.dir": (tmp_path / "events").as_uri()}
+    confs = event_log.SETTINGS | places
+    options = [word for key, value in confs.items() for word in ("--conf", f"{key}={value}")]
+    status, batches, talk = ended(started(file, "--master", cluster.master, "--available-now", *options, *_JSON))
+    assert status == 0, talk
+    assert total(batches) == 10
+    assert numbers(bootstrap, f"{name}-out") == list(range(10))
+    (log,) = (tmp_path / "events").iterdir()
+    told = map(json.loads, log.read_text().splitlines())
+    executors = {each["Task Info"]["Executor ID"] for each in told if each["Event"] == "SparkListenerTaskEnd"}
+    assert executors and "driver" not in executors

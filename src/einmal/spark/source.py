@@ -34,8 +34,9 @@ from einmal.types import ErrorCode, Offset, TopicPartition
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 )
-_OFFSETS_MIN: Final = 1_000
-"""A task of a stream reads at least so many offsets, where there are so many, and nobody asks for ``minPartitions``."""
+_OFFSETS_MIN: Final = 100
+"""A task of a stream reads at least so many offsets, where there are so many, and nobody asks for ``minPartitions``.
+Few, for what a query does with each may take long."""
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
