@@ -39,8 +39,9 @@ def _settings(bootstrap: str) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 200,
         "log_level": 0,
         "socket.timeout.ms": 10_000,
-        # Else librdkafka forgets its only broker when that goes away.
-        "metadata.recovery.strategy": "none",
+        # It keeps only the brokers that its last metadata named. Where that was one of three, and it dies, only the
+        # bootstrap servers help; where there is but one, it forgets that one when it begins again.
+        "metadata.recovery.strategy": "rebootstrap" if "," in bootstrap else "none",
     }
 
 
