@@ -132,7 +132,7 @@ class BrokerConfig:
     transaction_state_log_num_partitions: int = _setting(50, "Partitions of __transaction_state.", low=1)
     transaction_state_log_replication_factor: int = _setting(1, "Replicas of __transaction_state.", low=1)
     transaction_state_log_min_isr: int = _setting(1, "min.insync.replicas of __transaction_state.", low=1)
-    transaction_state_log_segment_bytes: int = _setting(104_857_600, "Segment size of __transaction_state.", low=1)
+    transaction_state_log_segment_bytes: int = _setting(4_194_304, "Segment size of __transaction_state.", low=1)
     transaction_max_timeout_ms: int = _setting(900_000, "Longest transaction a client may ask for.", low=1)
     transactional_id_expiration_ms: int = _setting(
         604_800_000, "An idle transactional id is forgotten after so long.", low=1
@@ -148,7 +148,7 @@ class BrokerConfig:
     # groups
     offsets_topic_num_partitions: int = _setting(50, "Partitions of __consumer_offsets.", low=1)
     offsets_topic_replication_factor: int = _setting(1, "Replicas of __consumer_offsets.", low=1)
-    offsets_topic_segment_bytes: int = _setting(104_857_600, "Segment size of __consumer_offsets.", low=1)
+    offsets_topic_segment_bytes: int = _setting(4_194_304, "Segment size of __consumer_offsets.", low=1)
     offsets_retention_minutes: int = _setting(10_080, "Offsets of an empty group are forgotten after so long.", low=1)
     offsets_retention_check_interval_ms: int = _setting(600_000, "How often such offsets are looked for.", low=1)
     offset_metadata_max_bytes: int = _setting(4_096, "Longest text kept with an offset.", low=0)
