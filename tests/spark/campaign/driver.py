@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, session
@@ -140,7 +141,8 @@ class Supervised:
                 self._query = self._place.writer(self._spark, self._name).listener(self._hear).start()
                 while not self._query.awaitTermination(_POLL_S) and not self._stage.stop.is_set():
                     pass
-            except PipelineError as error:
+            except (PipelineError, Py4JError) as error:
+                # Spark's own where a Python worker died that was asked what the source is.
                 why = f"{type(error).__name__}: {error}"
                 self._stage.say(ended=self._name, why=why[:1000], refused=isinstance(error, PipelineRefused))
                 time.sleep(_AGAIN_S)
