@@ -69,13 +69,13 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
 
 
 def _insist(call: Callable[[], Any]) -> None:
-    """Call again for as long as the client says that this may help."""
+    """Call again for as long as this may help: as the client says, and where it has asked one that leads no more."""
     while True:
         try:
             call()
             return
         except KafkaException as error:
-            if not error.args[0].retriable():
+            if not error.args[0].retriable() and error.args[0].code() != KafkaError.NOT_COORDINATOR:
                 raise
 
 
