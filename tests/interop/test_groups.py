@@ -486,6 +486,10 @@ def test_a_member_that_hangs_up_while_it_waits_holds_nobody_up_for_long(broker: 
         with address(broker).connect() as goes:
             other_id = goes.call(raw.JOIN_GROUP, 9, **join_fields(group, "")).member_id
             goes.send(raw.JOIN_GROUP, 9, **{**join_fields(group, other_id), "rebalance_timeout": 1_000})
+            at_last(
+                lambda: stays.call(DESCRIBE_GROUPS, 5, groups=[group]).groups[0].group_state,
+                lambda state: state == "PreparingRebalance",
+            )
         rejoined = stays.call(raw.JOIN_GROUP, 9, **{**fields, "rebalance_timeout": 1_000})
         assert (rejoined.error_code, rejoined.generation_id) == (ErrorCode.none, 2)
         me = {"group_id": group, "generation_id": 2, "member_id": member_id}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from einmal.broker import replica_sessions
+from einmal.broker.context import Body
 from einmal.broker.handlers import fetch
 from einmal.broker.marker_writer import MarkerWriter
 from einmal.broker.partition import Partition
@@ -392,7 +393,10 @@ def without_confirmed_ends(patch: pytest.MonkeyPatch) -> None:
     async def believe(self: Cluster, node_id: int) -> None:
         return
 
-    patch.setattr(fetch._Fetch, "ended", lambda self: {})
+    async def tell_at_once(self: fetch._Fetch) -> Body:
+        return self.encode()
+
+    patch.setattr(fetch._Fetch, "confirm", tell_at_once)
     patch.setattr(Cluster, "doubt", believe)
     patch.setattr(ConsumerCore, "is_ahead_of", lambda self, topic_partition, leader_epoch: False)
 
