@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einmal.spark.offsets import OffsetRange, Positions, from_json, limited, ranges, shared, to_json
+from einmal.spark.offsets import Positions, from_json, limited, ranges, to_json
 from einmal.types import Offset, TopicPartition
 
 
@@ -52,12 +52,3 @@ def test_batches_go_forward_and_end_at_what_is_there(bounds: list[tuple[int, int
     assert all(start[each] <= end[each] <= available[each] for each in start)
     assert start == available or end != start
     assert sum(end.values()) - sum(start.values()) <= most + len(start)
-
-
-def test_a_task_reads_neighbours_until_it_has_enough() -> None:
-    pieces = [
-        OffsetRange(TopicPartition("t", index), Offset(0), Offset(size)) for index, size in enumerate([4, 5, 20, 1])
-    ]
-    assert shared(pieces, 10) == [pieces[:3], pieces[3:]]
-    assert shared(pieces, 1) == [[each] for each in pieces]
-    assert shared([], 10) == []

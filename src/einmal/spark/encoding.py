@@ -59,7 +59,7 @@ def encodes(encoding: Encoding) -> Callable[[Iterator[Any]], Iterator[Any]]:
         context = TaskContext.get()
         assert context is not None
         task = context.partitionId()
-        settle("encoding")
+        settle()
         place = 0
         for rows in _gathered(batches):
             sections = _sections(encoding, rows, task, place)

@@ -38,7 +38,6 @@ _STATEFUL_PLANS: Final = frozenset(
         "GlobalLimit",
     }
 )
-_STRAIGHT: Final = frozenset({"Project", "Filter", "SubqueryAlias"})
 
 
 class SparkInternalsMissing(Exception):
@@ -64,14 +63,6 @@ def sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
         elif kind == "StreamingRelation":
             found.append((str(node.sourceName()), {}))
     return found
-
-
-def tasks_of(frame: DataFrame) -> int | None:
-    """How many tasks make a micro-batch's rows, where nothing is done to them that shuffles; None: not known."""
-    node = frame._jdf.queryExecution().analyzed()
-    while str(node.getClass().getSimpleName()) in _STRAIGHT:
-        node = node.child()
-    return int(node.rdd().getNumPartitions()) if str(node.getClass().getSimpleName()) == "LogicalRDD" else None
 
 
 class Execution:

@@ -18,7 +18,6 @@ from einmal.pipeline.claims import Output
 from einmal.spark.claim_service import Address, Transaction
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.encoding import SECTION_SCHEMA, Encoding, encodes
-from einmal.spark.execution import tasks_of
 from einmal.spark.routing import KafkasChoice, OwnPartition, Route, Turn, check_columns, is_keyless, prepared
 from einmal.spark.writer import OUTPUT_SCHEMA, WriteTask, writes
 from einmal.types import ProducerIdAndEpoch, TransactionVersion
@@ -83,8 +82,7 @@ class Job:
             )
         )
         rows = prepared(frame, route)
-        if keyless or tasks_of(frame) == 1:
-            # One task may own every partition: nothing has to be shuffled.
+        if keyless:
             outputs = rows.coalesce(tasks).mapInArrow(lambda batches: write(encode(batches)), OUTPUT_SCHEMA)
         else:
             sections = rows.mapInArrow(encode, SECTION_SCHEMA).repartitionById(tasks, "number")

@@ -75,16 +75,3 @@ def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list
         cuts = [Offset(first + (last - first) * i // count) for i in range(count + 1)]
         pieces += [OffsetRange(topic_partition, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
     return pieces
-
-
-def shared(pieces: list[OffsetRange], least: int) -> list[list[OffsetRange]]:
-    """Which ranges one task reads: neighbours, until it has ``least`` offsets. What a task costs is more than a few."""
-    tasks: list[list[OffsetRange]] = []
-    size = least
-    for each in pieces:
-        if size >= least:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(each)
-        size += each.end - each.start
-    return tasks

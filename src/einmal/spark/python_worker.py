@@ -20,8 +20,8 @@ _readers: dict[tuple[tuple[str, str], ...], RangeReader] = {}
 
 
 @cache
-def settle(_kind: str) -> None:
-    """To be called by each task, once what its kind needs is imported: collections do not look at it any more."""
+def settle() -> None:
+    """To be called by each task, once everything is imported: collections do not look at the modules any more."""
     gc.freeze()
 
 

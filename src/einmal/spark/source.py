@@ -26,7 +26,7 @@ from einmal.client import OffsetRange as Bounds
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.spark.arrow import RowBuilder
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, shared, to_json
+from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
 from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times, source_options
 from einmal.spark.python_worker import range_reader, settle
 from einmal.types import ErrorCode, Offset, TopicPartition
@@ -34,9 +34,6 @@ from einmal.types import ErrorCode, Offset, TopicPartition
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 )
-_OFFSETS_MIN: Final = 100
-"""A task of a stream reads at least so many offsets, where there are so many, and nobody asks for ``minPartitions``.
-Few, for what a query does with each may take long."""
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
@@ -69,9 +66,9 @@ class KafkaDataSource(DataSource):
 
 
 class Piece(InputPartition):
-    """What one task reads, in this order."""
+    """What one task reads."""
 
-    def __init__(self, bounds: list[OffsetRange]) -> None:
+    def __init__(self, bounds: OffsetRange) -> None:
         super().__init__(bounds)
         self.bounds = bounds
 
@@ -124,13 +121,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         last = from_json(end)
         first = self._places.with_new(from_json(start), last)
-        least = self._options.min_partitions
-        pieces = ranges(first, last, least)
-        return [Piece(each) for each in (shared(pieces, _OFFSETS_MIN) if least is None else [[one] for one in pieces])]
+        return [Piece(each) for each in ranges(first, last, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)
-        return read_pieces(self._options, partition.bounds)
+        return read_piece(self._options, partition.bounds)
 
     def stop(self) -> None:
         self._places.close()
@@ -148,11 +143,11 @@ class KafkaReader(DataSourceReader):
         self._bounds = bounds
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Piece([each]) for each in self._bounds]
+        return [Piece(each) for each in self._bounds]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)
-        return read_pieces(self._options, partition.bounds)
+        return read_piece(self._options, partition.bounds)
 
 
 class StillOpen(Exception):
@@ -275,20 +270,15 @@ def _for_each(
     return chosen
 
 
-def read_pieces(options: SourceOptions, pieces: list[OffsetRange]) -> Iterator[Any]:
-    """Arrow batches of the visible records in every range, one after the other. Raises DataLoss."""
-    for bounds in pieces:
-        yield from _read_piece(options, bounds)
-
-
-def _read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
+def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
+    """Arrow batches of the visible records in a range. Raises DataLoss."""
     topic_partition, start, end = bounds
     if not options.fail_on_data_loss:
         start, end = _what_is_left(options, bounds)
     wanted = Bounds(start, end)
     builder = RowBuilder(topic_partition, wanted, include_headers=options.include_headers)
     with range_reader(options.client) as reader:
-        settle("reading")
+        settle()
         try:
             for batch in reader.read({topic_partition: wanted}):
                 builder.add(batch)

@@ -70,7 +70,7 @@ def _write(task: WriteTask, batches: Iterator[Any]) -> list[Output]:
     targets: dict[int, _Target] = {}
     identity = (task.identity, task.transactional_id, task.transaction_version)
     with task.turn.claims() as claims, PartitionWriter(task.client, *identity, sends_once=task.sends_once) as writer:
-        settle("writing")
+        settle()
         for batch in batches:
             for number, section, *described in zip(*(_values(batch, name) for name in _SECTION), strict=True):
                 target = targets.get(number)

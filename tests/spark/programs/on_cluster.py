@@ -166,8 +166,7 @@ class Run:
     def writer(self, spark: SparkSession) -> KafkaStreamWriter:
         reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
         reader = reader.option("subscribe", self.source_topic).option("startingOffsets", "earliest")
-        # So few records would make one task, of which Spark starts no copy.
-        source = reader.option("maxOffsetsPerTrigger", BATCH).option("minPartitions", 4).load()
+        source = reader.option("maxOffsetsPerTrigger", BATCH).load()
         source = source.selectExpr("cast(key as string) as key", "cast(value as string) as value")
         writer = write_stream(PIPELINES[self.pipeline](source, self.straggle)).option(
             "kafka.bootstrap.servers", self.bootstrap
