@@ -11,10 +11,9 @@ from einmal.spark.arrow import RowBuilder
 from einmal.types import Header, Offset, TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, encode_batch, read_header, seal_batch, set_log_append_time
+from tests.spark.strategies import LARGE
 
 HERE = TopicPartition("t", 3)
-# Repeated: what Hypothesis draws byte by byte may have 8 KiB in all.
-LARGE = st.binary(min_size=9, max_size=9).map(lambda part: part * 1_000)
 HEADERS = st.lists(st.builds(Header, st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2).map(tuple)
 RECORDS = st.lists(
     st.builds(

@@ -14,6 +14,7 @@ from einmal.spark.routing import RowRefused
 from einmal.types import Header
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, decode_records, read_header, seal_batch
+from tests.spark.strategies import LARGE
 
 HEADERS = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
 
@@ -61,8 +62,6 @@ def encoded(batches: list[Any], **changed: Any) -> Iterator[dict[str, Any]]:
         yield from sections.to_pylist()
 
 
-# Repeated: what Hypothesis draws byte by byte may have 8 KiB in all.
-LARGE = st.binary(min_size=9, max_size=9).map(lambda part: part * 1_000)
 RECORDS = st.lists(
     st.builds(
         NewRecord,

@@ -1,7 +1,8 @@
 """``einmal run``: a pipeline from its file until it ends or is stopped. Progress on stderr, batches on stdout as JSON.
 
 Exit status, beside the usual: 3 refused (it must not run like this, a restart does not help), 4 fenced (another
-instance has taken over). Ctrl-C or SIGTERM ends it between two batches, a second one at once.
+instance has taken over). Ctrl-C or SIGTERM ends it between two batches, a second one at once; until its query
+runs, so does the first.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def new_session(
 
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # It logs, by the root logger, the traceback of whatever interrupts it; an error it raises besides.
-    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    logging.getLogger().addFilter(_is_not_py4js)
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
     declared = session_settings(file) if program is None else dict(program.declaration.spark)
@@ -107,6 +108,10 @@ def new_session(
     config = declared | given | dict(map(key_and_value, confs or ()))
     with _interrupted_at_once():
         return session(file.stem if program is None else program.declaration.name, master=master, config=config)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 @contextmanager
