@@ -63,8 +63,8 @@ bench-pipeline: $(READY)  ## a pipeline beside Spark's own Kafka connector, whos
 failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
 	$(BIN)/einmal bench failover
 
-kills: $(READY)  ## 200 kills, pauses and restarts of three brokers under load, and the verdict with its figures
-	EINMAL_KILLS=200 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
+kills: $(READY)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures
+	EINMAL_KILLS=280 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
 standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every harm to each of them, on both brokers
 	EINMAL_STANDALONE=all $(PYTEST) -q -p no:randomly tests/spark/test_standalone.py
