@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from einmal.spark.java import cache_directory
+from einmal.spark.cache import cache_directory
 
 _BUILD_S: Final = 300.0
 _PROGRAM: Final = """

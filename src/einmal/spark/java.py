@@ -13,10 +13,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from einmal.spark.cache import kept
 
 JAVA_MINIMUM: Final = 17
 """Spark 4's floor."""
@@ -102,34 +103,9 @@ def _home(runtime: Runtime) -> Path:
         return runtime.java.parent.parent
     script = _SHIM_HEAD + _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime.java)))
     digest = hashlib.sha256(script.encode()).hexdigest()[:16]
-    home = cache_directory() / f"java-{digest}"
-    shim = home / "bin" / "java"
-    if not shim.exists():
-        shim.parent.mkdir(parents=True, exist_ok=True)
-        # Under a name of its own first: several sessions may start at once.
-        handle, temporary = tempfile.mkstemp(dir=shim.parent)
-        os.write(handle, script.encode())
-        os.fchmod(handle, 0o755)
-        os.close(handle)
-        Path(temporary).replace(shim)
-    return home
+    return kept(f"java-{digest}/bin/java", script, mode=0o755).parent.parent
 
 
 def _is_shim(java: Path) -> bool:
     with java.open("rb") as file:
         return file.read(len(_SHIM_HEAD)) == _SHIM_HEAD.encode()
-
-
-def cache_directory() -> Path:
-    """Where files that can be made again are kept: the user's cache, or the temporary directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    directory = Path(base, "einmal")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if os.access(directory, os.W_OK | os.X_OK):
-            return directory
-    except OSError:
-        pass
-    fallback = Path(tempfile.gettempdir(), f"einmal-{os.getuid()}")
-    fallback.mkdir(mode=0o700, exist_ok=True)
-    return fallback

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from einmal.spark import class_archive
+from einmal.spark.cache import kept
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.java import cache_directory, use_java
+from einmal.spark.interpreter import worker_python
+from einmal.spark.java import use_java
 from einmal.spark.source import KafkaDataSource
 
 CONNECT_REFUSED: Final = (
@@ -94,15 +95,18 @@ def session(
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
     """The settings of a new session. Java's options are taken out of ``wanted``, to be joined with ours."""
     use_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    local = master.startswith("local")
+    # The script of worker_python is on this machine only.
+    python = worker_python() if local else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     settings = dict(_DEFAULTS)
-    if master.startswith("local"):
+    if local:
         settings |= _LOCAL_DEFAULTS
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
         options = class_archive.options()
         if quiet:
-            options.append(f"-Dlog4j2.configurationFile={_log4j().as_uri()}")
+            options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2.properties', _LOG4J).as_uri()}")
         if quick:
             options += _QUICK
         # Together with the caller's, which come last and win.
@@ -119,12 +123,3 @@ def register(spark: SparkSession) -> None:
 def _cores(master: str) -> int:
     number = master.removeprefix("local[").split(",")[0].rstrip("]")
     return int(number) if number.isdecimal() else (os.cpu_count() or 1) if number == "*" else 1
-
-
-def _log4j() -> Path:
-    path = cache_directory() / "spark-log4j2.properties"
-    if not path.exists() or path.read_text() != _LOG4J:
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_text(_LOG4J)
-        temporary.replace(path)
-    return path

@@ -1,0 +1,36 @@
+"""Files that can be made again, kept from one start to the next."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_directory() -> Path:
+    """Where they are: the user's cache, or the temporary directory."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    directory = Path(base, "einmal")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+    except OSError:
+        pass
+    fallback = Path(tempfile.gettempdir(), f"einmal-{os.getuid()}")
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    return fallback
+
+
+def kept(name: str, text: str, *, mode: int = 0o644) -> Path:
+    """The file of this name in the cache, with this text."""
+    path = cache_directory() / name
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Under a name of its own first: several sessions may start at once.
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        os.write(handle, text.encode())
+        os.fchmod(handle, mode)
+        os.close(handle)
+        Path(temporary).replace(path)
+    return path

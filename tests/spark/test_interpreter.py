@@ -1,0 +1,59 @@
+"""Claims about the Python that Spark's workers run on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.spark.interpreter import worker_python
+
+LIB = Path(pyspark.__file__).parent / "python" / "lib"
+ZIPS = [LIB / "pyspark.zip", LIB / "py4j-0.0-src.zip"]
+
+
+def environment_of_a_worker(path: list[Path]) -> dict[str, str]:
+    """The interpreter, its PYTHONPATH and where it finds PySpark, for a worker that Spark starts with this path."""
+    program = (
+        "import json, os, pyspark, sys; print(json.dumps([sys.prefix, os.environ['PYTHONPATH'], pyspark.__file__]))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    command = [worker_python(), "-c", program]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    return dict(zip(("prefix", "path", "pyspark"), json.loads(ended.stdout), strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+
+
+def test_a_worker_takes_pyspark_from_where_it_is_installed() -> None:
+    worker = environment_of_a_worker([*ZIPS, Path("/spark-core.jar"), Path("/mine")])
+    assert worker == {"prefix": sys.prefix, "path": "/spark-core.jar:/mine", "pyspark": pyspark.__file__}
+
+
+def test_a_path_without_the_zip_is_left_alone() -> None:
+    path = [Path("/mine"), Path("/other/pyspark.zip")]
+    assert environment_of_a_worker(path)["path"] == "/mine:/other/pyspark.zip"
+
+
+def test_a_pyspark_that_is_not_installed_needs_the_zip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "spark" / "python" / "pyspark" / "__init__.py"))
+    assert worker_python() == sys.executable
+
+
+@pytest.mark.spark
+def test_workers_of_a_session_have_the_installed_pyspark(spark: SparkSession) -> None:
+    def found_at(_: int) -> str:
+        import pyspark
+
+        return str(pyspark.__file__)
+
+    assert spark.sparkContext.parallelize([0], 1).map(found_at).collect() == [pyspark.__file__]
