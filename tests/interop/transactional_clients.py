@@ -115,6 +115,8 @@ class ConfluentWriter(Writer):
                 "message.timeout.ms": min(self.timeout_ms, 20_000),
                 "reconnect.backoff.max.ms": 200,
                 "linger.ms": 0,
+                # Without it flush() raises a fatal error, and calls ``delivered`` with it raised: a SystemError.
+                "error_cb": lambda _: None,
             }
         )
         self.producer.init_transactions(_PATIENCE_S)
