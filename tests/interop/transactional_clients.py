@@ -74,6 +74,11 @@ class Writer(ABC):
             return call()
         except (confluent_kafka.KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError) as error:
             raise Refused(repr(error)) from error
+        except SystemError as error:
+            # confluent-kafka raises a fatal error and calls the report's callback all the same: Python says so by this.
+            if not isinstance(error.__cause__, confluent_kafka.KafkaException):
+                raise
+            raise Refused(repr(error.__cause__)) from error
 
     @abstractmethod
     def _init(self) -> None: ...
@@ -115,8 +120,6 @@ class ConfluentWriter(Writer):
                 "message.timeout.ms": min(self.timeout_ms, 20_000),
                 "reconnect.backoff.max.ms": 200,
                 "linger.ms": 0,
-                # Without it flush() raises a fatal error, and calls ``delivered`` with it raised: a SystemError.
-                "error_cb": lambda _: None,
             }
         )
         self.producer.init_transactions(_PATIENCE_S)
