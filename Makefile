@@ -44,7 +44,7 @@ test: check  ## all that `check` does, then other people's clients, Apache Kafka
 	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark"
 	$(PYTEST) -q -n 2 $(BY_FILE) -m "spark and not long"
 
-test-long: $(READY)  ## what takes minutes: the pipelines on a Spark cluster, and a few kills under them (8 minutes)
+test-long: $(READY)  ## what takes minutes: the pipelines on a Spark cluster, and a few kills under them (5 to 8 minutes)
 	$(PYTEST) -q -m long
 
 fix: $(READY)  ## let the tools mend format and lint

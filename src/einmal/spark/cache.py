@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -23,9 +24,9 @@ def cache_directory() -> Path:
 
 
 def kept(name: str, text: str, *, mode: int = 0o644) -> Path:
-    """The file of this name in the cache, with this text."""
-    path = cache_directory() / name
-    if not path.exists() or path.read_text() != text:
+    """A file with this text in the cache; its ``name`` has a ``{}`` for the text's hash."""
+    path = cache_directory() / name.format(hashlib.sha256(text.encode()).hexdigest()[:16])
+    if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # Under a name of its own first: several sessions may start at once.
         handle, temporary = tempfile.mkstemp(dir=path.parent)

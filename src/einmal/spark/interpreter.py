@@ -7,13 +7,14 @@ are started by a small script that takes the zip out of ``PYTHONPATH``.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import site
 import sys
 from pathlib import Path
 from typing import Final
+
+import pyspark
 
 from einmal.spark.cache import kept
 
@@ -27,12 +28,10 @@ PYTHONPATH=${{PYTHONPATH#"$lib"/pyspark.zip:"$lib"/py4j-*-src.zip:}} exec {pytho
 
 def worker_python() -> str:
     """For ``PYSPARK_PYTHON``; the interpreter itself where it would not find this PySpark without the zip."""
-    import pyspark
-
     package = Path(pyspark.__file__).parent
     if package.parent not in map(Path, [*site.getsitepackages(), site.getusersitepackages()]):
         return sys.executable
     text = _SCRIPT.format(lib=shlex.quote(str(package / "python" / "lib")), python=shlex.quote(sys.executable))
-    script = kept(f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}", text, mode=0o755)
+    script = kept("python-{}", text, mode=0o755)
     # Not so on a file system that nothing may be run from.
     return str(script) if os.access(script, os.X_OK) else sys.executable

@@ -7,7 +7,6 @@ into the user's cache, and ``JAVA_HOME`` points at it. Knows nothing of Spark se
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -102,8 +101,7 @@ def _home(runtime: Runtime) -> Path:
     if runtime.has_vector_module or _is_shim(runtime.java):
         return runtime.java.parent.parent
     script = _SHIM_HEAD + _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime.java)))
-    digest = hashlib.sha256(script.encode()).hexdigest()[:16]
-    return kept(f"java-{digest}/bin/java", script, mode=0o755).parent.parent
+    return kept("java-{}/bin/java", script, mode=0o755).parent.parent
 
 
 def _is_shim(java: Path) -> bool:

@@ -106,7 +106,7 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
         options = class_archive.options()
         if quiet:
-            options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2.properties', _LOG4J).as_uri()}")
+            options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
         if quick:
             options += _QUICK
         # Together with the caller's, which come last and win.
