@@ -66,6 +66,8 @@ def test_a_compacted_topic_is_cleaned_and_stays_clean_over_a_restart(tmp_path: P
                 await client.produce("t", keyed(f"key {number % 5}", f"value {number}"))
             partition = partition_of(node, "t")
             await until_clean(partition, 250)
+            # Nothing moves any more while it is read and until it is closed.
+            await until(lambda: partition.log.cleanable(node.clock.now()).dirty_bytes == 0)
             records = await read_all(client, "t")
             assert len(records) < 60
             last = {record.key: record.value for record in records}
