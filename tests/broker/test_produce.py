@@ -77,6 +77,30 @@ def test_acks_all_needs_min_insync_replicas_and_acks_1_does_not(tmp_path: Path) 
     run(scenario())
 
 
+def test_a_batch_behind_a_refused_one_is_refused_like_that_one_until_the_producer_begins_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client, Client.connect(node) as other:
+
+            async def produce(on: Client, sequence: int) -> tuple[ErrorCode, int]:
+                answer = await on.produce("t", batch(b"a", producer=PRODUCER, sequence=sequence))
+                return answer.error_code, answer.base_offset
+
+            unknown = (ErrorCode.unknown_topic_or_partition, -1)
+            assert await produce(client, 0) == unknown
+            await other.create_topic("t")
+            # Alone it would be taken: its producer is not known here.
+            assert await produce(client, 1) == unknown
+            assert await produce(client, 2) == unknown
+            assert [await produce(client, sequence) for sequence in range(3)] == [
+                (ErrorCode.none, offset) for offset in range(3)
+            ]
+            # It answers for what came on the same connection only.
+            gap = (ErrorCode.out_of_order_sequence_number, -1)
+            assert (await produce(client, 4), await produce(client, 5), await produce(other, 6)) == (gap, gap, gap)
+
+    run(scenario())
+
+
 def test_nobody_but_coordinators_writes_to_internal_topics(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as client:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from einmal.types import ErrorCode, TopicPartition
+from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -28,6 +28,7 @@ from tests.broker.three_nodes import IDS, ThreeNodes
 T0 = TopicPartition("t", 0)
 PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS = 0, 1, 2, 21
 LATEST, EARLIEST = -1, -2
+PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
 
 
 class Cluster(ThreeNodes):
@@ -36,8 +37,9 @@ class Cluster(ThreeNodes):
     def __init__(self, **settings: Any) -> None:
         super().__init__(num_partitions=1, replica_lag_time_max_ms=2_000, **settings)
 
-    async def exchange(self, number: int, api_key: int, version: int, body: list[Any]) -> Any:
-        asker = next(each for each in self.nodes if each != number and not self.hosts[each].is_paused)
+    async def exchange(self, number: int, api_key: int, version: int, body: list[Any], asker: int | None = None) -> Any:
+        if asker is None:
+            asker = next(each for each in self.nodes if each != number and not self.hosts[each].is_paused)
         peers = self.nodes[asker].peers
         return await self.on(
             asker, peers.exchange(number, api_key, version, body, timeout_ms=30_000, lane=f"client-{api_key}")
@@ -57,6 +59,14 @@ class Cluster(ThreeNodes):
     async def produce(self, number: int, *values: bytes, **options: Any) -> ProducedPartition:
         response = await self.produce_at(number, *values, **options)
         return response.topics[0][1][0]
+
+    async def produce_sequence(self, number: int, asker: int, sequence: int) -> ProducedPartition:
+        """A batch of an idempotent producer, on the connections of one node."""
+        version = 11
+        records = batch(b"%d" % sequence, producer=PRODUCER, sequence=sequence)
+        body = encode_produce_request(version, ProduceRequest(None, -1, 5_000, [("t", [(0, records)])]))
+        answer = await self.exchange(number, PRODUCE, version, body, asker)
+        return decode_produce_response(version, answer.frame, answer.position).topics[0][1][0]
 
     async def fetch_at(self, number: int, offset: int, **fields: Any) -> FetchResponse:
         version = 17
@@ -112,6 +122,36 @@ def test_who_asks_a_follower_is_told_who_leads_and_where() -> None:
             assert fetched.current_leader == refused.current_leader
             assert answer.node_endpoints == response.node_endpoints
             assert (await cluster.list_offset(number, LATEST))[0] is ErrorCode.not_leader_or_follower
+
+    play(scenario)
+
+
+def test_what_was_sent_behind_a_refused_batch_is_refused_by_who_leads_meanwhile() -> None:
+    """The client asks who is to lead before that one knows it. A gap would make librdkafka raise its epoch.
+
+    Then it would send again, as another producer, what the first leader has written and nobody has acknowledged.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        leader, followers = await cluster.leader_and_followers()
+        assert (await cluster.produce_sequence(leader, followers[0], 0)).error_code is ErrorCode.none
+        for number, asker in (followers, followers[::-1]):
+            for sequence in (0, 1):
+                refused = await cluster.produce_sequence(number, asker, sequence)
+                assert refused.error_code is ErrorCode.not_leader_or_follower
+        cluster.crash(leader)
+        leader = await cluster.led(T0)
+        partition = cluster.nodes[leader].partitions.get(T0)
+        assert partition is not None
+        await cluster.until(lambda: partition.is_leader)
+        asker = next(number for number in followers if number != leader)
+        for sequence in (2, 3):
+            refused = await cluster.produce_sequence(leader, asker, sequence)
+            assert refused.error_code is ErrorCode.not_leader_or_follower
+        answers = [await cluster.produce_sequence(leader, asker, sequence) for sequence in range(4)]
+        assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+            (ErrorCode.none, offset) for offset in range(4)
+        ]
 
     play(scenario)
 

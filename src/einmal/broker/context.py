@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from einmal.broker.config import PLAINTEXT
+from einmal.broker.refused_batches import RefusedBatches
 from einmal.types import Instant
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Origin(Protocol):
     @property
     def number(self) -> int:
         """Grows with every connection that is accepted."""
+
+    @property
+    def refused_batches(self) -> RefusedBatches:
+        """What was refused for now of that which was produced here."""
 
     def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """Call back once the connection is lost; at once when it is. A later call with the same key replaces it."""

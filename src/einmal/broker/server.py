@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
 from einmal.broker.context import Body
+from einmal.broker.refused_batches import RefusedBatches
 from einmal.broker.router import Deferred, Parts, Router
 from einmal.seams import Clock
 from einmal.wire.errors import WireError
@@ -97,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._when_lost: dict[Hashable, Callable[[], None]] = {}
         self._is_lost = False
         self._address = "?"
+        self.refused_batches = RefusedBatches()
         self.last_active_ms = server.clock.now().monotonic_ms
 
     # --- what the event loop calls ---

@@ -99,6 +99,8 @@ class _Answer:
         self._has_refused = False
         """Whether anything was, so that there may be a leader to name."""
         self._needs_all = request.acks == _ALL_REPLICAS
+        # Without an answer nobody sends again what was refused.
+        self._refused = None if context.origin is None or request.acks == 0 else context.origin.refused_batches
 
     # --- verification --------------------------------------------------------------------------------------------
 
@@ -160,28 +162,36 @@ class _Answer:
             results: list[ProducedPartition] = []
             for index, records in partitions:
                 partition = self._partition(topic, index)
-                if isinstance(partition, ErrorCode):
+                verdict: ErrorCode | VerificationGuard = CONTINUES
+                if verdicts and isinstance(partition, Partition):
+                    verdict = verdicts.get(partition.topic_partition, CONTINUES)
+                # Nearly always nothing was refused before.
+                if self._refused and (error := self._refused.error_behind(topic, index, records)) is not _NONE:
                     self._has_refused = True
-                    results.append(ProducedPartition(index, partition))
-                    continue
-                verdict = verdicts.get(partition.topic_partition) if verdicts else None
-                if isinstance(verdict, ErrorCode):
-                    self._has_refused = True
-                    results.append(ProducedPartition(index, verdict))
+                    results.append(ProducedPartition(index, error))
+                elif isinstance(partition, ErrorCode):
+                    results.append(self._refuse(topic, index, records, partition))
+                elif isinstance(verdict, ErrorCode):
+                    results.append(self._refuse(topic, index, records, verdict))
                 elif records is None:
-                    results.append(ProducedPartition(index, ErrorCode.invalid_record))
+                    results.append(self._refuse(topic, index, records, ErrorCode.invalid_record))
                 elif self._needs_all and not partition.has_enough_replicas:
-                    results.append(ProducedPartition(index, ErrorCode.not_enough_replicas))
+                    results.append(self._refuse(topic, index, records, ErrorCode.not_enough_replicas))
                 else:
-                    guard = CONTINUES if verdict is None else verdict
-                    appended = partition.append(_writable(records), now, verification=guard)
+                    appended = partition.append(_writable(records), now, verification=verdict)
                     error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate = appended
                     if error is not _NONE:
-                        self._has_refused = True
+                        self._refuse(topic, index, records, error)
                     elif not self._is_met(partition, last_offset):
                         self._waiting.append(_Waiting(len(self._topics), len(results), partition, last_offset))
                     results.append(ProducedPartition(index, error, base_offset, append_time, log_start_offset))
             self._topics.append((topic, results))
+
+    def _refuse(self, topic: Topic, index: int, records: Records | None, error: ErrorCode) -> ProducedPartition:
+        self._has_refused = True
+        if self._refused is not None:
+            self._refused.refuse(topic, index, records, error)
+        return ProducedPartition(index, error)
 
     def _is_met(self, partition: Partition, last_offset: Offset) -> bool:
         """Whether acks is met."""

@@ -1,0 +1,70 @@
+"""What was refused for now on one connection, so that what its producer has sent behind it is refused as well.
+
+A client sends up to five batches of a partition without waiting for an answer. While the first ones are refused, this
+broker may become able to take the next, because it leads now or has enough replicas again. Judged alone, that one has a
+gap before it; from a producer that is not known here it would even be taken, out of order. librdkafka follows a gap
+with a new producer epoch, under which it sends all that is not acknowledged once more, and with it what an earlier
+leader has written: a record twice. So what continues a refused batch gets the error of that batch, until its producer
+has read the answer and begins again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from einmal.types import SEQUENCE_MAX, ErrorCode, ProducerIdAndEpoch
+from einmal.wire.errors import WireError
+from einmal.wire.primitives import Topic
+from einmal.wire.produce import Records
+from einmal.wire.record_batch import BatchHeader, read_header
+
+
+class _Refusal(NamedTuple):
+    producer: ProducerIdAndEpoch
+    next_sequence: int
+    """Of a batch that was sent before the refusal could be read."""
+    error: ErrorCode
+
+
+@dataclass(slots=True)
+class RefusedBatches:
+    """Per partition, as requests name it, the last refusal; no more partitions than ``partitions_max``."""
+
+    partitions_max: int = 1_000
+    _refusals: dict[tuple[Topic, int], _Refusal] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._refusals)
+
+    def error_behind(self, topic: Topic, partition: int, records: Records | None) -> ErrorCode:
+        """``none`` unless the batch continues one that was refused; then that one's error, and it counts as refused."""
+        refusal = self._refusals.pop((topic, partition), None)
+        if refusal is None:
+            return ErrorCode.none
+        header = _header(records)
+        if header is None or (_producer(header), header.base_sequence) != refusal[:2]:
+            return ErrorCode.none
+        self.refuse(topic, partition, records, refusal.error)
+        return refusal.error
+
+    def refuse(self, topic: Topic, partition: int, records: Records | None, error: ErrorCode) -> None:
+        """The batch is refused; no other is for its sake where it has no sequence or nobody will send it again."""
+        header = _header(records)
+        if header is None or header.producer_id < 0 or not error.retriable:
+            return
+        if len(self._refusals) >= self.partitions_max:
+            del self._refusals[next(iter(self._refusals))]
+        next_sequence = (header.last_sequence + 1) & SEQUENCE_MAX
+        self._refusals[topic, partition] = _Refusal(_producer(header), next_sequence, error)
+
+
+def _header(records: Records | None) -> BatchHeader | None:
+    try:
+        return None if records is None else read_header(records)
+    except WireError:
+        return None
+
+
+def _producer(header: BatchHeader) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
