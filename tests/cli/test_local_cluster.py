@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
+from einmal.client.cluster_metadata import PartitionMetadata
+from einmal.client.errors import UnknownTopic
 from tests.cli.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.system
@@ -35,6 +37,18 @@ def are_gone(pids: list[int]) -> bool:
     return True
 
 
+def described(admin: Admin, topic: str) -> PartitionMetadata:
+    """A new topic's partition. One broker's answer to its creation does not mean that the others know of it."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            (partition,) = admin.describe_topics([topic])[topic].partitions.values()
+            return partition
+        except UnknownTopic:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 def test_three_brokers_are_told_as_a_table_and_one_bootstrap_line(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--brokers", "3").wait_until_ready() as cluster:
         head, columns, *rows, advice, ready = cluster.lines
@@ -55,7 +69,7 @@ def test_what_is_written_to_three_brokers_has_three_replicas_and_survives_one(tm
         config = {"bootstrap.servers": ready["bootstrap_servers"]}
         with Admin(config) as admin:
             admin.create_topics([NewTopic("t", 1)])
-            (partition,) = admin.describe_topics(["t"])["t"].partitions.values()
+            partition = described(admin, "t")
         assert sorted(partition.replicas) == [1, 2, 3]
         victim = next(each for each in ready["brokers"] if each["node_id"] == partition.leader)
         with Producer(config) as producer:
