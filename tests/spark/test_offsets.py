@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einmal.spark.offsets import Positions, from_json, limited, ranges, to_json
+from einmal.spark.offsets import Positions, from_json, limited, packed, ranges, to_json
 from einmal.types import Offset, TopicPartition
 
 
@@ -42,6 +42,19 @@ def test_cut_ranges_cover_the_offsets_once_and_in_order(bounds: list[tuple[int, 
         mine = [piece for piece in pieces if piece.topic_partition == topic_partition]
         covered = [offset for piece in mine for offset in range(piece.start, piece.end)]
         assert covered == list(range(start[topic_partition], end[topic_partition]))
+
+
+@given(pairs, st.integers(1, 10_000))
+def test_small_ranges_share_a_task_and_large_ones_have_one_each(bounds: list[tuple[int, int]], task_min: int) -> None:
+    start = positions(*(low for low, _ in bounds))
+    end = positions(*(low + size for low, size in bounds))
+    pieces = ranges(start, end, None)
+    tasks = packed(pieces, task_min)
+    assert [piece for task in tasks for piece in task] == pieces
+    sizes = [sum(piece.end - piece.start for piece in task) for task in tasks]
+    assert all(size <= task_min or len(task) == 1 for size, task in zip(sizes, tasks, strict=True))
+    following = [task[0].end - task[0].start for task in tasks[1:]]
+    assert all(size + next_size > task_min for size, next_size in zip(sizes, following, strict=False))
 
 
 @given(pairs, st.integers(1, 5_000))

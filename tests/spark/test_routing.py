@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 
 from einmal.spark.claim_service import Address
 from einmal.spark.options import OptionError
-from einmal.spark.routing import Route, RowRefused, Turn, check_columns, choose_numbers
+from einmal.spark.routing import OwnPartition, Route, RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
 NOWHERE = Turn(Address("127.0.0.1", 1, ""), "")
@@ -39,21 +39,30 @@ class _Told(Turn):
         return _Table()
 
 
-def choose(keys: list[bytes | None], partitions: list[int | None] | None = None, task: int = 0) -> list[int]:
+def choose(
+    keys: list[bytes | None], partitions: list[int | None] | None = None, task: int = 0, batch: int = 0
+) -> list[int]:
     given = None if partitions is None else pyarrow.array(partitions, pyarrow.int32())
-    route = Route("t", 4, NOWHERE)
+    route = Route("t", 4, NOWHERE, batch)
     return choose_numbers(route, pyarrow.array(keys, pyarrow.binary()), given, None, task).tolist()
 
 
 def test_a_row_goes_to_its_partition_column_then_to_its_keys_hash_then_anywhere() -> None:
     assert choose([b"a", b"a", None, None, None], [3, None, None, None, 0]) == [3, partition_for_key(b"a", 4), 0, 1, 0]
     assert choose([None, b"a", None], task=3) == [3, partition_for_key(b"a", 4), 0]
+    assert choose([None, b"a", None], task=3, batch=2) == [1, partition_for_key(b"a", 4), 2]
+
+
+def test_the_tasks_of_rows_without_keys_have_a_partition_each_and_another_in_the_next_batch() -> None:
+    rows = pyarrow.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+    chosen = [[OwnPartition(Route("t", 3, NOWHERE, batch))(rows, task).tolist() for task in (0, 1)] for batch in (0, 5)]
+    assert chosen == [[[0, 0], [1, 1]], [[2, 2], [0, 0]]]
 
 
 def test_every_topic_of_a_row_has_numbers_of_its_own() -> None:
     keys = pyarrow.array([b"a", b"a", None], pyarrow.binary())
     topics = pyarrow.array(["right", "left", "right"])
-    found = choose_numbers(Route(None, 0, _Told(NOWHERE.address, "")), keys, None, topics, 1)
+    found = choose_numbers(Route(None, 0, _Told(NOWHERE.address, ""), 0), keys, None, topics, 1)
     assert found.tolist() == [4 + partition_for_key(b"a", 2), partition_for_key(b"a", 4), 5]
 
 
@@ -65,7 +74,7 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
 def test_a_row_without_a_topic_is_an_error() -> None:
     nothing = pyarrow.array([None], pyarrow.binary())
     with pytest.raises(RowRefused, match="a row has no topic"):
-        choose_numbers(Route(None, 0, NOWHERE), nothing, None, pyarrow.array([None], pyarrow.string()), 0)
+        choose_numbers(Route(None, 0, NOWHERE, 0), nothing, None, pyarrow.array([None], pyarrow.string()), 0)
 
 
 KINDS: dict[str, DataType] = {

@@ -66,9 +66,9 @@ def test_every_transaction_has_an_epoch_of_its_own_and_a_batch_that_failed_half_
         if isinstance(event, events.PartitionWritten):
             written.touch()
 
-    # Without keys there is no shuffle: the task that dies is one that would write.
+    # Without keys there is no shuffle: the task that dies is one that would write. One per partition, so another does.
     body = dies_once_another_has_written(written, died)
-    frame = pipeline.source(spark).select("value")
+    frame = pipeline.source(spark, minPartitions="1").select("value")
     pipeline.writer(spark, frame.mapInArrow(body, frame.schema)).listener(listen).start().awaitTermination()
 
     assert died.exists()

@@ -43,6 +43,7 @@ class AtLeastOnce:
             collected = setting.job.run(
                 frame,
                 transaction,
+                batch_id=batch_id,
                 transactional_id=None,
                 identity=None,
                 transaction_version=TransactionVersion.TV_1,

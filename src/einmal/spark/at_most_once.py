@@ -54,6 +54,7 @@ class AtMostOnce:
             collected = setting.job.run(
                 frame,
                 transaction,
+                batch_id=batch_id,
                 transactional_id=None,
                 identity=None,
                 transaction_version=TransactionVersion.TV_1,

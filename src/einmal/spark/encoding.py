@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
 from einmal.client.errors import error_for
 from einmal.client.producer_core import RECORD_OVERHEAD
@@ -25,10 +26,16 @@ from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import HEADER_SIZE, encode_headers
 
 SECTION_SCHEMA: Final = (
-    "number int, task int, place long, section binary, count int, first_timestamp long, max_timestamp long"
+    StructType()
+    .add("number", "integer")
+    .add("task", "integer")
+    .add("place", "long")
+    .add("section", "binary")
+    .add("count", "integer")
+    .add("first_timestamp", "long")
+    .add("max_timestamp", "long")
 )
 """``number``: the partition's; ``task`` and ``place``: the order of sections that one source gave."""
-_COLUMNS: Final = ("number", "task", "place", "section", "count", "first_timestamp", "max_timestamp")
 _BYTES_MAX: Final = 8 * 1024 * 1024
 """Rows are encoded in pieces of about so many bytes."""
 
@@ -114,7 +121,7 @@ def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
         pyarrow.array(timestamps[starts]),
         pyarrow.array(np.maximum.reduceat(timestamps, starts)),
     ]
-    return pyarrow.RecordBatch.from_arrays(columns, names=_COLUMNS)
+    return pyarrow.RecordBatch.from_arrays(columns, names=SECTION_SCHEMA.names)
 
 
 def _estimates(encoding: Encoding, rows: Any, tails: Any) -> Ints:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 
 from einmal.pipeline.claims import Output
 from einmal.spark.claim_service import Address, Transaction
@@ -41,12 +41,15 @@ class Job:
         self._compression = Compression[client.get("compression.type", "none").upper()]
         self._batch_bytes = int(client.get("batch.size", _BATCH_BYTES))
         self._largest = int(client.get("max.request.size", _MAX_REQUEST_SIZE))
+        # A column object is several calls to the JVM; these serve every batch.
+        self._order = [functions.col(name) for name in ("number", "task", "place")]
 
     def run(
         self,
         frame: DataFrame,
         transaction: Transaction,
         *,
+        batch_id: int,
         transactional_id: str | None,
         identity: ProducerIdAndEpoch | None,
         transaction_version: TransactionVersion,
@@ -58,11 +61,11 @@ class Job:
         count = 0 if self._topic is None else transaction.look_up(self._topic)
         tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
         tasks = min(tasks, count) if count else tasks
-        route = Route(self._topic, count, turn)
+        route = Route(self._topic, count, turn, batch_id)
         keyless = is_keyless(frame, route)
         encode = encodes(
             Encoding(
-                choose=OwnPartition() if keyless else KafkasChoice(route),
+                choose=OwnPartition(route) if keyless else KafkasChoice(route),
                 topic=self._topic,
                 compression=self._compression,
                 batch_bytes=self._batch_bytes,
@@ -85,9 +88,9 @@ class Job:
         if keyless:
             outputs = rows.coalesce(tasks).mapInArrow(lambda batches: write(encode(batches)), OUTPUT_SCHEMA)
         else:
-            sections = rows.mapInArrow(encode, SECTION_SCHEMA).repartitionById(tasks, "number")
+            sections = rows.mapInArrow(encode, SECTION_SCHEMA).repartitionById(tasks, self._order[0])
             # Kafka keeps the order of a key's records, a shuffle does not.
-            outputs = sections.sortWithinPartitions("number", "task", "place").mapInArrow(write, OUTPUT_SCHEMA)
+            outputs = sections.sortWithinPartitions(*self._order).mapInArrow(write, OUTPUT_SCHEMA)
         return [Output(**row.asDict()) for row in outputs.collect()]
 
 

@@ -75,3 +75,18 @@ def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list
         cuts = [Offset(first + (last - first) * i // count) for i in range(count + 1)]
         pieces += [OffsetRange(topic_partition, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
     return pieces
+
+
+def packed(pieces: list[OffsetRange], task_min: int) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: neighbours share one as long as they have no more than ``task_min`` offsets together."""
+    tasks: list[list[OffsetRange]] = []
+    room = 0
+    for piece in pieces:
+        size = piece.end - piece.start
+        if tasks and size <= room:
+            tasks[-1].append(piece)
+        else:
+            tasks.append([piece])
+            room = task_min
+        room -= size
+    return [tuple(task) for task in tasks]

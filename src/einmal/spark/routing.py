@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -53,11 +52,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the rows of one batch go by. ``count`` is the fixed topic's number of partitions."""
+    """What the rows of one batch go by. ``count`` is the fixed topic's number of partitions.
+
+    ``batch``: its number. Rows without a key begin at another partition in each, else a batch that one task has read
+    would always go to the first.
+    """
 
     topic: str | None
     count: int
     turn: Turn
+    batch: int
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -78,20 +82,19 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 def prepared(frame: DataFrame, route: Route) -> DataFrame:
     """The frame's rows as key, value, timestamp (ms, or null), and headers, partition and topic where they matter."""
-    columns = {field.name: field.dataType for field in frame.schema.fields}
-    selected = [
-        _column(columns, "key", "binary"),
-        F.col("value").cast("binary").alias("value"),
-        _timestamp(columns),
-    ]
-    if "headers" in columns:
+    there = {field.name for field in frame.schema.fields}
+    key = "key" if "key" in there else "null"
+    timestamp = "unix_millis(timestamp)" if "timestamp" in there else "cast(null as bigint)"
+    # As text: every column object is several calls to the JVM, in every batch.
+    selected = [f"cast({key} as binary) as key", "cast(value as binary) as value", f"{timestamp} as timestamp"]
+    if "headers" in there:
         # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on.
-        selected.append(F.coalesce(F.col("headers").cast(_HEADERS), F.array().cast(_HEADERS)).alias("headers"))
-    if "partition" in columns:
-        selected.append(_column(columns, "partition", "int"))
+        selected.append(f"coalesce(cast(headers as {_HEADERS}), cast(array() as {_HEADERS})) as headers")
+    if "partition" in there:
+        selected.append("cast(partition as int) as partition")
     if route.topic is None:
-        selected.append(F.col("topic"))
-    return frame.select(*selected)
+        selected.append("topic")
+    return frame.selectExpr(*selected)
 
 
 def is_keyless(frame: DataFrame, route: Route) -> bool:
@@ -101,10 +104,12 @@ def is_keyless(frame: DataFrame, route: Route) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnPartition:
-    """Every row of a task to the partition of the task's own number."""
+    """Every row of a task to a partition that is the task's own."""
+
+    route: Route
 
     def __call__(self, rows: Any, task: int) -> Ints:
-        return np.full(rows.num_rows, task, np.int64)
+        return np.full(rows.num_rows, (self.route.batch + task) % self.route.count, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def choose_numbers(route: Route, keys: Any, partitions: Any, topics: Any, task: 
         has_key = has_key | given
     # Without a key rows are spread, from another beginning in each task; the same rows always in the same way.
     spread = np.flatnonzero(~has_key)
-    offsets[spread] = (task + np.arange(len(spread))) % size[spread]
+    offsets[spread] = (route.batch + task + np.arange(len(spread))) % size[spread]
     return base + offsets
 
 
@@ -153,16 +158,6 @@ def _tables(route: Route, topics: Any, rows: int) -> tuple[Ints, Ints]:
         tables = np.array([claims.topic(name) for name in encoded.dictionary.to_pylist()], np.int64).reshape(-1, 2)
     which = encoded.indices.to_numpy()
     return tables[which, 0], tables[which, 1]
-
-
-def _column(columns: dict[str, DataType], name: str, kind: str) -> Column:
-    return (F.col(name) if name in columns else F.lit(None)).cast(kind).alias(name)
-
-
-def _timestamp(columns: dict[str, DataType]) -> Column:
-    return (F.unix_millis(F.col("timestamp")) if "timestamp" in columns else F.lit(None).cast("bigint")).alias(
-        "timestamp"
-    )
 
 
 def _require(columns: dict[str, DataType], name: str, kinds: tuple[type[DataType], ...], hint: str) -> None:

@@ -26,7 +26,7 @@ from einmal.client import OffsetRange as Bounds
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.spark.arrow import RowBuilder
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, ranges, to_json
+from einmal.spark.offsets import DataLoss, OffsetRange, Positions, from_json, limited, packed, ranges, to_json
 from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times, source_options
 from einmal.spark.python_worker import range_reader, settle
 from einmal.types import ErrorCode, Offset, TopicPartition
@@ -36,6 +36,8 @@ _SCHEMA: Final = (
 )
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
+_TASK_MIN: Final = 1_000
+"""Partitions with fewer new records than this, together, are read by one task: a task costs more than they do."""
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 
 
@@ -66,11 +68,11 @@ class KafkaDataSource(DataSource):
 
 
 class Piece(InputPartition):
-    """What one task reads."""
+    """What one task reads, one range after the other."""
 
-    def __init__(self, bounds: OffsetRange) -> None:
-        super().__init__(bounds)
-        self.bounds = bounds
+    def __init__(self, *pieces: OffsetRange) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -121,11 +123,14 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         last = from_json(end)
         first = self._places.with_new(from_json(start), last)
-        return [Piece(each) for each in ranges(first, last, self._options.min_partitions)]
+        pieces = ranges(first, last, self._options.min_partitions)
+        if self._options.min_partitions is not None:
+            return [Piece(each) for each in pieces]
+        return [Piece(*each) for each in packed(pieces, _TASK_MIN)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)
-        return read_piece(self._options, partition.bounds)
+        return read_pieces(self._options, partition.pieces)
 
     def stop(self) -> None:
         self._places.close()
@@ -147,7 +152,7 @@ class KafkaReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)
-        return read_piece(self._options, partition.bounds)
+        return read_pieces(self._options, partition.pieces)
 
 
 class StillOpen(Exception):
@@ -270,8 +275,13 @@ def _for_each(
     return chosen
 
 
-def read_piece(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
-    """Arrow batches of the visible records in a range. Raises DataLoss."""
+def read_pieces(options: SourceOptions, pieces: Sequence[OffsetRange]) -> Iterator[Any]:
+    """Arrow batches of the visible records in the ranges. Raises DataLoss."""
+    for piece in pieces:
+        yield from _read(options, piece)
+
+
+def _read(options: SourceOptions, bounds: OffsetRange) -> Iterator[Any]:
     topic_partition, start, end = bounds
     if not options.fail_on_data_loss:
         start, end = _what_is_left(options, bounds)

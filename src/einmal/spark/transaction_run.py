@@ -219,6 +219,7 @@ class TransactionRun:
         collected = self._destination.job.run(
             self._frame,
             transaction,
+            batch_id=self._batch_id,
             transactional_id=self._id,
             identity=identity,
             transaction_version=self._version,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google_crc32c import extend as crc32c_extend
+from pyspark.sql.types import StructType
 
 from einmal.client import PartitionWriter
 from einmal.pipeline.claims import Output
@@ -21,7 +22,15 @@ from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, seal_batch
 
-OUTPUT_SCHEMA: Final = "topic string, partition int, first_offset long, last_offset long, count long, crc long"
+OUTPUT_SCHEMA: Final = (
+    StructType()
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("first_offset", "long")
+    .add("last_offset", "long")
+    .add("count", "long")
+    .add("crc", "long")
+)
 _SECTION: Final = ("number", "section", "count", "first_timestamp", "max_timestamp")
 
 
@@ -53,14 +62,14 @@ def writes(task: WriteTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
         import pyarrow
 
         outputs = _write(task, batches)
-        columns = ("topic", "partition", "first_offset", "last_offset", "count", "crc")
+        names = OUTPUT_SCHEMA.names
         kinds = (pyarrow.string(), pyarrow.int32(), *(pyarrow.int64(),) * 4)
         yield pyarrow.RecordBatch.from_arrays(
             [
                 pyarrow.array([getattr(output, name) for output in outputs], kind)
-                for name, kind in zip(columns, kinds, strict=True)
+                for name, kind in zip(names, kinds, strict=True)
             ],
-            names=columns,
+            names=names,
         )
 
     return write

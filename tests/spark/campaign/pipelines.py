@@ -131,7 +131,8 @@ class Place:
         def read(topic: str) -> DataFrame:
             reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
             reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-            frame = reader.option("maxOffsetsPerTrigger", BATCH).load()
+            # A task per partition, however small: more that can die at once.
+            frame = reader.option("maxOffsetsPerTrigger", BATCH).option("minPartitions", 1).load()
             return frame.selectExpr("cast(key as string) as key", "cast(value as string) as value")
 
         writer = write_stream(_FRAMES[name](read)).option("kafka.bootstrap.servers", self.bootstrap)

@@ -166,7 +166,8 @@ class Run:
     def writer(self, spark: SparkSession) -> KafkaStreamWriter:
         reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
         reader = reader.option("subscribe", self.source_topic).option("startingOffsets", "earliest")
-        source = reader.option("maxOffsetsPerTrigger", BATCH).load()
+        # A task per partition, however small: a straggler needs others beside it.
+        source = reader.option("maxOffsetsPerTrigger", BATCH).option("minPartitions", 1).load()
         source = source.selectExpr("cast(key as string) as key", "cast(value as string) as value")
         writer = write_stream(PIPELINES[self.pipeline](source, self.straggle)).option(
             "kafka.bootstrap.servers", self.bootstrap
