@@ -159,11 +159,15 @@ class Watch:
         with self.lock:
             if not recent:
                 return watched.progress.without_spark()
-            return [
+            reports = [
                 report
                 for each in recent
                 for report in watched.progress.spark_tells(each.batchId, each.durationMs, each.numInputRows)
             ]
+            if reports:
+                # So that nobody sees the new batch with the old one's lag, while the ends are asked for again.
+                watched.lag = lag_behind(reports[-1].end, watched.ends.known)
+            return reports
 
     def _report(self, watched: Watched, reports: Iterable[BatchReport]) -> None:
         for report in reports:
@@ -186,15 +190,16 @@ class _Ends:
         """``query_sources``: formats and options as in ``execution.sources``, in the order of the query's offsets."""
         self._sources = list(query_sources)
         self._clusters: dict[int, KafkaCluster] = {}
-        self._known: Ends | None = None
+        self.known: Ends | None = None
+        """As they were asked for last."""
         self._asked = float("-inf")
 
     def not_older_than(self, age_s: float, reached: Offsets | None) -> Ends | None:
         """Of the partitions in ``reached``; None where they cannot be asked."""
         if reached is not None and time.monotonic() - self._asked >= age_s:
-            self._known = self._ask(reached)
+            self.known = self._ask(reached)
             self._asked = time.monotonic()
-        return self._known
+        return self.known
 
     def _ask(self, reached: Offsets) -> Ends | None:
         if len(reached) != len(self._sources):
