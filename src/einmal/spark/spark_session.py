@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,8 +39,6 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-_SOCKET_DIRECTORY_MAX: Final = 60
-"""A socket's path may have 103 bytes on macOS, and Spark's names have 42."""
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Less than half the CPU of a short program goes into compiling then."""
 _LOG4J: Final = """\
@@ -107,7 +104,6 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     if local:
         settings |= _LOCAL_DEFAULTS
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
-        settings |= _unix_sockets(tempfile.gettempdir())
         options = class_archive.options()
         if quiet:
             options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
@@ -117,17 +113,6 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
         options.append(wanted.pop("spark.driver.extraJavaOptions", ""))
         settings["spark.driver.extraJavaOptions"] = " ".join(options)
     return settings
-
-
-def _unix_sockets(directory: str) -> dict[str, str]:
-    """Settings for what goes between the JVM and Python. Over TCP small data waits 40 ms in every task: what the JVM
-    sends in pieces is held back for an acknowledgement, which is delayed."""
-    if os.name != "posix" or len(os.fsencode(directory)) > _SOCKET_DIRECTORY_MAX:
-        return {}
-    return {
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": directory,
-    }
 
 
 def register(spark: SparkSession) -> None:
