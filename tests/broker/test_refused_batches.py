@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.broker.refused_batches import RefusedBatches
+from einmal.broker.refused_batches import PARTITIONS_MAX, RefusedBatches
 from einmal.types import SEQUENCE_MAX, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from tests.broker.nodes import batch
 
@@ -72,7 +72,8 @@ def test_nothing_waits_behind_what_has_no_place_in_a_sequence(records: bytes, er
 
 
 def test_no_more_partitions_are_remembered_than_allowed() -> None:
-    batches = RefusedBatches(partitions_max=2)
-    for partition in range(3):
+    batches = RefusedBatches()
+    for partition in range(PARTITIONS_MAX + 1):
         batches.refuse("t", partition, of(5), NOT_LEADER)
-    assert [batches.error_behind("t", partition, of(6)) for partition in range(3)] == [NONE, NOT_LEADER, NOT_LEADER]
+    remembered = [batches.error_behind("t", partition, of(6)) for partition in range(PARTITIONS_MAX + 1)]
+    assert remembered == [NONE] + [NOT_LEADER] * PARTITIONS_MAX

@@ -10,14 +10,16 @@ has read the answer and begins again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from einmal.types import SEQUENCE_MAX, ErrorCode, ProducerIdAndEpoch
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import Records
 from einmal.wire.record_batch import BatchHeader, read_header
+
+PARTITIONS_MAX: Final = 1_000
+"""What one connection can cost is bounded; then the oldest refusal is forgotten."""
 
 
 class _Refusal(NamedTuple):
@@ -27,12 +29,13 @@ class _Refusal(NamedTuple):
     error: ErrorCode
 
 
-@dataclass(slots=True)
 class RefusedBatches:
-    """Per partition, as requests name it, the last refusal; no more partitions than ``partitions_max``."""
+    """Per partition, as requests name it, the last refusal; no more than ``PARTITIONS_MAX``."""
 
-    partitions_max: int = 1_000
-    _refusals: dict[tuple[Topic, int], _Refusal] = field(default_factory=dict)
+    __slots__ = ("_refusals",)
+
+    def __init__(self) -> None:
+        self._refusals: dict[tuple[Topic, int], _Refusal] = {}
 
     def __bool__(self) -> bool:
         return bool(self._refusals)
@@ -45,15 +48,17 @@ class RefusedBatches:
         header = _header(records)
         if header is None or (_producer(header), header.base_sequence) != refusal[:2]:
             return ErrorCode.none
-        self.refuse(topic, partition, records, refusal.error)
+        self._remember(topic, partition, header, refusal.error)
         return refusal.error
 
     def refuse(self, topic: Topic, partition: int, records: Records | None, error: ErrorCode) -> None:
         """The batch is refused; no other is for its sake where it has no sequence or nobody will send it again."""
         header = _header(records)
-        if header is None or header.producer_id < 0 or not error.retriable:
-            return
-        if len(self._refusals) >= self.partitions_max:
+        if header is not None and header.producer_id >= 0 and error.retriable:
+            self._remember(topic, partition, header, error)
+
+    def _remember(self, topic: Topic, partition: int, header: BatchHeader, error: ErrorCode) -> None:
+        if len(self._refusals) >= PARTITIONS_MAX:
             del self._refusals[next(iter(self._refusals))]
         next_sequence = (header.last_sequence + 1) & SEQUENCE_MAX
         self._refusals[topic, partition] = _Refusal(_producer(header), next_sequence, error)

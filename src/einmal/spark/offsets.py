@@ -77,8 +77,8 @@ def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list
     return pieces
 
 
-def packed(pieces: list[OffsetRange], task_min: int) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: neighbours share one as long as they have no more than ``task_min`` offsets together."""
+def packed(pieces: list[OffsetRange], shared_max: int) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: neighbours share one as long as they have no more than ``shared_max`` offsets together."""
     tasks: list[list[OffsetRange]] = []
     room = 0
     for piece in pieces:
@@ -87,6 +87,6 @@ def packed(pieces: list[OffsetRange], task_min: int) -> list[tuple[OffsetRange, 
             tasks[-1].append(piece)
         else:
             tasks.append([piece])
-            room = task_min
+            room = shared_max
         room -= size
     return [tuple(task) for task in tasks]

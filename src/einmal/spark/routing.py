@@ -82,7 +82,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 def prepared(frame: DataFrame, route: Route) -> DataFrame:
     """The frame's rows as key, value, timestamp (ms, or null), and headers, partition and topic where they matter."""
-    there = {field.name for field in frame.schema.fields}
+    there = set(frame.columns)
     key = "key" if "key" in there else "null"
     timestamp = "unix_millis(timestamp)" if "timestamp" in there else "cast(null as bigint)"
     # As text: every column object is several calls to the JVM, in every batch.

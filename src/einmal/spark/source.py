@@ -36,8 +36,8 @@ _SCHEMA: Final = (
 )
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
-_TASK_MIN: Final = 1_000
-"""Partitions with fewer new records than this, together, are read by one task: a task costs more than they do."""
+_SHARED_MAX: Final = 1_000
+"""Partitions with no more new offsets than this, together, are read by one task: a task costs more than they do."""
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 
 
@@ -124,9 +124,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = from_json(end)
         first = self._places.with_new(from_json(start), last)
         pieces = ranges(first, last, self._options.min_partitions)
-        if self._options.min_partitions is not None:
-            return [Piece(each) for each in pieces]
-        return [Piece(*each) for each in packed(pieces, _TASK_MIN)]
+        return [Piece(*each) for each in packed(pieces, _SHARED_MAX if self._options.min_partitions is None else 0)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)

@@ -157,13 +157,14 @@ class Watch:
             # The session was stopped.
             recent = []
         with self.lock:
-            if not recent:
-                return watched.progress.without_spark()
-            reports = [
-                report
-                for each in recent
-                for report in watched.progress.spark_tells(each.batchId, each.durationMs, each.numInputRows)
-            ]
+            if recent:
+                reports = [
+                    report
+                    for each in recent
+                    for report in watched.progress.spark_tells(each.batchId, each.durationMs, each.numInputRows)
+                ]
+            else:
+                reports = watched.progress.without_spark()
             if reports:
                 # So that nobody sees the new batch with the old one's lag, while the ends are asked for again.
                 watched.lag = lag_behind(reports[-1].end, watched.ends.known)
