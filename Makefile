@@ -41,10 +41,10 @@ check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
 	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
 
 test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
-	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark"
+	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark and not long"
 	$(PYTEST) -q -n 2 $(BY_FILE) -m "spark and not long"
 
-test-long: $(READY)  ## what takes minutes: the pipelines on a Spark cluster, and a few kills under them (5 to 8 minutes)
+test-long: $(READY)  ## what takes minutes: pipelines on a Spark cluster, kills under them and in Apache Kafka (10 to 15 minutes)
 	$(PYTEST) -q -m long
 
 fix: $(READY)  ## let the tools mend format and lint

@@ -117,7 +117,7 @@ def three_brokers(_three_brokers: Cluster) -> Iterator[Cluster]:
         _three_brokers.start_node(node_id)
 
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "apache-TV1-broker": ("apache", 1, TV1),
     "apache-TV1-client": ("apache", 2, TV1),
     "apache-TV2": ("apache", 2, TV2),
@@ -126,27 +126,27 @@ _SETTINGS: Final = {
 }
 
 
-def _setting(name: str, node_of: NodeFactory) -> Setting:
-    kind, transaction_version, dialect = _SETTINGS[name]
+def setting_named(name: str, node_of: NodeFactory) -> Setting:
+    kind, transaction_version, dialect = SETTINGS[name]
     return Setting(node_of(kind, transaction_version), dialect)
 
 
-@pytest.fixture(params=_SETTINGS)
+@pytest.fixture(params=SETTINGS)
 def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Each broker under each transaction version."""
-    return _setting(request.param, node_of)
+    return setting_named(request.param, node_of)
 
 
-@pytest.fixture(params=[name for name in _SETTINGS if "TV1" in name])
+@pytest.fixture(params=[name for name in SETTINGS if "TV1" in name])
 def setting_of_tv1(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Each broker with a TV1 client."""
-    return _setting(request.param, node_of)
+    return setting_named(request.param, node_of)
 
 
-@pytest.fixture(params=[name for name in _SETTINGS if "einmal" in name])
+@pytest.fixture(params=[name for name in SETTINGS if "einmal" in name])
 def setting_of_einmal(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Our broker under each transaction version."""
-    return _setting(request.param, node_of)
+    return setting_named(request.param, node_of)
 
 
 @pytest.fixture

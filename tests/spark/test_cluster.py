@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from einmal.client import Producer
+from einmal.client import Admin, Producer
+from einmal.client.errors import UnknownTopic
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
@@ -36,6 +37,22 @@ def test_a_broker_that_restarts_does_not_end_a_source(broker: EinmalBroker) -> N
             asked = pool.submit(cluster.partitions, [topic])
             broker.start()
             assert asked.result(timeout=60) == [TopicPartition(topic, 0)]
+    finally:
+        cluster.close()
+
+
+def test_a_topic_that_is_deleted_between_two_questions_is_not_waited_for(broker: EinmalBroker) -> None:
+    topic = new_name("deleted")
+    create(broker.bootstrap, topic, partitions=1)
+    cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": "120000"})
+    try:
+        partitions = cluster.partitions([topic])
+        with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+            admin.delete_topics([topic])
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(cluster.latest, partitions, committed=True)
+            with pytest.raises(UnknownTopic):
+                asked.result(timeout=60)
     finally:
         cluster.close()
 

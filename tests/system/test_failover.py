@@ -194,6 +194,7 @@ def _producer_epochs(directory: Path, topic: str) -> set[int]:
 
 
 @pytest.mark.interop
+@pytest.mark.long
 def test_our_client_loses_nothing_when_brokers_of_apache_kafka_are_struck(tmp_path: Path) -> None:
     try:
         cluster = apache_cluster(tmp_path / "cluster")

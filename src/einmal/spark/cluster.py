@@ -12,7 +12,7 @@ from typing import Final
 
 from einmal.client.aio.admin import Admin
 from einmal.client.aio.connection import Disconnected
-from einmal.client.aio.offsets import EARLIEST, LATEST
+from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
@@ -42,21 +42,31 @@ class _Asker(Admin):
             except Disconnected as error:
                 # A source asks in every trigger: a broker that restarts must not end its query.
                 await retry.after_disconnect(error)
-        patience_ms = _APPEAR_MS if may_create else _KNOWN_MS
-        deadline = self._cluster.deadline(min(patience_ms, self.settings.default_api_timeout_ms))
-        found = [await self._cluster.topic(name, deadline=deadline, may_create=may_create) for name in topics]
+        deadline, appear_ms = self._cluster.deadline(), _APPEAR_MS if may_create else _KNOWN_MS
+        found = [
+            await self._cluster.topic(name, deadline=deadline, may_create=may_create, appear_ms=appear_ms)
+            for name in topics
+        ]
         return [TopicPartition(topic.name, index) for topic in found for index in sorted(topic.partitions)]
+
+    async def offsets(
+        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """ListOffsets; a topic that has just been deleted is not waited for."""
+        return await list_offsets(
+            self._cluster, wanted, isolation, deadline=self._cluster.deadline(), appear_ms=_KNOWN_MS
+        )
 
     async def ends(
         self, wanted: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """ListOffsets; what ends before what was ``reached`` of it is asked for twice."""
-        found = await self.list_offsets(wanted, isolation=isolation)
+        found = await self.offsets(wanted, isolation)
         short = {each: wanted[each] for each in found if found[each].offset < reached.get(each, 0)}
         leaders = [leader.leader for each in short if (leader := self._cluster.metadata.leader(each)) is not None]
         for node_id in dict.fromkeys(leaders):
             await self._cluster.doubt(node_id)
-        return found | await self.list_offsets(short, isolation=isolation) if short else found
+        return found | await self.offsets(short, isolation) if short else found
 
     async def newest_version(self, api_key: ApiKey) -> int:
         connection = await self._cluster.any_connection()
@@ -132,7 +142,7 @@ class KafkaCluster:
     def _offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, Offset]:
         if not wanted:
             return {}
-        found = self._thread.run(lambda asker: asker.list_offsets(wanted, isolation=isolation))
+        found = self._thread.run(lambda asker: asker.offsets(wanted, isolation))
         return {each: Offset(found[each].offset) for each in wanted}
 
     # --- the cluster --------------------------------------------------------------------------------------------

@@ -325,13 +325,15 @@ class Cluster:
             self.refresh_soon()
         return is_old
 
-    async def topic(self, name: str, *, deadline: int, may_create: bool = True) -> TopicMetadata:
+    async def topic(
+        self, name: str, *, deadline: int, may_create: bool = True, appear_ms: int | None = None
+    ) -> TopicMetadata:
         """The topic, once it exists and has partitions. Raises UnknownTopic, InvalidTopic, NotAuthorized, ...
 
-        A topic that does not exist is asked for again until the deadline: it may be on its way.
+        A topic that does not exist is asked for again until the deadline, or for ``appear_ms``: it may be on its way.
         """
         self.want_topic(name, may_create=may_create)
-        retry = Retry(self, f"metadata of topic {name!r}", deadline)
+        retry = Retry(self, f"metadata of topic {name!r}", deadline, appear_ms=appear_ms)
         while True:
             known = self.metadata.topics.get(name)
             if known is not None and known.is_usable:
@@ -348,10 +350,15 @@ class Cluster:
                     raise error_for(code, f"topic {name!r}")
                 await retry.after_refusal(code)
 
-    async def leader(self, topic_partition: TopicPartition, *, deadline: int) -> PartitionMetadata:
-        """The partition once it has a leader. Raises UnknownTopic or RetriableError at the deadline."""
-        retry = Retry(self, f"leader of {topic_partition}", deadline)
-        topic = await self.topic(topic_partition.topic, deadline=deadline, may_create=False)
+    async def leader(
+        self, topic_partition: TopicPartition, *, deadline: int, appear_ms: int | None = None
+    ) -> PartitionMetadata:
+        """The partition once it has a leader. Raises UnknownTopic or RetriableError at the deadline.
+
+        ``appear_ms``: as for ``topic``.
+        """
+        retry = Retry(self, f"leader of {topic_partition}", deadline, appear_ms=appear_ms)
+        topic = await self.topic(topic_partition.topic, deadline=deadline, may_create=False, appear_ms=appear_ms)
         while True:
             found = self.metadata.leader(topic_partition)
             if found is not None:

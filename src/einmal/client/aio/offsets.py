@@ -18,17 +18,23 @@ EARLIEST: Final = -2
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, *, deadline: int
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    isolation: IsolationLevel,
+    *,
+    deadline: int,
+    appear_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """For each partition the offset at LATEST, EARLIEST or the first record at or after a time in ms.
 
     Under READ_COMMITTED the latest is the last stable offset. Where no record is that young the offset is -1.
+    ``appear_ms``: how long a topic may be unknown; None: until the deadline.
     """
-    retry = Retry(cluster, "ListOffsets", deadline)
+    retry = Retry(cluster, "ListOffsets", deadline, appear_ms=appear_ms)
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     while missing := {each: wanted[each] for each in wanted if each not in found}:
         for each in missing:
-            await cluster.leader(each, deadline=deadline)
+            await cluster.leader(each, deadline=deadline, appear_ms=appear_ms)
         led, _leaderless = by_leader(cluster.metadata, missing)
         code = ErrorCode.none
         for node_id, partitions in led.items():

@@ -26,7 +26,10 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class Retry:
-    """``perhaps_done``: refusals after which the request may have been carried out all the same."""
+    """``perhaps_done``: refusals after which the request may have been carried out all the same.
+
+    ``appear_ms``: how long a topic may be unknown, from the first such refusal on; None: until the deadline.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Retry:
         *,
         is_safe_to_repeat: bool = True,
         perhaps_done: frozenset[ErrorCode] = PERHAPS_DONE,
+        appear_ms: int | None = None,
     ) -> None:
         self.what = what
         self.is_outcome_unknown = False
@@ -45,6 +49,8 @@ class Retry:
         self._is_safe_to_repeat = is_safe_to_repeat
         self._perhaps_done = perhaps_done
         self._is_hurried = False
+        self._appear_ms = appear_ms
+        self._unknown_until: int | None = None
 
     async def after_disconnect(self, error: Disconnected) -> None:
         """Pause. Raises at the deadline, or at once when a request was lost that must not be repeated."""
@@ -52,7 +58,7 @@ class Retry:
             self.is_outcome_unknown = True
             if not self._is_safe_to_repeat:
                 raise UnknownOutcome(ErrorCode.network_exception, f"{self.what}; {error.detail}") from error
-        await self._pause(ErrorCode.network_exception, error.detail, error)
+        await self._pause(ErrorCode.network_exception, error.detail, error, self._deadline)
 
     async def after_refusal(self, code: ErrorCode) -> None:
         """Pause. Raises at the deadline."""
@@ -62,10 +68,15 @@ class Retry:
             # The last markers of the previous transaction are being written: a matter of milliseconds.
             self._is_hurried = True
             self._backoff = Backoff(self._cluster.source, _SHORT_PAUSE_MS, self._cluster.settings.retry_backoff_max_ms)
-        await self._pause(code, code.name.upper(), None)
+        deadline = self._deadline
+        if code is ErrorCode.unknown_topic_or_partition and self._appear_ms is not None:
+            if self._unknown_until is None:
+                self._unknown_until = self._cluster.now_ms() + self._appear_ms
+            deadline = min(deadline, self._unknown_until)
+        await self._pause(code, code.name.upper(), None, deadline)
 
-    async def _pause(self, code: ErrorCode, detail: str, cause: KafkaError | None) -> None:
-        left = self._deadline - self._cluster.now_ms()
+    async def _pause(self, code: ErrorCode, detail: str, cause: KafkaError | None, deadline: int) -> None:
+        left = deadline - self._cluster.now_ms()
         if left <= 0:
             if self.is_outcome_unknown:
                 raise UnknownOutcome(ErrorCode.request_timed_out, f"{self.what}; last: {detail}") from cause
