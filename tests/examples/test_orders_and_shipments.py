@@ -11,7 +11,7 @@ from examples.orders_and_shipments.generate import Shop
 from tests.examples.readme import ROOT, Reader, records_printed
 from tests.spark.topics import values
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 EXAMPLE = ROOT / "examples" / "orders_and_shipments"
 HOUR = timedelta(hours=1)

@@ -12,7 +12,7 @@ from examples.payments.generate import Payment, Stream
 from tests.examples.readme import ROOT, Reader, records_printed
 from tests.spark.topics import values
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 EXAMPLE = ROOT / "examples" / "payments"
 TEN_MINUTES = timedelta(minutes=10)

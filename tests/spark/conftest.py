@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,20 @@ NodeOf = Callable[[str], Node]
 KINDS = ("einmal", "apache")
 
 on_both_brokers = pytest.mark.parametrize("bootstrap", KINDS, indirect=True)
-"""For what depends on the broker's answers. Every test runs on ours."""
+"""For what depends on the broker's answers: the sink. Every test runs on ours."""
 
 TV1_KINDS = ("einmal-TV1", "apache-TV1")
 
-on_both_tv1_brokers = pytest.mark.parametrize("bootstrap", TV1_KINDS, indirect=True)
+
+def in_the_long_run(kind: str, *values: str) -> Any:
+    """A test's parameters that begin with the kind of broker; Apache Kafka is left to ``make test-long``."""
+    return pytest.param(kind, *values, marks=[pytest.mark.long] if kind.startswith("apache") else [])
+
+
+on_both_in_the_long_run = pytest.mark.parametrize("bootstrap", [*map(in_the_long_run, KINDS)], indirect=True)
+"""For what depends on the broker's answers, and is not the sink's transaction."""
+
+on_both_tv1_in_the_long_run = pytest.mark.parametrize("bootstrap", [*map(in_the_long_run, TV1_KINDS)], indirect=True)
 """For what the driver must do itself where EndTxn gives no epoch and nothing is added to a transaction by its write."""
 
 

@@ -27,7 +27,7 @@ from einmal.spark import (
 )
 from einmal.spark.cluster import KafkaCluster
 from einmal.wire.murmur2 import partition_for_key
-from tests.spark.conftest import on_both_brokers, on_both_tv1_brokers
+from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.topics import create, new_name, numbers, records
 
 pytestmark = pytest.mark.spark
@@ -55,7 +55,7 @@ def named(name: str, version: int) -> dict[str, Any]:
     return {"transactional.id": name, "txnVersion": version}
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_frame_is_written_as_one_transaction(spark: SparkSession, bootstrap: str, topic: str, keyed: bool) -> None:
     heard: list[events.Event] = []
@@ -70,7 +70,7 @@ def test_a_frame_is_written_as_one_transaction(spark: SparkSession, bootstrap: s
     assert left[-1] is None, "a write that cannot be asked for again leaves nothing behind"
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_batch_that_is_run_again_is_written_once_and_the_next_one_too(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:
@@ -99,7 +99,7 @@ def dies_once(flag: Path, *, kills: bool) -> Callable[[Any], Any]:
     return body
 
 
-@on_both_tv1_brokers
+@on_both_tv1_in_the_long_run
 def test_a_write_whose_task_died_is_aborted_and_begun_again_under_another_epoch(
     spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_write_that_never_goes_through_leaves_nothing_and_names_the_cause(
     assert numbers(bootstrap, topic) == []
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_lost_answer_to_end_txn_is_looked_up_and_the_batch_written_once(
     spark: SparkSession, bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_lost_answer_to_end_txn_is_looked_up_and_the_batch_written_once(
     assert calls == [True]
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_of_two_copies_of_a_job_the_earlier_dies_and_the_batch_is_in_once(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:

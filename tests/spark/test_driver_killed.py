@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark import events
-from tests.spark.conftest import NodeOf
+from tests.spark.conftest import NodeOf, in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records
 
@@ -66,17 +66,25 @@ Dead = Callable[[str, str], Pipeline]
 
 
 @pytest.fixture(scope="session")
-def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Iterator[Dead]:
+def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Dead:
     """The pipeline of a broker and a point, whose driver has been killed there."""
-    directory = tmp_path_factory.mktemp("killed")
+    killed: dict[str, dict[tuple[str, str], Pipeline]] = {}
+
+    def get(kind: str, name: str) -> Pipeline:
+        maker = kind.split("-")[0]
+        if maker not in killed:
+            kinds = [each for each in DIES_ON if each.startswith(maker)]
+            killed[maker] = _killed(kinds, tmp_path_factory.mktemp("killed"), node_of)
+        return killed[maker][kind, name]
+
+    return get
+
+
+def _killed(kinds: list[str], directory: Path, node_of: NodeOf) -> dict[tuple[str, str], Pipeline]:
+    """The pipelines of all points at which drivers die on these brokers, dead."""
     pipelines: dict[tuple[str, str], Pipeline] = {}
-    skipped: dict[str, str] = {}
-    for kind in DIES_ON:
-        try:
-            bootstrap = node_of(kind).bootstrap
-        except pytest.skip.Exception as reason:
-            skipped[kind] = str(reason)
-            continue
+    for kind in kinds:
+        bootstrap = node_of(kind).bootstrap
         for name in DIES_ON[kind]:
             point = POINTS[name]
             pipeline = Pipeline(
@@ -100,13 +108,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Iterator[
         )
     )
     _run_until_killed(plan)
-
-    def get(kind: str, name: str) -> Pipeline:
-        if kind in skipped:
-            pytest.skip(skipped[kind])
-        return pipelines[kind, name]
-
-    yield get
+    return pipelines
 
 
 def _run_until_killed(plan: Path) -> None:
@@ -128,7 +130,7 @@ def _run_until_killed(plan: Path) -> None:
 def each_broker(*points: str) -> pytest.MarkDecorator:
     """The brokers on which a pipeline has died at these points, with the points."""
     pairs = [(kind, point) for kind in DIES_ON for point in points if point in DIES_ON[kind]]
-    return pytest.mark.parametrize(("kind", "point"), pairs)
+    return pytest.mark.parametrize(("kind", "point"), [in_the_long_run(*pair) for pair in pairs])
 
 
 def restart(pipeline: Pipeline, spark: SparkSession) -> list[events.Event]:

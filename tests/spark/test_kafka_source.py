@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.client import Admin, Producer, TransactionDriver, UnknownOutcome
 from einmal.spark import KafkaStreamWriter, PreflightFailed, events, write_stream
 from tests.interop.apache_kafka import KafkaUnavailable
-from tests.spark.conftest import on_both_brokers
+from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.kafka_source import add_kafka_source
 from tests.spark.topics import create, fill, new_name, numbers
 
@@ -35,7 +35,7 @@ def writer(frame: DataFrame, bootstrap: str, name: str, checkpoint: Path) -> Kaf
     return chosen.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_sparks_own_source_is_read_exactly_once_through_a_lost_answer_and_a_lost_checkpoint(
     reader: Any, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

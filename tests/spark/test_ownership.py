@@ -13,7 +13,7 @@ from einmal.pipeline.takeover import Change, plan_adopt, plan_reset
 from einmal.spark import PipelineFenced, PipelineRefused, events
 from einmal.spark.local_checkpoint import standing_of
 from einmal.spark.ownership import Ownership
-from tests.spark.conftest import on_both_brokers, on_both_tv1_brokers
+from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import Pipeline, counted
 from tests.spark.topics import create, fill, new_name, numbers, records
 
@@ -49,7 +49,7 @@ def reset(owned: Ownership, pipeline: Pipeline, offset: int | None) -> None:
     owned.change(pipeline.name, record, plan_reset(pipeline.name, record, end).record)
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_where_its_options_say(
     spark: SparkSession, new_pipeline: New, owned: Ownership
 ) -> None:
@@ -86,7 +86,7 @@ def test_after_a_reset_to_an_offset_a_new_checkpoint_begins_there_with_empty_sta
         assert counted(added[before:]) == 6
 
 
-@on_both_tv1_brokers
+@on_both_tv1_in_the_long_run
 def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: New, owned: Ownership) -> None:
     pipeline = new_pipeline()
     done: list[int] = []

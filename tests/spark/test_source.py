@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.client import Admin, Producer
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
-from tests.spark.conftest import on_both_brokers
+from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.topics import create, fill, new_name
 
 pytestmark = pytest.mark.spark
@@ -44,7 +44,7 @@ def stream(
     return seen
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_batch_query_has_the_columns_of_sparks_kafka_source(spark: SparkSession, bootstrap: str) -> None:
     topic = new_name("columns")
     create(bootstrap, topic, partitions=1)
@@ -110,7 +110,7 @@ def test_times_end_a_range_too_and_may_differ_by_partition(spark: SparkSession, 
     assert sorted(int(row.value) for row in frame.collect()) == [0, 1, 2, 3, 5, 7]
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_two_reads_of_a_range_give_the_same_rows_while_writers_go_on_and_transactions_abort(
     spark: SparkSession, bootstrap: str
 ) -> None:
@@ -189,7 +189,7 @@ def test_batches_are_bounded_and_end_with_what_was_there(spark: SparkSession, bo
     assert offsets == {topic: {"0": 0, "1": 0}}, "the JSON of Spark's Kafka source"
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_restart_goes_on_where_the_checkpoint_ends_and_reads_new_partitions_from_their_start(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -204,7 +204,7 @@ def test_a_restart_goes_on_where_the_checkpoint_ends_and_reads_new_partitions_fr
     assert stream(spark, bootstrap, tmp_path, "q", **options) == [(1, [3, 4, 5, 6, 7, 8])]
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transaction(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -229,7 +229,7 @@ def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transacti
     assert sorted(int(row.value) for row in frame.collect()) == [1, 2, 3, 4]
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_records_deleted_before_they_were_read_end_the_query_unless_told_otherwise(
     spark: SparkSession, bootstrap: str
 ) -> None:

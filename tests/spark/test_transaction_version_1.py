@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from einmal.client import TransactionDriver
 from einmal.spark import events
 from einmal.types import ProducerIdAndEpoch
-from tests.spark.conftest import on_both_tv1_brokers
+from tests.spark.conftest import on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.topics import create, fill, new_name, numbers
 
@@ -42,7 +42,7 @@ def dies_once_another_has_written(written: Path, died: Path) -> Callable[[Any], 
     return body
 
 
-@on_both_tv1_brokers
+@on_both_tv1_in_the_long_run
 def test_every_transaction_has_an_epoch_of_its_own_and_a_batch_that_failed_half_written_another(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
