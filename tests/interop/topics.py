@@ -53,7 +53,15 @@ def create_topic(broker: Broker, name: str, partitions: int) -> None:
         answer = connection.call(
             raw.CREATE_TOPICS,
             7,
-            topics=[{"name": name, "num_partitions": partitions, "replication_factor": 1}],
+            # Some tests write records of long ago; retention would take them sooner or later.
+            topics=[
+                {
+                    "name": name,
+                    "num_partitions": partitions,
+                    "replication_factor": 1,
+                    "configs": [{"name": "retention.ms", "value": "-1"}],
+                }
+            ],
             timeout=10_000,
         )
         assert answer.topics[0].error_code in (ErrorCode.none, ErrorCode.topic_already_exists), answer

@@ -20,10 +20,11 @@ def new_name(what: str) -> str:
 
 
 def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
+    """Without retention, which would take the records of years ago that some tests write."""
     cluster = KafkaCluster({"bootstrap.servers": bootstrap})
     try:
         for topic in topics:
-            cluster.create_topic(topic, partitions, {})
+            cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
         cluster.partitions(topics)
     finally:
         cluster.close()
