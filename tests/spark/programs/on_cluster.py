@@ -310,7 +310,8 @@ def main(plan: dict[str, Any]) -> list[dict[str, Any]]:
         result |= {"heard": hurts[-1].heard, "done": [asdict(harm) for harm in hurts[-1].done]}
         print(json.dumps(result), flush=True)
         results.append(result)
-    _wait_until(spark, lambda executors: executors <= plan["executors"])
+        # Where Spark allocates by need: what came for the work of this run goes, whatever the next one asks for.
+        _wait_until(spark, lambda executors: executors <= plan["executors"])
     spark.stop()
     return results
 
