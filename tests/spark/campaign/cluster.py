@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import class_archive
-from einmal.spark.commit_log import PARTITIONS
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.wire.murmur2 import partition_for_key
 from tests.interop.cluster import GROUP, TRANSACTION, Cluster
 from tests.spark.campaign.pipelines import SOURCES, output_topic
@@ -118,6 +119,11 @@ class Driver:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.startswith("{"):
+                # The JVM writes its own warnings to the output that it shares with the driver.
+                with self._log.open("a") as log:
+                    log.write(line)
+                continue
             with self._heard:
                 self._hear(json.loads(line))
                 self._heard.notify_all()
@@ -136,7 +142,7 @@ class Driver:
             self.restarts.append(f"{said['restarted']}: {said['why']}")
         elif "state" in said:
             self.state = said["state"]
-        elif said.get("event") == "TransactionEnded" and said["committed"]:
+        elif said.get("committed"):
             self.commits[said["pipeline"]] += 1
 
     # --- killing --------------------------------------------------------------------------------------------------
@@ -202,10 +208,15 @@ class Theatre:
         self.workers = () if spark is None else tuple(name for name in spark.pids if name != "master")
 
     def prepare(self) -> None:
-        """The topics, and the one of commit records, which the first pipeline would make."""
+        """The topics, and the one of commit records, which the first exactly-once pipeline would make."""
         topics = {topic: INPUT_PARTITIONS for topics in SOURCES.values() for topic in topics}
         for topic, partitions in (topics | {output_topic(name): OUTPUT_PARTITIONS for name in SOURCES}).items():
             self.brokers.create_topic(topic, partitions)
+        cluster = KafkaCluster({"bootstrap.servers": self.brokers.bootstrap})
+        try:
+            cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
+        finally:
+            cluster.close()
 
     def launch(self, place: dict[str, Any], *, local: bool) -> Driver:
         self._drivers += 1

@@ -150,6 +150,9 @@ class Supervised:
     def _hear(self, event: Any) -> None:
         kind, batch_id = type(event).__name__, getattr(event, "batch_id", -1)
         committed = getattr(event, "committed", None)
+        if kind == "BatchFinished" and self._place.guarantee != "exactly_once_v2":
+            # There is no transaction that could say so.
+            committed = True
         self._stage.say(pipeline=self._name, event=kind, batch=batch_id, committed=committed)
         if kind == "QueryRestarted":
             self._stage.say(restarted=self._name, why=event.reason[:1000])
