@@ -15,7 +15,9 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
+
+import pytest
 
 _HERE: Final = Path(__file__).parent
 _JARS: Final = _HERE.parent.parent / "build" / "kafka"
@@ -247,3 +249,8 @@ def _accepts(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def in_the_long_run(kind: str, *values: str) -> Any:
+    """A test's parameters that begin with the kind of broker; Apache Kafka is left to ``make test-long``."""
+    return pytest.param(kind, *values, marks=[pytest.mark.long] if kind.startswith("apache") else [])

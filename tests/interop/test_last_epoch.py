@@ -10,6 +10,7 @@ import pytest
 
 from einmal.types import EPOCH_MAX, ErrorCode
 from tests.interop import raw
+from tests.interop.apache_kafka import in_the_long_run
 from tests.interop.conftest import SETTINGS, NodeFactory, Setting, setting_named
 from tests.interop.raw import Identity
 from tests.interop.transaction_driver import NOBODY, TV1, TransactionDriver
@@ -17,7 +18,7 @@ from tests.interop.transaction_driver import NOBODY, TV1, TransactionDriver
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.long] if "apache" in name else []) for name in SETTINGS])
+@pytest.fixture(params=[*map(in_the_long_run, SETTINGS)])
 def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Each broker under each transaction version."""
     return setting_named(request.param, node_of)

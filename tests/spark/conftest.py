@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
+from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.standalone import StandaloneCluster
 
@@ -24,12 +23,6 @@ on_both_brokers = pytest.mark.parametrize("bootstrap", KINDS, indirect=True)
 """For what depends on the broker's answers: the sink. Every test runs on ours."""
 
 TV1_KINDS = ("einmal-TV1", "apache-TV1")
-
-
-def in_the_long_run(kind: str, *values: str) -> Any:
-    """A test's parameters that begin with the kind of broker; Apache Kafka is left to ``make test-long``."""
-    return pytest.param(kind, *values, marks=[pytest.mark.long] if kind.startswith("apache") else [])
-
 
 on_both_in_the_long_run = pytest.mark.parametrize("bootstrap", [*map(in_the_long_run, KINDS)], indirect=True)
 """For what depends on the broker's answers, and is not the sink's transaction."""

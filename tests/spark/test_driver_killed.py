@@ -13,13 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark import events
-from tests.spark.conftest import NodeOf, in_the_long_run
+from tests.interop.apache_kafka import in_the_long_run
+from tests.spark.conftest import NodeOf
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records
 
@@ -68,16 +70,13 @@ Dead = Callable[[str, str], Pipeline]
 @pytest.fixture(scope="session")
 def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Dead:
     """The pipeline of a broker and a point, whose driver has been killed there."""
-    killed: dict[str, dict[tuple[str, str], Pipeline]] = {}
 
-    def get(kind: str, name: str) -> Pipeline:
-        maker = kind.split("-")[0]
-        if maker not in killed:
-            kinds = [each for each in DIES_ON if each.startswith(maker)]
-            killed[maker] = _killed(kinds, tmp_path_factory.mktemp("killed"), node_of)
-        return killed[maker][kind, name]
+    @cache
+    def killed(maker: str) -> dict[tuple[str, str], Pipeline]:
+        kinds = [each for each in DIES_ON if each.startswith(maker)]
+        return _killed(kinds, tmp_path_factory.mktemp("killed"), node_of)
 
-    return get
+    return lambda kind, name: killed(kind.split("-")[0])[kind, name]
 
 
 def _killed(kinds: list[str], directory: Path, node_of: NodeOf) -> dict[tuple[str, str], Pipeline]:

@@ -14,13 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark import events
-from tests.spark.conftest import NodeOf, in_the_long_run
+from tests.interop.apache_kafka import in_the_long_run
+from tests.spark.conftest import NodeOf
 from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.test_driver_killed import POINTS
 from tests.spark.topics import create, fill, numbers
@@ -59,16 +61,13 @@ Outcomes = Callable[[str, str], Outcome]
 @pytest.fixture(scope="module")
 def outcome_of(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark: SparkSession) -> Outcomes:
     """What became of the two drivers of a case."""
-    known: dict[str, dict[tuple[str, str], Outcome]] = {}
 
-    def get(kind: str, point: str) -> Outcome:
-        maker = kind.split("-")[0]
-        if maker not in known:
-            cases = [case for case in CASES if case[0].startswith(maker)]
-            known[maker] = _succeeded(cases, tmp_path_factory.mktemp("suspended"), node_of, spark)
-        return known[maker][kind, point]
+    @cache
+    def succeeded(maker: str) -> dict[tuple[str, str], Outcome]:
+        cases = [case for case in CASES if case[0].startswith(maker)]
+        return _succeeded(cases, tmp_path_factory.mktemp("suspended"), node_of, spark)
 
-    return get
+    return lambda kind, point: succeeded(kind.split("-")[0])[kind, point]
 
 
 def _succeeded(
