@@ -21,11 +21,10 @@ from uuid import UUID
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial import entity_writer
 
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
-from einmal.wire.request_reader import request_reader
+from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, request_reader
 from einmal.wire.schemas import unwrap
 
 Fields = Mapping[str, Any]
@@ -147,21 +146,8 @@ def response_body_position(api_key: int, version: int, frame: bytes) -> int:
 
 
 @cache
-def _reader(schema: Any) -> Any:
-    return entity_reader(schema)
-
-
-@cache
 def _writer(schema: Any) -> Any:
     return entity_writer(schema)
-
-
-def _decode(schema: Any, frame: bytes, position: int) -> Any:
-    try:
-        message, _size = _reader(schema)(frame, position)
-    except (SerialError, ValueError, OverflowError, TypeError, LookupError, MemoryError) as error:
-        raise Malformed(f"{schema.__name__} v{schema.__version__}: {error}") from error
-    return message
 
 
 def decode_request(api_key: int, version: int, frame: bytes, position: int) -> Any:
@@ -171,8 +157,9 @@ def decode_request(api_key: int, version: int, frame: bytes, position: int) -> A
 
 
 def decode_response(api_key: int, version: int, frame: bytes, position: int) -> Any:
-    """The body at ``position``, as kio's object. Raises Malformed or UnknownVersion."""
-    return _decode(response_type(api_key, version), frame, position)
+    """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
+    message, _end = request_reader(response_type(api_key, version), RESPONSE_ELEMENTS_MAX)(frame, position)
+    return message
 
 
 def encode_request(api_key: int, version: int, fields: Fields) -> bytes:

@@ -1,4 +1,4 @@
-"""Requests from bytes that nobody vouches for, by kio's schemas and into kio's classes.
+"""Requests and responses from bytes that nobody vouches for, by kio's schemas and into kio's classes.
 
 kio's own reader believes the length of an array and reserves room for it: one frame of thirty bytes can abort the
 process. This one believes nothing: every element is read before there is room for it, null stands only where the schema
@@ -16,7 +16,10 @@ from functools import cache, partial
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
 from einmal.wire.errors import Malformed, Truncated
+from einmal.wire.primitives import error_of
 from einmal.wire.schemas import unwrap
 
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
@@ -24,20 +27,25 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 ELEMENTS_MAX: Final = 100_000
 """Of one array. No client asks for nearly as many at once, and reading so many already takes a tenth of a second."""
+RESPONSE_ELEMENTS_MAX: Final = 1_000_000
+"""Of one array of a response: a cluster may well have more topics than a client may ask for by name."""
 TAGS_MAX: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT_SHIFT_MAX: Final = 28
 
 
 @cache
-def request_reader(schema: Any) -> Reader:
-    """Reads one message or one nested structure. Raises Truncated or Malformed."""
+def request_reader(schema: Any, elements_max: int = ELEMENTS_MAX) -> Reader:
+    """Reads one message or one nested structure. Raises Truncated or Malformed.
+
+    ``elements_max``: of any one array.
+    """
     flexible = bool(schema.__flexible__)
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(schema):
-        reader = _field_reader(field, flexible)
+        reader = _field_reader(field, flexible, elements_max)
         tag = field.metadata.get("tag")
         if tag is None:
             plain.append((field.name, reader))
@@ -65,7 +73,11 @@ def _tag_default(field: dataclasses.Field[Any]) -> Any:
     if dataclasses.is_dataclass(inner):
         nested = cast(Any, inner)
         return nested(**{item.name: _tag_default(item) for item in dataclasses.fields(nested)})
-    return _PRIMITIVES[field.metadata["kafka_type"]][1]
+    kind = field.metadata["kafka_type"]
+    return _EMPTY[kind] if kind in _EMPTY else _PRIMITIVES[kind][1]
+
+
+_EMPTY: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b""}
 
 
 def _read_tags(frame: bytes, position: int, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
@@ -91,16 +103,16 @@ def _read_tags(frame: bytes, position: int, tagged: Mapping[int, tuple[str, Read
 # --- fields ------------------------------------------------------------------------------------------------------
 
 
-def _field_reader(field: dataclasses.Field[Any], flexible: bool) -> Reader:
+def _field_reader(field: dataclasses.Field[Any], flexible: bool, elements_max: int) -> Reader:
     inner, is_nullable, is_array = unwrap(field.type)
     one: Reader
     if dataclasses.is_dataclass(inner):
-        one = request_reader(cast(Any, inner))
+        one = request_reader(cast(Any, inner), elements_max)
         if is_nullable and not is_array:
             one = partial(_read_nullable, one)
     else:
         one = _primitive_reader(field.metadata["kafka_type"], flexible, is_nullable and not is_array)
-    return partial(_read_array, one, flexible, is_nullable) if is_array else one
+    return partial(_read_array, one, flexible, is_nullable, elements_max) if is_array else one
 
 
 def _primitive_reader(kind: str, flexible: bool, is_nullable: bool) -> Reader:
@@ -121,14 +133,14 @@ def _read_nullable(reader: Reader, frame: bytes, position: int) -> tuple[Any, in
 
 
 def _read_array(
-    reader: Reader, flexible: bool, is_nullable: bool, frame: bytes, position: int
+    reader: Reader, flexible: bool, is_nullable: bool, elements_max: int, frame: bytes, position: int
 ) -> tuple[tuple[Any, ...] | None, int]:
     count, position = _length(frame, position, flexible, wide=True)
     if count < 0:
         if not is_nullable:
             raise Malformed("null where an array must be")
         return None, position
-    if count > ELEMENTS_MAX or count > len(frame) - position:
+    if count > elements_max or count > len(frame) - position:
         raise Malformed(f"array of {count}")
     items = []
     for _ in range(count):
@@ -246,6 +258,7 @@ _PRIMITIVES: Final[Mapping[str, tuple[Reader, Any]]] = {
     "uint64": (_fixed(">Q"), 0),
     "float64": (_fixed(">d"), 0.0),
     "uuid": (_fixed(">16s", _to_uuid), None),
+    "error_code": (_fixed(">h", error_of), ErrorCode.none),
     "timedelta_i32": (_fixed(">i", _to_timedelta), timedelta(0)),
     "timedelta_i64": (_fixed(">q", _to_timedelta), timedelta(0)),
     "datetime_i64": (_fixed(">q", _to_datetime), None),
