@@ -32,6 +32,12 @@ class ClientSettings:
 
     bootstrap_servers: str = _setting(_REQUIRED, "Brokers to ask first: host:port, several with commas, or a list.")
     client_id: str = _setting("einmal", "Name by which the broker knows this client in its logs and quotas.")
+    bootstrap_timeout_ms: int = _setting(
+        1_500,
+        "Longest time in which no bootstrap server answers before calls fail with NoBrokerReachable. Once a broker "
+        "has answered, lost connections are retried until the call's own deadline.",
+        minimum=0,
+    )
     request_timeout_ms: int = _setting(
         30_000, "Longest wait for an answer before the connection is given up.", minimum=1
     )

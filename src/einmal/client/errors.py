@@ -2,6 +2,7 @@
 
 KafkaError
 ├── RetriableError      passes by itself; the client retries it until its own deadline, then lets it out
+│   └── NoBrokerReachable   no bootstrap server has ever answered this client
 ├── AbortableError      the transaction cannot commit any more: abort it, then begin it again
 │   ├── CommitFailed        the group gave these partitions to somebody else (KIP-447)
 │   └── TransactionAborted  the record was dropped because its transaction was
@@ -61,6 +62,14 @@ def _rebuild(kind: type[KafkaError], code: ErrorCode | None, detail: str, meanin
 class RetriableError(KafkaError):
     meaning = "the broker could not serve the request at the moment"
     what_to_do = "the client has retried until its deadline; try again later, or check the cluster"
+
+
+class NoBrokerReachable(RetriableError):
+    meaning = "no bootstrap server answers"
+    what_to_do = (
+        "start a broker (`einmal start`), or correct bootstrap.servers; bootstrap.timeout.ms sets how long a client "
+        "waits for its first answer"
+    )
 
 
 class AbortableError(KafkaError):

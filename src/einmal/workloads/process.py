@@ -26,31 +26,24 @@ class Process:
     random: random.Random
 
     def producer(self, **settings: Any) -> Producer:
-        return Producer(
-            bootstrap_servers=self.bootstrap_servers,
-            network=self.network,
-            clock=self.clock,
-            random=self.random,
-            **settings,
-        )
+        return Producer(**self._common, **settings)
 
     def consumer(self, **settings: Any) -> Consumer:
-        return Consumer(
-            bootstrap_servers=self.bootstrap_servers,
-            network=self.network,
-            clock=self.clock,
-            random=self.random,
-            **settings,
-        )
+        return Consumer(**self._common, **settings)
 
     def admin(self, **settings: Any) -> Admin:
-        return Admin(
-            bootstrap_servers=self.bootstrap_servers,
-            network=self.network,
-            clock=self.clock,
-            random=self.random,
-            **settings,
-        )
+        return Admin(**self._common, **settings)
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            # Brokers are struck before a client has met them, too.
+            "bootstrap_timeout_ms": 60_000,
+            "network": self.network,
+            "clock": self.clock,
+            "random": self.random,
+        }
 
 
 @dataclass(frozen=True, slots=True)

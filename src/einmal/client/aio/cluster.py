@@ -9,6 +9,7 @@ retry. Time, network and randomness come from the seams. Knows no producer, no c
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
@@ -26,7 +27,7 @@ from einmal.client.cluster_metadata import (
     TopicMetadata,
 )
 from einmal.client.config import ClientSettings, addresses
-from einmal.client.errors import KafkaError, UnknownOutcome, error_for
+from einmal.client.errors import KafkaError, NoBrokerReachable, UnknownOutcome, error_for
 from einmal.client.pacing import first_pause_ms, pause_ms
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode, TopicPartition
@@ -34,6 +35,7 @@ from einmal.wire.messages import Fields, encode_request
 from einmal.wire.produce import LeaderIdAndEpoch, NodeEndpoint
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -45,6 +47,9 @@ COORDINATOR_LANE: Final = "coordinator"
 """A second connection to the same broker: a long Fetch or JoinGroup must not hold up a heartbeat or a commit."""
 GROUP_LANE: Final = "group"
 """JoinGroup and SyncGroup, which the broker answers only when the other members have come."""
+
+_SAID_MAX: Final = 100
+"""Log lines about addresses that cannot be reached, of one client: answers of brokers cause them."""
 
 FINDABLE_AGAIN: Final = frozenset(
     {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out}
@@ -73,6 +78,7 @@ class Cluster:
         self._refreshes_in_vain = 0
         self._asked_at_ms = 0
         self._refreshed_at_ms = 0
+        self._said: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -103,7 +109,32 @@ class Cluster:
 
     async def connection(self, node_id: int, lane: str = DATA_LANE) -> Connection:
         """An open connection to a known broker. Raises Disconnected."""
-        return await self._connections.connect(self._place(node_id, lane))
+        place = self._place(node_id, lane)
+        try:
+            return await self._connections.connect(place)
+        except Disconnected as error:
+            if error.was_sent or place[:2] in self._bootstrap or self._connections.has_reached(place):
+                raise
+            raise self._unreachable_as_advertised(node_id, error) from error
+
+    def _unreachable_as_advertised(self, node_id: int, error: Disconnected) -> Disconnected:
+        detail = f"broker {node_id} advertises {error.detail}"
+        # A consumer's poll has nobody to raise it to: it goes on with the other brokers' partitions.
+        if detail not in self._said and len(self._said) < _SAID_MAX:
+            self._said[detail] = None
+            _log.warning("%s; check advertised.listeners of that broker", detail)
+        return Disconnected(detail, was_sent=False)
+
+    def raise_if_alone(self) -> None:
+        """Raises NoBrokerReachable when no bootstrap server has answered within bootstrap.timeout.ms."""
+        due = self._connections.first_contact_due_ms
+        if due is not None and self.now_ms() >= due:
+            raise NoBrokerReachable(detail=self._connections.last_failures())
+
+    def first_contact_in_ms(self) -> int | None:
+        """How long the first answer of any broker may still take; None: one has answered."""
+        due = self._connections.first_contact_due_ms
+        return None if due is None else max(0, due - self.now_ms())
 
     def open_connection(self, node_id: int, lane: str = DATA_LANE) -> Connection | None:
         """The connection to a broker if there is one already."""

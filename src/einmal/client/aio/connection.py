@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from einmal.client.errors import RetriableError
+from einmal.client.strangers import HEAD_SIZE, suspicion
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.frames import FrameSplitter, Part, frame
@@ -66,12 +67,19 @@ class Connection(asyncio.Protocol):
         self._next_correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._why_lost = "closed by the broker"
+        self._head: bytes | None = b""
+        """The first bytes that came; None once an answer was understood."""
         self._silent = silent
         self._watch: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def suspicion(self) -> str:
+        """What may be wrong with an address that has never answered as a broker does; else nothing."""
+        return "" if self._head is None else suspicion(self._head)
 
     @property
     def in_flight(self) -> int:
@@ -98,6 +106,8 @@ class Connection(asyncio.Protocol):
                 each.future.set_exception(Disconnected(detail, was_sent=True))
 
     def data_received(self, data: bytes) -> None:
+        if self._head is not None:
+            self._head = (self._head + data[:HEAD_SIZE])[:HEAD_SIZE]
         try:
             for answer in self._splitter.feed(data):
                 self._receive(answer)
@@ -118,6 +128,7 @@ class Connection(asyncio.Protocol):
             if not pending.future.done():
                 pending.future.set_exception(Disconnected(f"{self.name}: {error}", was_sent=True))
             raise
+        self._head = None
         if not pending.future.done():
             pending.future.set_result(result)
 

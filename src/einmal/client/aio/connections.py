@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -56,6 +57,9 @@ class Connections:
         self.transaction_version = 0
         """The finalized level of ``transaction.version``, as the newest connection told."""
         self.is_closed = False
+        self.has_met_broker = False
+        """Whether any broker has ever answered."""
+        self._tried_first_at_ms: int | None = None
         self._settings = settings
         self._network = network
         self._clock = clock
@@ -79,6 +83,8 @@ class Connections:
         """An open connection. Raises Disconnected; at once, too, where connecting has failed a moment ago."""
         if self.is_closed:
             raise ClientClosed()
+        if self._tried_first_at_ms is None:
+            self._tried_first_at_ms = self._now()
         connection = self.get(place)
         if connection is not None:
             return connection
@@ -120,6 +126,21 @@ class Connections:
             return best
         raise last
 
+    @property
+    def first_contact_due_ms(self) -> int | None:
+        """When a client that has met no broker yet stops waiting, on the monotonic clock; None: it has met one."""
+        if self.has_met_broker or self._tried_first_at_ms is None:
+            return None
+        return self._tried_first_at_ms + self._settings.bootstrap_timeout_ms
+
+    def has_reached(self, place: Place) -> bool:
+        """Whether there ever was a connection to this broker's address."""
+        return any(each[:2] == place[:2] for each in self._open)
+
+    def last_failures(self) -> str:
+        """What connecting to each address failed with."""
+        return "; ".join(each.last for each in self._failures.values())
+
     def _opened(self, place: Place, done: asyncio.Task[Connection]) -> None:
         self._opening.pop(place, None)
         if not done.cancelled():
@@ -134,6 +155,7 @@ class Connections:
         if self.is_closed:
             connection.close()
             raise ClientClosed()
+        self.has_met_broker = True
         self._failures.pop(place[:2], None)
         self._open[place] = connection
         return connection
@@ -156,10 +178,14 @@ class Connections:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
                 _transport, connection = await self._network.connect(make, place.host, place.port)
         except (OSError, TimeoutError) as error:
-            raise Disconnected(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
+            raise Disconnected(f"{name}: {_told(error)}", was_sent=False) from error
         assert isinstance(connection, Connection)
         try:
             await self._learn_versions(connection)
+        except Disconnected as error:
+            connection.close()
+            # Whoever is there: nothing but a question for its versions was sent.
+            raise Disconnected(f"{error.detail}{connection.suspicion}", was_sent=False) from error
         except BaseException:
             connection.close()
             raise
@@ -199,6 +225,14 @@ class Connections:
         self.is_closed = True
         for connection in list(self._open.values()):
             connection.close()
+
+
+def _told(error: OSError | TimeoutError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, socket.gaierror):
+        return f"the host's name is not known ({error.strerror or error})"
+    return str(error) or "no connection in time"
 
 
 def _burden(connection: Connection) -> tuple[bool, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, Final, Self
 
 from einmal.client.aio.cluster import DATA_LANE, Cluster, by_leader
 from einmal.client.aio.connection import Disconnected
@@ -19,7 +20,7 @@ from einmal.client.aio.retry import Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
 from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
 from einmal.client.apis import SPOKEN, ApiKey
-from einmal.client.config import ConsumerSettings, ProducerSettings, parse
+from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
 from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches
 from einmal.client.producer_core import Outcome, ProduceLimits, ProducerCore
@@ -28,6 +29,20 @@ from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.fetch import FetchedPartition, FetchPartition
 from einmal.wire.record_batch import BatchHeader, read_header
+
+_NEVER_MS: Final = 2**53
+
+
+def _cluster(
+    settings: ClientSettings, network: Network | None, clock: Clock | None, random: random_module.Random | None
+) -> Cluster:
+    """These are parts of a job that has met the cluster already: each waits for it until its own deadline."""
+    return Cluster(
+        replace(settings, bootstrap_timeout_ms=_NEVER_MS),
+        network=network or TcpNetwork(),
+        clock=clock or SystemClock(),
+        source=random or random_module.Random(),
+    )
 
 
 class TransactionDriver:
@@ -49,12 +64,7 @@ class TransactionDriver:
         self.settings = parse(ProducerSettings, config, settings)
         if self.settings.transactional_id is None:
             raise InvalidState(meaning="a TransactionDriver needs a transactional.id", what_to_do="set it")
-        self._cluster = Cluster(
-            self.settings,
-            network=network or TcpNetwork(),
-            clock=clock or SystemClock(),
-            source=random or random_module.Random(),
-        )
+        self._cluster = _cluster(self.settings, network, clock, random)
         self._requests = TransactionRequests(
             self._cluster,
             self.settings.transactional_id,
@@ -159,12 +169,7 @@ class PartitionWriter:
                 sends_once=sends_once,
             )
         )
-        self._cluster = Cluster(
-            self.settings,
-            network=network or TcpNetwork(),
-            clock=clock or SystemClock(),
-            source=random or random_module.Random(),
-        )
+        self._cluster = _cluster(self.settings, network, clock, random)
         lowest, highest = SPOKEN[ApiKey.PRODUCE]
         if transactional_id is not None and transaction_version >= TransactionVersion.TV_2:
             lowest = PRODUCE_TV_2
@@ -266,12 +271,7 @@ class RangeReader:
     ) -> None:
         self.settings = parse(ConsumerSettings, config, settings)
         self.isolation = IsolationLevel[self.settings.isolation_level.upper()]
-        self._cluster = Cluster(
-            self.settings,
-            network=network or TcpNetwork(),
-            clock=clock or SystemClock(),
-            source=random or random_module.Random(),
-        )
+        self._cluster = _cluster(self.settings, network, clock, random)
 
     async def __aenter__(self) -> Self:
         return self

@@ -58,6 +58,7 @@ class Retry:
             self.is_outcome_unknown = True
             if not self._is_safe_to_repeat:
                 raise UnknownOutcome(ErrorCode.network_exception, f"{self.what}; {error.detail}") from error
+        self._cluster.raise_if_alone()
         await self._pause(ErrorCode.network_exception, error.detail, error, self._deadline)
 
     async def after_refusal(self, code: ErrorCode) -> None:
@@ -81,4 +82,5 @@ class Retry:
             if self.is_outcome_unknown:
                 raise UnknownOutcome(ErrorCode.request_timed_out, f"{self.what}; last: {detail}") from cause
             raise error_for(code, f"{self.what}; last: {detail}") from cause
-        await self._backoff.pause(left)
+        first_contact = self._cluster.first_contact_in_ms()
+        await self._backoff.pause(left if first_contact is None else min(left, first_contact))
