@@ -88,6 +88,9 @@ class TcpNetwork:
             return await asyncio.get_running_loop().create_connection(factory, host, port)
         except UnicodeError as error:
             raise _no_host(host) from error
+        except (ValueError, OverflowError) as error:
+            # A NUL in a name, a port beyond all ports: brokers advertise what they like.
+            raise OSError(f"{host!r}, port {port} is not an address: {error}") from error
 
 
 def _no_host(host: str) -> OSError:

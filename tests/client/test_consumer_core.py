@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import google_crc32c
 import pytest
 
 from einmal.client.consumer_core import Advice, ConsumerCore, FetchTicket, LogTruncated, Reset
@@ -12,6 +13,7 @@ from einmal.client.fetched import CorruptData
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import FetchedPartition
+from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.client.test_fetched import LogWriter
 
 T0 = TopicPartition("t", 0)
@@ -233,6 +235,49 @@ def test_damage_is_told_and_the_position_stays_before_it() -> None:
     with pytest.raises(CorruptData):
         core.take(1)
     assert core.position(T0) == 0
+
+
+def poisoned(value: bytes) -> bytes:
+    """A batch whose CRC is right and whose only record is garbage."""
+    batch = bytearray(encode_batch([NewRecord(None, value, 0)]))
+    batch[61:] = b"\xff" * (len(batch) - 61)
+    batch[17:21] = google_crc32c.value(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("damage", ["crc", "records"])
+def test_records_before_a_damaged_batch_are_given_and_no_poll_skips_it(damage: str) -> None:
+    core, log = core_at(), log_of([b"a"], [b"b"])
+    if damage == "crc":
+        log.write([b"c" * 50])
+        log.data[-5] ^= 1
+    else:
+        log._add(poisoned(b"c" * 50), 1)
+    log.write([b"d"])
+
+    def read(most: int) -> list[bytes | None]:
+        for ticket in begin(core):
+            core.fetched(ticket, answer(log, ticket), 0)
+        return taken(core, most)
+
+    assert read(100) == [b"a", b"b"]
+    for _ in range(3):
+        with pytest.raises(CorruptData):
+            read(100)
+        assert core.position(T0) == 2
+    core.seek(T0, 3)
+    assert read(100) == [b"d"]
+
+
+def test_a_damaged_partition_loses_no_record_of_another() -> None:
+    core = core_at(T0, T1)
+    good, bad = log_of([b"a"]), LogWriter()
+    bad._add(poisoned(b"b"), 1)
+    for ticket in begin(core):
+        core.fetched(ticket, answer(good if ticket.topic_partition == T0 else bad, ticket), 0)
+    assert taken(core) == [b"a"]
+    with pytest.raises(CorruptData):
+        taken(core)
 
 
 def test_an_error_without_remedy_is_told() -> None:

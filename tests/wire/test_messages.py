@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import random
+import struct
+import tracemalloc
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +17,8 @@ from kio.static.constants import EntityType
 from einmal.types import ErrorCode
 from einmal.wire import messages
 from einmal.wire.errors import Truncated, WireError
+from einmal.wire.schemas import unwrap
+from tests.client.mutating_network import mutated
 
 ALL = [
     (key, version)
@@ -83,3 +91,49 @@ def test_a_cut_request_is_refused() -> None:
             messages.decode_request(26, 5, frame[:size], position)
     with pytest.raises(Truncated):
         messages.read_uvarint(b"\x80", 0)
+
+
+RESPONSES = [
+    (key, version)
+    for key, name in api_key_map.items()
+    for version in schema_name_map[name]
+    if EntityType.response in schema_name_map[name][version]
+]
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 10**9, 10**7])
+def test_the_length_of_an_array_in_a_response_is_not_believed(count: int) -> None:
+    # ApiVersions 0: an error code, then an array. kio's own reader ends the process.
+    tracemalloc.start()
+    with pytest.raises(WireError):
+        messages.decode_response(18, 0, struct.pack(">hi", 0, count) + bytes(20), 0)
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+
+
+def test_an_error_code_of_a_later_kafka_is_an_unknown_server_error() -> None:
+    assert (
+        messages.decode_response(18, 0, struct.pack(">hi", 30_000, 0), 0).error_code is ErrorCode.unknown_server_error
+    )
+
+
+@pytest.mark.parametrize(("api_key", "version"), RESPONSES)
+def test_a_mutated_response_is_read_or_refused(api_key: int, version: int) -> None:
+    source = random.Random(api_key * 100 + version)
+    valid = messages.encode_response(api_key, version, _filled(messages.response_type(api_key, version)))
+    assert messages.decode_response(api_key, version, valid, 0)
+    for _ in range(100):
+        with contextlib.suppress(WireError):
+            messages.decode_response(api_key, version, mutated(valid, source), 0)
+
+
+def _filled(schema: Any) -> dict[str, Any]:
+    """Fields with one element in every array, so that a mutation reaches every level."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        inner, _is_nullable, is_array = unwrap(field.type)
+        if is_array and dataclasses.is_dataclass(inner):
+            fields[field.name] = [_filled(inner)] * 2
+        elif dataclasses.is_dataclass(inner):
+            fields[field.name] = _filled(inner)
+    return fields

@@ -359,7 +359,12 @@ class ConsumerCore:
             if partition.is_paused or not partition.has_position:
                 continue
             before = len(taken)
-            self._take_from(each, partition, taken, max_records)
+            try:
+                self._take_from(each, partition, taken, max_records)
+            except KafkaError:
+                # Positions have moved past what is taken: that is given first, and the next call meets the error again.
+                if not taken:
+                    raise
             if len(taken) > before:
                 served.append(each)
             if len(taken) >= max_records:
@@ -416,12 +421,13 @@ class ConsumerCore:
         while partition.pieces:
             piece = partition.pieces[0]
             while piece.batches:
-                batch = piece.batches.popleft()
-                if batch.header.next_offset <= partition.position:
-                    continue
+                batch = piece.batches[0]
+                # One that cannot be read stays: only a seek leads past it, never the next poll.
+                records = batch.records() if batch.header.next_offset > partition.position else []
+                piece.batches.popleft()
                 partition.records_epoch = batch.header.partition_leader_epoch
                 # A batch may begin before the position: the broker gives whole batches only.
-                partition.records.extend(each for each in batch.records() if each.offset >= partition.position)
+                partition.records.extend(each for each in records if each.offset >= partition.position)
                 if partition.records:
                     return True
             self._skip_to_next(partition)

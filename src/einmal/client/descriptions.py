@@ -9,7 +9,9 @@ from typing import Final
 
 from einmal.client.cluster_metadata import BrokerAddress
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.errors import Malformed
 from einmal.wire.primitives import (
+    INT16,
     INT32,
     error_of,
     read_length,
@@ -116,24 +118,23 @@ _TRANSACTION: Final = struct.Struct(">iqqh")
 
 
 @refuse_broken_input
-def decode_describe_transactions(version: int, frame: bytes, position: int) -> list[TransactionDescription]:
-    """A DescribeTransactions answer. By hand: kio's reader refuses the start time -1 of an id without transaction."""
+def decode_describe_transaction(version: int, frame: bytes, position: int) -> TransactionDescription:
+    """A DescribeTransactions answer about one id. Raises Truncated or Malformed.
+
+    By hand: kio's schema has no room for the start time -1 of an id without transaction.
+    """
     assert version == 0
     count, position = read_length(frame, position + 4, True)
-    found = []
-    for _ in range(count):
-        code = int.from_bytes(frame[position : position + 2], "big", signed=True)
-        transactional_id, position = read_string(frame, position + 2, True)
-        state, position = read_string(frame, position, True)
-        timeout_ms, start_time, producer_id, epoch = _TRANSACTION.unpack_from(frame, position)
-        partitions, position = _read_partitions(frame, position + _TRANSACTION.size)
-        position = skip_tags(frame, position)
-        found.append(
-            TransactionDescription(
-                transactional_id, state, producer_id, epoch, timeout_ms, start_time, partitions, -1, error_of(code)
-            )
-        )
-    return found
+    if count != 1:
+        raise Malformed(f"{count} transactions where one was asked for")
+    code = INT16.unpack_from(frame, position)[0]
+    transactional_id, position = read_string(frame, position + 2, True)
+    state, position = read_string(frame, position, True)
+    timeout_ms, start_time, producer_id, epoch = _TRANSACTION.unpack_from(frame, position)
+    partitions, _end = _read_partitions(frame, position + _TRANSACTION.size)
+    return TransactionDescription(
+        transactional_id, state, producer_id, epoch, timeout_ms, start_time, partitions, -1, error_of(code)
+    )
 
 
 def _read_partitions(frame: bytes, position: int) -> tuple[tuple[TopicPartition, ...], int]:

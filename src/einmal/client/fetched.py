@@ -49,7 +49,10 @@ class RawBatch(NamedTuple):
 
 
 def whole_batches(topic_partition: TopicPartition, buffer: memoryview, *, check_crcs: bool = True) -> list[RawBatch]:
-    """The batches that are wholly in the buffer, control batches too. Raises CorruptData."""
+    """The batches that are wholly in the buffer, control batches too, up to the first that is damaged.
+
+    Raises CorruptData where that is the very first: whoever reads on from the last good one comes to it.
+    """
     batches = []
     position = 0
     try:
@@ -58,7 +61,8 @@ def whole_batches(topic_partition: TopicPartition, buffer: memoryview, *, check_
                 validate(buffer, position, header)
             batches.append(RawBatch(topic_partition, header, buffer[position : position + header.size]))
     except WireError as error:
-        raise _corrupt(topic_partition, position, error) from error
+        if not batches:
+            raise _corrupt(topic_partition, position, error) from error
     return batches
 
 

@@ -24,6 +24,7 @@ from einmal.client.consumer_protocol import (
 from einmal.client.errors import ConfigError, KafkaError, error_for
 from einmal.client.records import GroupMetadata
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.errors import WireError
 
 NO_GENERATION: Final = -1
 
@@ -128,6 +129,11 @@ class GroupCore:
         verdict = self.judge(response.error_code)
         if response.error_code is ErrorCode.member_id_required:
             self.member_id = response.member_id
+        if verdict is Verdict.GO_ON and response.protocol_name not in self._strategies:
+            raise error_for(
+                ErrorCode.inconsistent_group_protocol,
+                f"group {self.group_id!r} chose {response.protocol_name!r}, which this member did not offer",
+            )
         if verdict is Verdict.GO_ON:
             self.member_id = response.member_id
             self.generation_id = response.generation_id
@@ -140,7 +146,7 @@ class GroupCore:
         assignments: list[dict[str, Any]] = []
         if response.leader == self.member_id and not getattr(response, "skip_assignment", False):
             assert self._protocol is not None
-            subscriptions = {each.member_id: decode_subscription(each.metadata) for each in response.members}
+            subscriptions = {each.member_id: self._subscription_of(each) for each in response.members}
             divided = ASSIGNORS[self._protocol].assign(subscriptions, counts)
             assignments = [
                 {"member_id": member, "assignment": encode_assignment(partitions)}
@@ -156,20 +162,30 @@ class GroupCore:
             "assignments": assignments,
         }
 
-    @staticmethod
-    def subscribed_by_all(response: Any) -> list[str]:
+    def subscribed_by_all(self, response: Any) -> list[str]:
         """Topics whose partition counts the leader needs."""
         topics: dict[str, None] = {}
         for each in response.members:
-            topics.update(dict.fromkeys(decode_subscription(each.metadata).topics))
+            topics.update(dict.fromkeys(self._subscription_of(each).topics))
         return sorted(topics)
+
+    def _subscription_of(self, member: Any) -> Subscription:
+        try:
+            return decode_subscription(member.metadata)
+        except WireError as error:
+            detail = f"subscription of member {member.member_id!r} in group {self.group_id!r}: {error}"
+            raise error_for(ErrorCode.inconsistent_group_protocol, detail) from error
 
     def synced(self, response: Any) -> tuple[Verdict, tuple[TopicPartition, ...]]:
         """SyncGroup's answer: the partitions of this generation. Cooperative: what is missing is to be revoked."""
         verdict = self.judge(response.error_code)
         if verdict is not Verdict.GO_ON:
             return verdict, ()
-        return verdict, decode_assignment(response.assignment)
+        try:
+            return verdict, decode_assignment(response.assignment)
+        except WireError as error:
+            detail = f"assignment of this member in group {self.group_id!r}: {error}"
+            raise error_for(ErrorCode.inconsistent_group_protocol, detail) from error
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """These are owned now. When a cooperative member had to give something up, it joins once more."""

@@ -35,7 +35,11 @@ class Session(asyncio.Protocol):
                 self._broker.answer(self, header, request)
 
     def answer_api_versions(self, header: RequestHeader) -> None:
-        spoken = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in SPOKEN.items()]
+        spoken = [
+            {"api_key": int(key), "min_version": low, "max_version": high}
+            for key, (low, high) in SPOKEN.items()
+            if key is not self._broker.without
+        ]
         self.answer(header, {"api_keys": spoken})
 
     def answer(self, header: RequestHeader, fields: dict[str, Any]) -> None:
@@ -48,6 +52,8 @@ class ScriptedBroker:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
+        self.without: ApiKey | None = None
+        """An API that this broker does not have."""
         self.sessions: list[Session] = []
         self.requests: list[RequestHeader] = []
         self._server: asyncio.Server | None = None

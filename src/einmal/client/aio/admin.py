@@ -6,6 +6,7 @@ those before it are done.
 
 from __future__ import annotations
 
+import logging
 import random as random_module
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,10 +14,11 @@ from typing import Any, Final, Self
 
 from einmal.client.aio.cluster import DATA_LANE, GROUP, TRANSACTION, Cluster, by_leader, by_topic
 from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.connections import decode_by
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets
 from einmal.client.aio.retry import Retry
-from einmal.client.apis import ApiKey
+from einmal.client.apis import ApiKey, choose_version
 from einmal.client.cluster_metadata import TopicMetadata
 from einmal.client.config import AdminSettings, parse
 from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -30,13 +32,16 @@ from einmal.client.descriptions import (
     ProducerDescription,
     TransactionDescription,
     TransactionListing,
-    decode_describe_transactions,
+    decode_describe_transaction,
 )
 from einmal.client.errors import RequestRefused, error_for
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.errors import WireError
 from einmal.wire.messages import encode_request
+
+_log = logging.getLogger(__name__)
 
 _TOPIC: Final = 2
 """The resource type of a topic in DescribeConfigs."""
@@ -164,6 +169,8 @@ class Admin:
         for told in response.results:
             _check(told, f"settings of topic {told.resource_name!r}")
             found[told.resource_name] = {each.name: _config_entry(each) for each in told.configs}
+        for missing in (each["resource_name"] for each in resources if each["resource_name"] not in found):
+            raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
         return found
 
     async def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
@@ -272,7 +279,10 @@ class Admin:
                     self._cluster.refresh_soon()
                     await retry.after_disconnect(error)
                     continue
-                for each, told in results(response):
+                answered = {each: told for each, told in results(response) if each in missing}
+                if not answered:
+                    code = ErrorCode.unknown_server_error
+                for each, told in answered.items():
                     if told.error_code is ErrorCode.none:
                         found[each] = told
                         missing.pop(each, None)
@@ -331,14 +341,15 @@ class Admin:
             node_id = await self._cluster.coordinator(TRANSACTION, transactional_id, deadline=deadline)
             try:
                 connection = await self._cluster.connection(node_id, DATA_LANE)
+                version = choose_version(connection.versions, ApiKey.DESCRIBE_TRANSACTIONS)
                 answer = await connection.send(
-                    ApiKey.DESCRIBE_TRANSACTIONS, 0, (body,), self.settings.request_timeout_ms
+                    ApiKey.DESCRIBE_TRANSACTIONS, version, (body,), self.settings.request_timeout_ms
                 )
+                told = decode_by(decode_describe_transaction, connection, version, answer)
             except Disconnected as error:
                 self._cluster.forget_coordinator(TRANSACTION, transactional_id)
                 await retry.after_disconnect(error)
                 continue
-            (told,) = decode_describe_transactions(0, answer.frame, answer.position)
             if not told.error_code.retriable:
                 return replace(told, coordinator_id=node_id)
             self._cluster.forget_coordinator(TRANSACTION, transactional_id)
@@ -409,7 +420,7 @@ class Admin:
             answer = await self._call_group(
                 group_id, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}, lambda told: told.groups[0].error_code
             )
-            (told,) = answer.groups
+            told = answer.groups[0]
             if told.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
                 raise error_for(told.error_code, f"group {group_id!r}")
             node_id = await self._cluster.coordinator(GROUP, group_id, deadline=self._cluster.deadline())
@@ -484,7 +495,13 @@ def _config_entry(told: Any) -> ConfigEntry:
 
 
 def _member(told: Any, protocol_type: str) -> MemberDescription:
-    partitions = decode_assignment(told.member_assignment) if protocol_type == PROTOCOL_TYPE else ()
+    partitions: tuple[TopicPartition, ...] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            partitions = decode_assignment(told.member_assignment)
+        except WireError as error:
+            # Its leader wrote it: whoever asks about the group still wants to see the others.
+            _log.warning("the assignment of member %.100r cannot be read: %s", told.member_id, error)
     return MemberDescription(
         told.member_id, getattr(told, "group_instance_id", None), told.client_id, told.client_host, partitions
     )

@@ -12,7 +12,8 @@ import random
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from einmal.client.aio.connection import Answer, Connection, Disconnected
 from einmal.client.apis import ApiKey
@@ -20,8 +21,10 @@ from einmal.client.config import ClientSettings
 from einmal.client.errors import ClientClosed, error_for
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode
-from einmal.wire.errors import WireError
+from einmal.wire.errors import Malformed, WireError
 from einmal.wire.messages import decode_response, encode_request
+
+T = TypeVar("T")
 
 _CHECK_VERSIONS_MS: Final = 10_000
 _MAX_API_VERSIONS: Final = 4
@@ -227,6 +230,15 @@ class Connections:
             connection.close()
 
 
+_ASKED_ONE: Final[dict[int, str]] = {
+    ApiKey.FIND_COORDINATOR: "coordinators",
+    ApiKey.OFFSET_FETCH: "groups",
+    ApiKey.DESCRIBE_GROUPS: "groups",
+    ApiKey.DELETE_GROUPS: "results",
+}
+"""Where the answer is, of requests that this client makes for one thing at a time only."""
+
+
 def _told(error: OSError | TimeoutError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
@@ -240,9 +252,22 @@ def _burden(connection: Connection) -> tuple[bool, int]:
 
 
 def decode(connection: Connection, api_key: int, version: int, answer: Answer) -> Any:
-    """kio's response object. A broken answer ends the connection: Disconnected."""
+    """kio's response object. Raises Disconnected."""
+    return decode_by(partial(_decoded, api_key), connection, version, answer)
+
+
+def _decoded(api_key: int, version: int, frame: bytes, position: int) -> Any:
+    response = decode_response(api_key, version, frame, position)
+    results = _ASKED_ONE.get(api_key)
+    if results is not None and len(getattr(response, results, (None,))) != 1:
+        raise Malformed(f"not one of {results}, which is what was asked for")
+    return response
+
+
+def decode_by(decoder: Callable[[int, bytes, int], T], connection: Connection, version: int, answer: Answer) -> T:
+    """What ``decoder`` makes of an answer. One that is broken ends the connection: Disconnected."""
     try:
-        return decode_response(api_key, version, answer.frame, answer.position)
+        return decoder(version, answer.frame, answer.position)
     except WireError as error:
         connection.abort(str(error))
-        raise Disconnected(f"{connection.name}: {error}", was_sent=True) from error
+        raise Disconnected(f"{connection.name}: broken answer: {error}", was_sent=True) from error

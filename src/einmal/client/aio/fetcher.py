@@ -188,8 +188,9 @@ class Fetcher:
         topics: dict[str, list[dict[str, Any]]] = {}
         for ticket, (leader_epoch, epoch) in unsure.items():
             topic, index = ticket.topic_partition
-            asked = {"partition": index, "current_leader_epoch": leader_epoch, "leader_epoch": epoch}
-            topics.setdefault(topic, []).append(asked)
+            topics.setdefault(topic, []).append(
+                {"partition": index, "current_leader_epoch": leader_epoch, "leader_epoch": epoch}
+            )
         fields = {"replica_id": -1, "topics": [{"topic": name, "partitions": each} for name, each in topics.items()]}
         try:
             response = await self._cluster.call(node_id, ApiKey.OFFSET_FOR_LEADER_EPOCH, fields)
@@ -200,7 +201,10 @@ class Fetcher:
             return
         for topic in response.topics:
             for told in topic.partitions:
-                ticket = waiting.pop(TopicPartition(topic.topic, told.partition))
+                asked = TopicPartition(topic.topic, told.partition)
+                if asked not in waiting:
+                    continue
+                ticket = waiting.pop(asked)
                 if told.error_code is ErrorCode.none:
                     self._core.validated(ticket, unsure[ticket][0], told.leader_epoch, told.end_offset)
                 else:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from einmal.client.aio.cluster import DATA_LANE, Cluster
-from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.connections import decode_by
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.cluster_metadata import NO_TOPIC_ID
 from einmal.client.errors import error_for
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
-from einmal.wire.errors import WireError
 from einmal.wire.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -63,11 +62,7 @@ async def fetch(
     timeout = cluster.settings.request_timeout_ms + limits.max_wait_ms
     body = encode_fetch_request(version, request)
     answer = await connection.send(ApiKey.FETCH, version, (body,), timeout, wait_ms=limits.max_wait_ms)
-    try:
-        response = decode_fetch_response(version, answer.frame, answer.position)
-    except WireError as error:
-        connection.abort(str(error))
-        raise Disconnected(f"{connection.name}: {error}", was_sent=True) from error
+    response = decode_by(decode_fetch_response, connection, version, answer)
     if response.error_code is not ErrorCode.none:
         raise error_for(response.error_code, f"Fetch at {connection.name}")
     told = [

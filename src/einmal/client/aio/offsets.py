@@ -46,7 +46,10 @@ async def list_offsets(
                 cluster.refresh_soon()
                 await retry.after_disconnect(error)
                 continue
-            code = _take(response, found) or code
+            known = len(found)
+            code = _take(response, missing, found) or code
+            if len(found) == known and not code:
+                code = ErrorCode.unknown_server_error
         if code:
             cluster.refresh_soon()
             await retry.after_refusal(code)
@@ -73,13 +76,17 @@ def _fields(
     }
 
 
-def _take(response: Any, found: dict[TopicPartition, OffsetAndTimestamp]) -> ErrorCode:
-    """Keep what was found; the last retriable code, or none. Raises what no retry mends."""
+def _take(
+    response: Any, missing: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
+) -> ErrorCode:
+    """Keep what was asked for and found; the last retriable code, or none. Raises what no retry mends."""
     last = ErrorCode.none
     for topic in response.topics:
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition_index)
             code = partition.error_code
+            if topic_partition not in missing:
+                continue
             if code is ErrorCode.none:
                 epoch = getattr(partition, "leader_epoch", -1)
                 found[topic_partition] = OffsetAndTimestamp(partition.offset, partition.timestamp, epoch)

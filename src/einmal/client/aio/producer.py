@@ -28,6 +28,7 @@ from einmal.client.errors import (
     InvalidState,
     KafkaError,
     LocalError,
+    RetriableError,
     TransactionAborted,
     UnknownOutcome,
     error_for,
@@ -328,9 +329,13 @@ class Producer:
                     deadline=self._cluster.deadline(self.settings.max_block_ms),
                     error_of=lambda told: told.error_code,
                 )
-            except KafkaError:
+            except (RetriableError, UnknownOutcome):
                 # Records expire by delivery.timeout.ms while there is no identity.
                 continue
+            except KafkaError as error:
+                # A broker without InitProducerId refuses before anything is sent: asking again would never end.
+                self._settle(core.fail_waiting(error))
+                return
             if response.error_code is not ErrorCode.none:
                 self._settle(core.fail_waiting(error_for(response.error_code, "InitProducerId")))
                 return
