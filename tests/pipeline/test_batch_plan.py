@@ -11,8 +11,10 @@ from einmal.pipeline.batch_plan import (
     NOBODY,
     AlreadyIn,
     Batch,
+    QueryStart,
     Refuse,
     Write,
+    plan_ahead,
     plan_batch,
     plan_start,
     plan_version,
@@ -21,6 +23,7 @@ from einmal.pipeline.commit_record import CommitRecord
 
 RECORD = CommitRecord(transactional_id="t", query_id="q", checkpoint="cp", batch_id=7, end=({"in": {"0": 30}},))
 NEXT = Batch(query_id="q", checkpoint="cp", batch_id=8, start=({"in": {"0": 30}},), end=({"in": {"0": 40}},))
+HERE = QueryStart(query_id="q", checkpoint="cp", next_batch_id=8)
 SAME = replace(NEXT, batch_id=7, start=({"in": {"0": 20}},), end=({"in": {"0": 30}},))
 
 
@@ -65,15 +68,45 @@ def test_adopt_never_writes_a_batch_that_is_behind_the_record() -> None:
 
 
 def test_a_name_from_another_checkpoint_is_refused_before_anything_is_fenced() -> None:
-    plan = plan_start(RECORD, query_id="other", checkpoint="elsewhere", stateful=False, adopt=False)
+    plan = plan_start(RECORD, replace(HERE, query_id="other", checkpoint="elsewhere"), stateful=False, adopt=False)
     assert isinstance(plan, Refuse)
     assert "'cp'" in plan.reason and "'elsewhere'" in plan.reason
 
 
 def test_a_deleted_checkpoint_is_resumed_only_without_state() -> None:
-    assert plan_start(RECORD, query_id="new", checkpoint="cp", stateful=False, adopt=False) == Write()
-    assert isinstance(plan_start(RECORD, query_id="new", checkpoint="cp", stateful=True, adopt=False), Refuse)
-    assert plan_start(RECORD, query_id="new", checkpoint="cp", stateful=True, adopt=True) == Write()
+    new = QueryStart(query_id="new", checkpoint="cp", next_batch_id=0)
+    assert plan_start(RECORD, new, stateful=False, adopt=False) == Write()
+    assert isinstance(plan_start(RECORD, new, stateful=True, adopt=False), Refuse)
+    assert plan_start(RECORD, new, stateful=True, adopt=True) == Write()
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize(
+    ("record", "standing"),
+    [
+        (RECORD, replace(HERE, checkpoint="copy")),
+        (None, HERE),
+        (None, replace(HERE, next_batch_id=0, others="under transactional.id 'a'")),
+        (RECORD, replace(HERE, query_id="new", checkpoint="elsewhere", next_batch_id=0)),
+    ],
+)
+def test_a_checkpoint_that_the_record_does_not_belong_to_is_refused_until_adopted(
+    record: CommitRecord | None, standing: QueryStart, stateful: bool
+) -> None:
+    assert isinstance(plan_start(record, standing, stateful=stateful, adopt=False), Refuse)
+    assert plan_start(record, standing, stateful=stateful, adopt=True) == Write()
+
+
+def test_a_checkpoint_behind_the_record_is_refused_before_anything_is_fenced() -> None:
+    plan = plan_start(RECORD, replace(HERE, next_batch_id=6), stateful=False, adopt=False)
+    assert isinstance(plan, Refuse) and "behind the commit record" in plan.reason
+
+
+@pytest.mark.parametrize(("next_batch_id", "expected"), [(7, Write), (8, Write), (9, Refuse)])
+def test_a_checkpoint_ahead_of_the_record_is_refused(next_batch_id: int, expected: type) -> None:
+    standing = replace(HERE, next_batch_id=next_batch_id)
+    assert type(plan_ahead(RECORD, standing, adopt=False)) is expected
+    assert plan_ahead(RECORD, standing, adopt=True) == Write()
 
 
 WRITTEN = replace(RECORD, query_id=BATCH_WRITES, checkpoint="", batch_id=7, end=())
@@ -96,5 +129,5 @@ def test_a_version_is_in_only_if_it_is_the_last_one(record: CommitRecord | None,
 
 
 def test_a_query_and_batch_writes_do_not_share_a_name() -> None:
-    plan = plan_start(WRITTEN, query_id="q", checkpoint="cp", stateful=False, adopt=False)
+    plan = plan_start(WRITTEN, HERE, stateful=False, adopt=False)
     assert isinstance(plan, Refuse) and "txnVersion 7" in plan.reason

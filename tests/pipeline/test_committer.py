@@ -11,16 +11,20 @@ from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import (
     WRITE_ATTEMPTS_MAX,
+    AbortHeld,
     CommitSourcePositions,
     Committer,
     Dead,
     Done,
     Ended,
     EndTxn,
+    Event,
+    Expired,
     Failed,
     Fenced,
     Finished,
     FinishSparkCommit,
+    Held,
     IdentityGranted,
     InitProducerId,
     Query,
@@ -211,8 +215,62 @@ def test_a_batch_that_will_always_fail_is_tried_once() -> None:
 def test_a_copied_name_is_refused_before_init_producer_id() -> None:
     committer = Committer(QUERY)
     committer.start()
-    effect = committer.step(RecordRead(record_of(replace(BATCH, query_id="alive", checkpoint="elsewhere"))))
-    assert isinstance(effect, Refused)
+    record = record_of(replace(BATCH, query_id="alive", checkpoint="elsewhere"))
+    assert committer.step(RecordRead(record)) == ReadRecord(certain=True)
+    assert isinstance(committer.step(RecordRead(record)), Refused)
+
+
+def test_a_refusal_by_a_record_that_is_out_of_date_is_not_believed() -> None:
+    committer = Committer(replace(QUERY, is_fresh=False, next_batch_id=1))
+    committer.start()
+    assert committer.step(RecordRead(None)) == ReadRecord(certain=True)
+    assert committer.step(RecordRead(record_of(BATCH))) == InitProducerId(None)
+
+
+def restarted(held: Held) -> Committer:
+    committer = Committer(QUERY, held)
+    committer.start()
+    return committer
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Ended(identity(5)), InitProducerId(identity(5))),
+        (Ended(None), InitProducerId(identity(4))),
+        (Failed("INVALID_TXN_STATE"), InitProducerId(identity(4))),
+        (Expired("INVALID_PRODUCER_ID_MAPPING"), InitProducerId(identity(4))),
+    ],
+)
+def test_a_restart_keeps_the_identity_that_it_can_still_abort_under(answer: Event, expected: InitProducerId) -> None:
+    committer = restarted(Held(identity(4)))
+    assert committer.step(RecordRead(None)) == AbortHeld(identity(4))
+    assert committer.step(answer) == expected
+
+
+def test_a_restart_that_finds_a_newer_instance_does_not_call_init_producer_id() -> None:
+    committer = restarted(Held(identity(4)))
+    assert committer.step(RecordRead(None)) == AbortHeld(identity(4))
+    assert isinstance(committer.step(Fenced("PRODUCER_FENCED")), Dead)
+
+
+def test_a_restart_after_an_unanswered_init_producer_id_asks_again_under_the_epoch_from_before() -> None:
+    committer = started()
+    at_end_txn(committer)
+    committer.step(Ended(None))
+    committer.batch(replace(BATCH, batch_id=1, start=(10,), end=(20,)))
+    committer.step(Unclear("timed out"))
+    assert committer.held == Held(identity(0), is_current=False)
+    assert restarted(committer.held).step(RecordRead(None)) == InitProducerId(identity(0))
+
+
+def test_an_expired_transactional_id_ends_in_a_restart_that_says_so() -> None:
+    committer = started()
+    committer.batch(BATCH)
+    committer.step(Failed("a task failed"))
+    effect = committer.step(Expired("INVALID_PRODUCER_ID_MAPPING"))
+    assert isinstance(effect, Restart) and "expired" in effect.reason
+    assert committer.held == Held(identity(0))
 
 
 @pytest.mark.parametrize("phase", ["init", "bump"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from einmal.pipeline.batch_plan import Batch, Refuse, Write, plan_batch, plan_start
+from einmal.pipeline.batch_plan import Batch, QueryStart, Refuse, Write, plan_batch, plan_start
 from einmal.pipeline.commit_record import CommitRecord, decode
 from einmal.pipeline.takeover import Change, Standing, plan_adopt, plan_reset
 
@@ -33,7 +33,8 @@ def test_after_a_reset_to_a_position_any_new_checkpoint_begins_there_and_nowhere
     assert change.record is not None
     assert "in-0: offsets 5 to 29 will be written AGAIN" in said(change)
     for stateful in (False, True):
-        plan = plan_start(change.record, query_id="new", checkpoint="file:/c", stateful=stateful, adopt=False)
+        start = QueryStart(query_id="new", checkpoint="file:/c", next_batch_id=0)
+        plan = plan_start(change.record, start, stateful=stateful, adopt=False)
         assert plan == Write()
     assert plan_batch(change.record, FRESH, adopt=False) == Write()
     elsewhere = plan_batch(change.record, replace(FRESH, start=({"in": {"0": 6}},)), adopt=False)
@@ -53,7 +54,8 @@ def test_an_adopted_checkpoint_goes_on_with_its_next_batch() -> None:
     change = plan_adopt("t", RECORD, STANDING)
     assert isinstance(change, Change) and change.record is not None
     following = Batch(query_id="other", checkpoint="file:/b", batch_id=4, start=STANDING.end, end=({"in": {"0": 40}},))
-    plan = plan_start(change.record, query_id="other", checkpoint="file:/b", stateful=True, adopt=False)
+    start = QueryStart(query_id="other", checkpoint="file:/b", next_batch_id=4)
+    plan = plan_start(change.record, start, stateful=True, adopt=False)
     assert plan == Write()
     assert plan_batch(change.record, following, adopt=False) == Write()
     assert "go on with batch 4 of file:/b, from in-0:30" in said(change)

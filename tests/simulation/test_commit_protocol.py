@@ -121,6 +121,14 @@ def leave_spark_to_run_the_committed_batch_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Committer, "batch", run_again)
 
 
+def finish_a_copy_from_its_originals_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_protocol.Driver, "_has_its_state", lambda self, record: True)
+
+
+def restart_without_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Committer, "held", property(lambda self: None))
+
+
 def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Claims, "close", lambda self, collected: tuple(collected))
     monkeypatch.setattr(Claims, "_refusal", lambda self, token: None)
@@ -143,6 +151,8 @@ def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         take_silence_for_failure,
         leave_spark_to_run_the_committed_batch_again,
         commit_without_waiting_for_reports,
+        finish_a_copy_from_its_originals_record,
+        restart_without_the_identity,
     ],
 )
 def test_without_a_defence_an_anomaly_is_found(

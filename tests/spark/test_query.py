@@ -64,7 +64,7 @@ def _pipeline(run: Any, start: Callable[[Callable[[Any, int], None]], Any]) -> P
         stateful=True,
         spark=None,
     )
-    return PipelineQuery(cast(Any, setting), lambda: run, cast(Any, start), None)
+    return PipelineQuery(cast(Any, setting), lambda _: run, cast(Any, start), None)
 
 
 def _stop_in_thread(pipeline: PipelineQuery) -> threading.Thread:
@@ -74,7 +74,7 @@ def _stop_in_thread(pipeline: PipelineQuery) -> threading.Thread:
 
 
 def test_a_batch_that_begins_while_the_query_is_stopped_does_not_keep_it_from_stopping() -> None:
-    run = SimpleNamespace(start=lambda: None, close=lambda: None)
+    run = SimpleNamespace(start=lambda: None, close=lambda: None, held=None)
     begun: list[SparkQuery] = []
 
     def start(write: Callable[[Any, int], None]) -> SparkQuery:
@@ -104,7 +104,7 @@ def test_a_query_that_is_stopped_while_it_restarts_ends(monkeypatch: pytest.Monk
     def fail(*_: Any) -> None:
         raise PipelineFailed("the batch was aborted")
 
-    run = SimpleNamespace(start=begin_run, batch=fail, close=lambda: None, is_undecided=True)
+    run = SimpleNamespace(start=begin_run, batch=fail, close=lambda: None, is_undecided=True, held=None)
 
     def start(write: Callable[[Any, int], None]) -> SparkQuery:
         begun.append(SparkQuery(write))

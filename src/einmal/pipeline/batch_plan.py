@@ -29,6 +29,19 @@ class Batch:
     batch_id: int
     start: tuple[Any, ...] | None
     end: tuple[Any, ...]
+    run: str = ""
+    """See ``CommitRecord.run``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStart:
+    """The checkpoint of a query that starts. ``next_batch_id``: the batch that Spark runs next. ``others``: who ran on
+    it last, where that was under another transactional.id or in another cluster."""
+
+    query_id: str
+    checkpoint: str
+    next_batch_id: int
+    others: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +72,27 @@ _HINT_ADOPT = (
     "or start once with einmal.adopt=true; "
     "otherwise give the pipeline a transactional.id of its own"
 )
+_HINT_NO_RECORD = (
+    "check kafka.bootstrap.servers and transactional.id, and that __einmal_commits was not deleted; " + _HINT_ADOPT
+)
 _HINT_BEHIND = (
     "a stateless pipeline: delete the checkpoint, it then resumes at the commit record's end; "
     "a stateful one: restore the newest checkpoint"
 )
 
 
-def plan_start(
-    record: CommitRecord | None, *, query_id: str, checkpoint: str, stateful: bool, adopt: bool
-) -> Write | Refuse:
-    """Whether this query may take the pipeline's name at all; asked before anything is fenced.
+def plan_start(record: CommitRecord | None, start: QueryStart, *, stateful: bool, adopt: bool) -> Write | Refuse:
+    """Whether this query may acquire the pipeline's transactional.id; asked before anything is fenced, and again after.
 
-    A name whose record comes from another checkpoint is alive elsewhere for all we know: it is refused, not taken over
-    by accident. Another query in the same place means that its checkpoint was deleted.
+    A record of another checkpoint means that the pipeline may be running elsewhere. A copy of a checkpoint has the same
+    query id as its original, so only the location tells them apart. Another query in the same location means that its
+    checkpoint was deleted.
     """
-    if record is None or adopt or record.query_id in (NOBODY, query_id):
+    if adopt:
+        return Write()
+    if record is None:
+        return _plan_start_without_record(start)
+    if record.query_id == NOBODY:
         return Write()
     if record.query_id == BATCH_WRITES:
         return Refuse(
@@ -81,19 +100,56 @@ def plan_start(
             f"{record.batch_id}",
             "give this pipeline a transactional.id of its own",
         )
-    if record.checkpoint != checkpoint:
+    if record.checkpoint != start.checkpoint:
+        is_copy = record.query_id == start.query_id
         return Refuse(
             f"transactional.id {record.transactional_id!r} belongs to the query with checkpoint "
-            f"{record.checkpoint!r}, which committed batch {record.batch_id}; this one has {checkpoint!r}",
+            f"{record.checkpoint!r}, which committed batch {record.batch_id}; this one has {start.checkpoint!r}"
+            + (", a copy of that checkpoint or its new location" if is_copy else ""),
             _HINT_ADOPT,
         )
+    if record.query_id == start.query_id:
+        return Write() if stateful else _plan_start_behind(record, start)
     if stateful:
         return Refuse(
-            f"the checkpoint {checkpoint!r} was deleted or replaced after batch {record.batch_id} was committed: "
-            "the state that belongs to the committed output is gone",
+            f"the checkpoint {start.checkpoint!r} was deleted or replaced after batch {record.batch_id} was "
+            "committed: the state that belongs to the committed output is gone",
             "restore the checkpoint, or start once with einmal.adopt=true to begin with empty state at the commit "
             "record's end",
         )
+    return Write()
+
+
+def _plan_start_without_record(start: QueryStart) -> Write | Refuse:
+    if start.next_batch_id > 0:
+        return Refuse(
+            f"the checkpoint {start.checkpoint!r} is at batch {start.next_batch_id}, but no commit record exists"
+            ": earlier batches were not written by this pipeline, or the record was lost",
+            _HINT_NO_RECORD,
+        )
+    if start.others:
+        return Refuse(
+            f"no commit record exists, and the checkpoint {start.checkpoint!r} was last used {start.others}: its "
+            "batch 0 may be committed there",
+            _HINT_NO_RECORD,
+        )
+    return Write()
+
+
+def _plan_start_behind(record: CommitRecord, start: QueryStart) -> Write | Refuse:
+    """A stateful query is compared when Spark's commit file is finished."""
+    if start.next_batch_id < record.batch_id:
+        return _behind(record, start.next_batch_id)
+    return Write()
+
+
+def plan_ahead(record: CommitRecord | None, start: QueryStart, *, adopt: bool) -> Write | Refuse:
+    """Whether the checkpoint is ahead of the record, which must be read for certain, after fencing: a record whose
+    marker is under way is behind a checkpoint that is right."""
+    if record is None or adopt or record.query_id != start.query_id:
+        return Write()
+    if start.next_batch_id > record.batch_id + 1:
+        return _ahead(record, start.next_batch_id)
     return Write()
 
 
@@ -162,19 +218,11 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
             _HINT_BEHIND,
         )
     if batch.batch_id < record.batch_id:
-        return Refuse(
-            f"the checkpoint is at batch {batch.batch_id}, behind the commit record's {record.batch_id}: "
-            "it was restored from an older copy, or its files were deleted",
-            _HINT_BEHIND,
-        )
+        return _behind(record, batch.batch_id)
     if adopt:
         return Write()
     if batch.batch_id > record.batch_id + 1:
-        return Refuse(
-            f"the checkpoint is at batch {batch.batch_id}, but the last committed batch is {record.batch_id}: "
-            "what lies between was never committed",
-            _HINT_ADOPT,
-        )
+        return _ahead(record, batch.batch_id)
     if batch.start is not None and batch.start != record.end:
         return Refuse(
             f"batch {batch.batch_id} begins at {short(batch.start)}, but batch {record.batch_id} was committed "
@@ -182,3 +230,19 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
             _HINT_BEHIND,
         )
     return Write()
+
+
+def _behind(record: CommitRecord, batch_id: int) -> Refuse:
+    return Refuse(
+        f"the checkpoint is at batch {batch_id}, behind the commit record's {record.batch_id}: "
+        "it was restored from an older copy, or its files were deleted",
+        _HINT_BEHIND,
+    )
+
+
+def _ahead(record: CommitRecord, batch_id: int) -> Refuse:
+    return Refuse(
+        f"the checkpoint is at batch {batch_id}, but the last committed batch is {record.batch_id}: "
+        "what lies between was never committed",
+        _HINT_ADOPT,
+    )

@@ -23,7 +23,8 @@ class UnreadableCommitRecord(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
     """``end``: one JSON value per source, None where Spark has none. ``commit_text``: Spark's own ``commits/N``,
-    present for a stateful query only; ``digest`` is over what was written, partition by partition."""
+    present for a stateful query only; ``digest`` is over what was written, partition by partition. ``run``: the token
+    of the driver run that committed the batch, which that run left in its checkpoint; empty in older records."""
 
     transactional_id: str
     query_id: str
@@ -33,6 +34,7 @@ class CommitRecord:
     records: int = 0
     digest: str = ""
     commit_text: str | None = None
+    run: str = ""
 
     @property
     def key(self) -> bytes:
@@ -49,6 +51,7 @@ class CommitRecord:
                 "records": self.records,
                 "digest": self.digest,
                 "commit_text": self.commit_text,
+                "run": self.run,
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -56,15 +59,15 @@ class CommitRecord:
 
 
 def decode(key: bytes, value: bytes) -> CommitRecord:
-    """Raises UnreadableCommitRecord."""
+    """Raises UnreadableCommitRecord, whatever the bytes are: any client may have written them."""
     try:
         fields = json.loads(value)
         if fields["version"] != _FORMAT_VERSION:
             raise UnreadableCommitRecord(
-                f"the commit record of {key.decode()!r} has format {fields['version']}, this version reads "
+                f"the commit record of {key.decode()!r} has format {fields['version']!r:.40}, this version reads "
                 f"{_FORMAT_VERSION}: run the einmal that wrote it, or a newer one"
             )
-        return CommitRecord(
+        record = CommitRecord(
             transactional_id=key.decode(),
             query_id=fields["query_id"],
             checkpoint=fields["checkpoint"],
@@ -73,6 +76,26 @@ def decode(key: bytes, value: bytes) -> CommitRecord:
             records=fields["records"],
             digest=fields["digest"],
             commit_text=fields["commit_text"],
+            # Records from before this field lack it.
+            run=fields.get("run", ""),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableCommitRecord(f"the commit record of {key!r} cannot be read: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnreadableCommitRecord(f"the commit record of {key!r} cannot be read: {error!r:.200}") from error
+    if wrong := _wrong_fields(record, fields["end"]):
+        raise UnreadableCommitRecord(f"the commit record of {key!r} cannot be read: invalid {', '.join(wrong)}")
+    return record
+
+
+def _wrong_fields(record: CommitRecord, end: object) -> list[str]:
+    """The fields whose values have a type that no release has written."""
+    is_right = {
+        "query_id": isinstance(record.query_id, str),
+        "checkpoint": isinstance(record.checkpoint, str),
+        "batch_id": type(record.batch_id) is int,
+        "end": isinstance(end, list),
+        "records": type(record.records) is int,
+        "digest": isinstance(record.digest, str),
+        "commit_text": record.commit_text is None or isinstance(record.commit_text, str),
+        "run": isinstance(record.run, str),
+    }
+    return [name for name, right in is_right.items() if not right]

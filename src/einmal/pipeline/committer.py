@@ -5,11 +5,13 @@ the driver alone opens and ends the transaction, and puts the commit record (wha
 inside it. So the answer to "is batch N in?" is a record that is visible if and only if the output of batch N is.
 
     start   look at the record  ->  InitProducerId  ->  read the record for certain  ->  finish Spark's commit file
+    restart look at the record  ->  abort under the held epoch  ->  InitProducerId(held)  ->  as above
     batch   compare  ->  (new epoch)  ->  write  ->  commit record  ->  source positions  ->  EndTxn
 
 What keeps it right:
 
 1. The record is compared before anything is fenced: a copied transactional.id must not stop the pipeline that owns it.
+   A refusal rests on a second, certain read: what the first one found may be out of date.
 2. It is read again after InitProducerId, up to the high watermark, and every record of ours is judged by its own
    transaction's marker: until then the predecessor's last batch may be committed, or may not. (The last stable offset
    would do too, but other pipelines' open transactions in the same partition hold it back.)
@@ -20,6 +22,9 @@ What keeps it right:
    record.
 5. A failed stateless batch is aborted and written again. A stateful one is not: Spark keeps the state of the first
    successful attempt, which a second attempt's output would not agree with. The query is restarted instead.
+6. A driver that restarts its query keeps its identity (KIP-360): the coordinator refuses it if a newer instance has
+   started since. It first aborts under that identity, which only the owner can: Apache Kafka compares the epoch of
+   EndTxn, but not that of an InitProducerId that finds a transaction open.
 
 The machine performs nothing. ``start`` and ``batch`` begin a conversation, each effect is answered by one event through
 ``step``, until the effect is one of the last four, which need no answer.
@@ -31,7 +36,17 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from einmal.pipeline.batch_plan import AlreadyIn, Batch, Refuse, plan_batch, plan_start, plan_version
+from einmal.pipeline.batch_plan import (
+    AlreadyIn,
+    Batch,
+    Plan,
+    QueryStart,
+    Refuse,
+    plan_ahead,
+    plan_batch,
+    plan_start,
+    plan_version,
+)
 from einmal.pipeline.claims import Output, digest
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.types import ProducerIdAndEpoch
@@ -52,8 +67,19 @@ class ReadRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortHeld:
+    """Abort the transaction that the run before this one may have left open. Answer: Ended, Failed (none was open),
+    Expired, Fenced or Unclear."""
+
+    identity: ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Take the name, or (``previous``) a fresh epoch of it. Answer: IdentityGranted, Fenced or Unclear."""
+    """Acquire the transactional.id, or (``previous``) a fresh epoch of it.
+
+    Answer: IdentityGranted, Fenced, Expired or Unclear.
+    """
 
     previous: ProducerIdAndEpoch | None
 
@@ -123,7 +149,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Another instance owns the name, or the transaction outlived its timeout. Nothing more may be written."""
+    """Another instance owns the transactional.id, or the transaction outlived its timeout: nothing may be written."""
 
     reason: str
     hint: str
@@ -131,6 +157,7 @@ class Dead:
 
 Effect = (
     ReadRecord
+    | AbortHeld
     | InitProducerId
     | FinishSparkCommit
     | WriteBatch
@@ -192,7 +219,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """PRODUCER_FENCED, INVALID_PRODUCER_EPOCH or INVALID_PRODUCER_ID_MAPPING from a coordinator."""
+    """PRODUCER_FENCED or INVALID_PRODUCER_EPOCH from a coordinator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """INVALID_PRODUCER_ID_MAPPING from a coordinator: it has forgotten the transactional.id, or another instance has
+    acquired it after that. Nothing is open under the identity."""
 
     reason: str
 
@@ -204,12 +239,14 @@ class Unclear:
     reason: str
 
 
-Event = RecordRead | IdentityGranted | Finished | Written | Done | Ended | Failed | Fenced | Unclear
+Event = RecordRead | IdentityGranted | Finished | Written | Done | Ended | Failed | Fenced | Expired | Unclear
 
 
 class _Phase(Enum):
     NEW = auto()
     LOOKING = auto()
+    CONFIRMING = auto()
+    ABORTING_HELD = auto()
     FENCING = auto()
     READING = auto()
     FINISHING = auto()
@@ -226,37 +263,57 @@ class _Phase(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """What is known when the query starts. ``query_id`` as in the checkpoint's ``metadata``; ``is_fresh``: the
-    checkpoint has no batch yet. ``version``: not a query at all, but one batch write with this number."""
+    checkpoint has no batch yet. ``next_batch_id`` and ``others``: see ``QueryStart``. ``version``: not a query at all,
+    but one batch write with this number."""
 
     transactional_id: str
     query_id: str
     checkpoint: str
     is_fresh: bool
     stateful: bool
+    next_batch_id: int = 0
+    others: str = ""
     adopt: bool = False
     version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a run that ended in this process leaves to the next one. ``is_current`` is False where an InitProducerId was
+    not answered: the epoch may have moved, and no transaction is open."""
+
+    identity: ProducerIdAndEpoch
+    is_current: bool = True
 
 
 class Committer:
     """One run of one query. Not reusable after Refused, Restart or Dead."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, held: Held | None = None) -> None:
+        """``held``: by the run before this one, if the query is restarted in the same process."""
         self._query = query
         self._phase = _Phase.NEW
         self._record: CommitRecord | None = None
-        self._identity: ProducerIdAndEpoch | None = None
+        self._identity: ProducerIdAndEpoch | None = None if held is None else held.identity
+        self._identity_is_current = held is None or held.is_current
         self._epoch_is_used = False
         self._adopt = query.adopt
         self._batch: Batch | None = None
         self._candidate: CommitRecord | None = None
         self._attempts = 0
         self._failure = ""
+        self._refusal: Refuse | None = None
         self._written_batch_id: int | None = None
 
     @property
     def record(self) -> CommitRecord | None:
         """The last commit record that is known for certain, or was written by this run."""
         return self._record
+
+    @property
+    def held(self) -> Held | None:
+        """The identity of this run, for a restart."""
+        return None if self._identity is None else Held(self._identity, self._identity_is_current)
 
     def resume_from(self) -> tuple[Any, ...] | None:
         """Where a fresh checkpoint must begin because output up to there is committed; None: where its options say."""
@@ -314,10 +371,21 @@ class Committer:
                     "make batches smaller with maxOffsetsPerTrigger",
                 )
             )
+        if isinstance(event, Expired) and self._phase is not _Phase.ABORTING_HELD:
+            return self._over(
+                Restart(
+                    f"the transactional.id {self._query.transactional_id!r} has expired: {event.reason}",
+                    "it was idle for longer than the brokers' transactional.id.expiration.ms; the restart acquires it "
+                    "again, unless another instance has",
+                )
+            )
         if isinstance(event, Unclear):
+            self._identity_is_current = self._phase not in (_Phase.FENCING, _Phase.BUMPING)
             return self._over(Restart(event.reason, "the next start reads from the commit record what became of it"))
         match self._phase:
-            case _Phase.LOOKING | _Phase.FENCING | _Phase.READING | _Phase.FINISHING:
+            case _Phase.LOOKING | _Phase.CONFIRMING:
+                return self._step_look(event)
+            case _Phase.ABORTING_HELD | _Phase.FENCING | _Phase.READING | _Phase.FINISHING:
                 return self._step_start(event)
             case _Phase.BUMPING:
                 return self._bumped(event)
@@ -332,19 +400,43 @@ class Committer:
 
     # --- start ----------------------------------------------------------------------------------------------
 
+    def _step_look(self, event: Event) -> Effect:
+        match self._phase, event:
+            case _Phase.LOOKING, RecordRead(record) if isinstance(refusal := self._plan_start(record), Refuse):
+                self._phase, self._refusal = _Phase.CONFIRMING, refusal
+                return ReadRecord(certain=True)
+            case _, RecordRead(record):
+                return self._judge_start(record) or self._acquire()
+            case _Phase.CONFIRMING, Failed() if self._refusal is not None:
+                # Another driver's transaction is open: nothing speaks against the first impression.
+                return self._refuse(self._refusal.reason, self._refusal.hint)
+            case _, Failed(reason):
+                return self._over(Restart(reason, "nothing was written"))
+            case phase, _:
+                raise AssertionError(f"{event} in {phase}")
+
+    def _acquire(self) -> Effect:
+        if self._identity is not None and self._identity_is_current:
+            self._phase = _Phase.ABORTING_HELD
+            return AbortHeld(self._identity)
+        self._phase = _Phase.FENCING
+        return InitProducerId(self._identity)
+
     def _step_start(self, event: Event) -> Effect:
         match self._phase, event:
-            case _Phase.LOOKING, RecordRead(record):
-                if answer := self._judge_name(record):
-                    return answer
+            case _Phase.ABORTING_HELD, Ended(next_identity):
+                self._identity = next_identity or self._identity
                 self._phase = _Phase.FENCING
-                return InitProducerId(None)
+                return InitProducerId(self._identity)
+            case _Phase.ABORTING_HELD, Failed() | Expired():
+                self._phase = _Phase.FENCING
+                return InitProducerId(self._identity)
             case _Phase.FENCING, IdentityGranted(identity):
-                self._identity = identity
+                self._identity, self._identity_is_current = identity, True
                 self._phase = _Phase.READING
                 return ReadRecord(certain=True)
             case _Phase.READING, RecordRead(record):
-                if answer := self._judge_name(record):
+                if answer := self._judge_start(record) or self._judge_ahead(record):
                     return answer
                 self._record = record
                 if self._query.stateful and self._is_mine(record) and record is not None and record.commit_text:
@@ -360,22 +452,9 @@ class Committer:
             case phase, _:
                 raise AssertionError(f"{event} in {phase}")
 
-    def _judge_name(self, record: CommitRecord | None) -> Effect | None:
+    def _judge_start(self, record: CommitRecord | None) -> Effect | None:
         """The end of the start, if the record asks for one."""
-        query = self._query
-        if query.version is not None:
-            return self._judge_version(record, query.version)
-        plan = plan_start(
-            record,
-            query_id=query.query_id,
-            checkpoint=query.checkpoint,
-            stateful=query.stateful,
-            adopt=self._adopt,
-        )
-        return self._refuse(plan.reason, plan.hint) if isinstance(plan, Refuse) else None
-
-    def _judge_version(self, record: CommitRecord | None, version: int) -> Effect | None:
-        match plan_version(record, version):
+        match self._plan_start(record):
             case Refuse(reason, hint):
                 return self._refuse(reason, hint)
             case AlreadyIn():
@@ -383,6 +462,28 @@ class Committer:
                 return self._over(Ready(record, already_in=True))
             case _:
                 return None
+
+    def _plan_start(self, record: CommitRecord | None) -> Plan:
+        query = self._query
+        if query.version is not None:
+            return plan_version(record, query.version)
+        return plan_start(record, self._query_start, stateful=query.stateful, adopt=self._adopt)
+
+    def _judge_ahead(self, record: CommitRecord | None) -> Effect | None:
+        if self._query.version is not None:
+            return None
+        plan = plan_ahead(record, self._query_start, adopt=self._adopt)
+        return self._refuse(plan.reason, plan.hint) if isinstance(plan, Refuse) else None
+
+    @property
+    def _query_start(self) -> QueryStart:
+        query = self._query
+        return QueryStart(
+            query_id=query.query_id,
+            checkpoint=query.checkpoint,
+            next_batch_id=query.next_batch_id,
+            others=query.others,
+        )
 
     def _is_mine(self, record: CommitRecord | None) -> bool:
         return record is not None and record.query_id == self._query.query_id
@@ -445,6 +546,7 @@ class Committer:
             records=sum(output.count for output in outputs),
             digest=digest(outputs),
             commit_text=commit_text,
+            run=batch.run,
         )
         self._phase = _Phase.RECORDING
         return WriteCommitRecord(self._identity, self._candidate)

@@ -2,10 +2,12 @@
 
 A schedule is a seed. Drivers die between any two steps, go on as zombies beside their successor, lose their checkpoint;
 answers are lost and requests come late; markers take their time; another pipeline holds the last stable offset back;
-the leader of the commit records is replaced, and goes on answering from the past.
+the leader of the commit records is replaced, and goes on answering from the past. Checkpoints are copied, and the copy
+is run beside its original, adopted or not; queries restart in their process; the transactional id expires.
 At the end, when the faults are over and a driver has come to the end of the input, what a ``read_committed`` reader
 sees must be f(input): every input offset once, each batch's part of a partition from one attempt, and for a stateful
-query the state that Spark keeps is the state that the committed output was made with.
+query the state that Spark keeps is the state that the committed output was made with. No driver acquires the name again
+that a newer one has acquired since.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from einmal.pipeline import committer as protocol
 from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.claims import Claims, Denied
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer, Query
+from einmal.pipeline.committer import Committer, Held, Query
 from einmal.simulation.kafka_model import Deposed
 from einmal.simulation.result import Result
 from einmal.simulation.spark_model import TARGETS, TASK_COUNT, Checkpoint, Job, Row, Steps, World
@@ -29,8 +31,16 @@ from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
 
 INPUT_END: Final = 24
 STEPS_MAX: Final = 60_000
+RUNS_MAX: Final = 3
+"""Of a query in one process."""
 _RECORDS: Final = "commits-0"
+_MARKER_STEPS: Final = 1_000
+"""How long a marker may take to appear."""
 _TERMINAL: Final = (protocol.Ready, protocol.Refused, protocol.Restart, protocol.Dead)
+
+
+class RestartedInPlace(Exception):
+    """The query has ended, and its process starts it again."""
 
 
 class Crash(Exception):
@@ -48,29 +58,63 @@ class Pipeline:
     finished: bool = False
     incarnations: int = 0
     refusals: list[str] | None = None
+    copies: dict[str, Checkpoint] = field(default_factory=dict)
+    """By location."""
+    owner: int = 0
+    """The incarnation that acquired the name last."""
+    anomalies: list[str] = field(default_factory=list)
+
+    def follow_the_record(self) -> None:
+        """What an operator does with a refusal: run the checkpoint that the commit record names."""
+        records = self.world.kafka.committed(_RECORDS)
+        if records and records[-1].checkpoint in self.copies:
+            self.checkpoint = self.copies[records[-1].checkpoint]
 
 
 class Driver:
     """One process: Spark's micro-batch loop around our sink."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, checkpoint: Checkpoint, *, adopt: bool = False) -> None:
         self._pipeline = pipeline
         self._world = pipeline.world
-        self._checkpoint = pipeline.checkpoint
+        self._checkpoint = checkpoint
+        self._adopt = adopt
+        self._incarnation = pipeline.incarnations
+        self._has_started = self._is_restarted = False
+        self._run = ""
         self._state = ""
 
     def run(self) -> Steps:
+        held: Held | None = None
+        for number in range(RUNS_MAX):
+            self._run = f"{self._incarnation}.{number}"
+            committer = self._new_committer(held)
+            try:
+                yield from self._run_query(committer)
+                return
+            except RestartedInPlace:
+                held = committer.held
+                self._is_restarted = True
+                yield
+
+    def _new_committer(self, held: Held | None) -> Committer:
         checkpoint = self._checkpoint
-        committer = Committer(
-            Query(
-                transactional_id="pipeline",
-                query_id=checkpoint.query_id,
-                checkpoint="cp",
-                is_fresh=not checkpoint.offsets,
-                stateful=self._pipeline.stateful,
-            )
+        query = Query(
+            transactional_id="pipeline",
+            query_id=checkpoint.query_id,
+            checkpoint=checkpoint.location,
+            is_fresh=not checkpoint.offsets,
+            stateful=self._pipeline.stateful,
+            next_batch_id=checkpoint.next_batch_id,
+            adopt=self._adopt,
         )
+        return Committer(query, held)
+
+    def _run_query(self, committer: Committer) -> Steps:
+        checkpoint = self._checkpoint
         self._check((yield from self._converse(committer, committer.start())))
+        self._has_started = True
+        checkpoint.runs.append(self._run)
         resume = committer.resume_from()
         if resume is not None:
             # As our sink does: Spark begins with batch 1 where the committed output ends.
@@ -79,7 +123,7 @@ class Driver:
         while True:
             batch = yield from self._next_batch()
             if batch is None:
-                self._pipeline.finished = True
+                self._pipeline.finished, self._pipeline.checkpoint = True, checkpoint
                 return
             outcome = yield from self._converse(committer, committer.batch(batch))
             self._check(outcome)
@@ -111,10 +155,11 @@ class Driver:
         yield
         return Batch(
             query_id=checkpoint.query_id,
-            checkpoint="cp",
+            checkpoint=checkpoint.location,
             batch_id=batch_id,
             start=(checkpoint.offsets[batch_id - 1],) if batch_id else None,
             end=(checkpoint.offsets[batch_id],),
+            run=self._run,
         )
 
     def _check(self, outcome: protocol.Effect) -> None:
@@ -123,6 +168,9 @@ class Driver:
         assert isinstance(outcome, protocol.Refused | protocol.Restart | protocol.Dead)
         if isinstance(outcome, protocol.Refused) and self._pipeline.refusals is not None:
             self._pipeline.refusals.append(outcome.reason)
+            self._pipeline.follow_the_record()
+        if isinstance(outcome, protocol.Restart) and self._has_started and self._world.rng.random() < 0.5:
+            raise RestartedInPlace
         raise Crash(outcome.reason)
 
     def _converse(self, committer: Committer, effect: protocol.Effect) -> Generator[None, None, protocol.Effect]:
@@ -139,7 +187,9 @@ class Driver:
     def _perform(self, effect: protocol.Effect) -> Generator[None, None, protocol.Event]:
         match effect:
             case protocol.ReadRecord(certain):
-                return protocol.RecordRead((yield from self._read_record(certain)))
+                return (yield from self._read_record(certain))
+            case protocol.AbortHeld(identity):
+                return (yield from self._end_txn(identity, committed=False))
             case protocol.InitProducerId(previous):
                 return (yield from self._init_producer_id(previous))
             case protocol.FinishSparkCommit(record):
@@ -155,19 +205,22 @@ class Driver:
             case _:
                 raise AssertionError(effect)
 
-    def _read_record(self, certain: bool) -> Generator[None, None, CommitRecord | None]:
+    def _read_record(self, certain: bool) -> Generator[None, None, protocol.Event]:
         kafka = self._world.kafka
         yield
         if not certain:
-            records = kafka.decided_values(_RECORDS, self._leader())
-            return records[-1] if records else None
+            return self._last_record(self._leader())
         reached = yield from self._prove()
-        while True:
+        for _ in range(_MARKER_STEPS):
             yield
             leader = self._leader()
             if kafka.high_watermark(_RECORDS, leader) >= reached and not kafka.has_undecided(_RECORDS, leader):
-                records = kafka.decided_values(_RECORDS, leader)
-                return records[-1] if records else None
+                return self._last_record(leader)
+        return protocol.Failed("a commit record is not decided")
+
+    def _last_record(self, leader: Deposed | None) -> protocol.RecordRead:
+        records = self._world.kafka.decided_values(_RECORDS, leader)
+        return protocol.RecordRead(records[-1] if records else None)
 
     def _leader(self) -> Deposed | None:
         """Whom the next request goes to: each has metadata of its own, which may be old."""
@@ -187,6 +240,8 @@ class Driver:
         while True:
             yield
             answer = self._world.kafka.init_producer_id(previous)
+            if isinstance(answer, ProducerIdAndEpoch):
+                self._acquired()
             yield
             if isinstance(answer, ProducerIdAndEpoch):
                 if self._world.fault(0.03):
@@ -195,6 +250,12 @@ class Driver:
             if answer is not ErrorCode.concurrent_transactions:
                 return protocol.Fenced(answer.name)
 
+    def _acquired(self) -> None:
+        pipeline = self._pipeline
+        if self._is_restarted and self._incarnation != pipeline.owner and not self._world.kafka.has_expired:
+            pipeline.anomalies.append(f"driver {self._incarnation} restarts and fences {pipeline.owner}")
+        pipeline.owner = self._incarnation
+
     def _finish_spark_commit(self, record: CommitRecord) -> protocol.Event:
         checkpoint = self._checkpoint
         if record.batch_id in checkpoint.commits:
@@ -202,8 +263,14 @@ class Driver:
         if checkpoint.offsets.get(record.batch_id) != record.end[0] or record.batch_id + 1 in checkpoint.offsets:
             return protocol.Failed("the checkpoint is not at the commit record's batch")
         assert record.commit_text is not None
+        if not self._has_its_state(record):
+            return protocol.Failed("the batch was committed from a copy")
         checkpoint.commits[record.batch_id] = record.commit_text
         return protocol.Finished()
+
+    def _has_its_state(self, record: CommitRecord) -> bool:
+        checkpoint = self._checkpoint
+        return record.run in checkpoint.runs and record.commit_text in checkpoint.states.get(record.batch_id, [])
 
     def _write_batch(self, identity: ProducerIdAndEpoch) -> Generator[None, None, protocol.Event]:
         checkpoint = self._checkpoint
@@ -229,6 +296,7 @@ class Driver:
             return protocol.Failed("a state stage ran twice: state and output may disagree")
         # What Spark keeps is the state of the first attempt of each task.
         self._state = ",".join(str(ids[0]) for _task, ids in sorted(job.state_ids.items()))
+        checkpoint.states.setdefault(batch_id, []).append(self._state)
         return protocol.Written(outputs, self._state)
 
     def _append(self, identity: ProducerIdAndEpoch, record: CommitRecord) -> Generator[None, None, protocol.Event]:
@@ -265,6 +333,8 @@ class Driver:
                 continue
             if answer is ErrorCode.invalid_txn_state:
                 return protocol.Failed(answer.name) if committed else protocol.Ended(None)
+            if answer is ErrorCode.invalid_producer_id_mapping:
+                return protocol.Expired(answer.name)
             return protocol.Fenced(answer.name)
 
     def _late_end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> Steps:
@@ -281,7 +351,7 @@ def run_seed(seed: int) -> Result:
     stateful = rng.random() < 0.4
     pipeline = Pipeline(world, stateful, Checkpoint("query-0"), latest=rng.randrange(0, 4), refusals=[])
     trace = hashlib.sha256()
-    anomalies: list[str] = []
+    anomalies = pipeline.anomalies
     drivers: list[Steps] = []
     foreign: tuple[int, int] | None = None
     steps = 0
@@ -312,9 +382,16 @@ def run_seed(seed: int) -> Result:
 def _start(pipeline: Pipeline) -> Steps:
     """A new driver process; now and then it finds its checkpoint deleted (only where that may be survived)."""
     pipeline.incarnations += 1
-    if not pipeline.stateful and pipeline.checkpoint.offsets and pipeline.world.fault(0.1):
-        pipeline.checkpoint = Checkpoint(f"query-{pipeline.incarnations}")
-    return Driver(pipeline).run()
+    world, checkpoint = pipeline.world, pipeline.checkpoint
+    pipeline.copies[checkpoint.location] = checkpoint
+    if checkpoint.offsets and world.fault(0.1):
+        copied = checkpoint.copy(f"copy-{pipeline.incarnations}")
+        pipeline.copies[copied.location] = copied
+        return Driver(pipeline, copied, adopt=world.rng.random() < 0.7).run()
+    if not pipeline.stateful and checkpoint.offsets and world.fault(0.1):
+        checkpoint = Checkpoint(f"query-{pipeline.incarnations}", checkpoint.location)
+        pipeline.checkpoint = pipeline.copies[checkpoint.location] = checkpoint
+    return Driver(pipeline, checkpoint, adopt=checkpoint.location != "cp" and world.fault(0.3)).run()
 
 
 def _advance(processes: list[Steps], index: int) -> bool:
@@ -339,6 +416,8 @@ def _disturb(world: World, foreign: tuple[int, int] | None, step: int) -> tuple[
         return None
     if world.fault(0.01):
         world.kafka.time_out()
+    if world.fault(0.003):
+        world.kafka.expire()
     if world.fault(0.02):
         return world.kafka.foreign_begin(_RECORDS), step + world.rng.randrange(400)
     return None
@@ -377,6 +456,8 @@ def check(pipeline: Pipeline) -> list[str]:
             anomalies.append(
                 f"state: batch {record.batch_id} is committed with {record.commit_text}, Spark keeps {kept}"
             )
+        if pipeline.stateful and kept is not None and kept not in pipeline.checkpoint.states.get(record.batch_id, []):
+            anomalies.append(f"state: commits/{record.batch_id} names {kept}, which the checkpoint does not have")
     return anomalies
 
 

@@ -69,6 +69,11 @@ class KafkaModel:
         """(partition, transaction): its marker is in the log."""
         self.deposed: dict[str, Deposed] = {}
         self._epoch = -1
+        self._last_epoch = -1
+        """From which the present one follows by the owner's own request, so that the request may be repeated."""
+        self._first_epoch = 0
+        """Of the present producer id. In this model a later producer id has later epochs."""
+        self._is_forgotten = False
         self._state = State.EMPTY
         self._partitions: list[str] = []
         self._transaction = 0
@@ -81,17 +86,42 @@ class KafkaModel:
     def init_producer_id(self, previous: ProducerIdAndEpoch | None) -> ErrorCode | ProducerIdAndEpoch:
         if self._state is State.ENDING:
             return ErrorCode.concurrent_transactions
-        if previous is not None and previous.producer_epoch != self._epoch:
+        if self._is_forgotten:
+            self._is_forgotten, self._first_epoch = False, self._epoch + 1
+            return self._initialize(-1)
+        if previous is not None and previous.producer_epoch < self._first_epoch:
             return ErrorCode.producer_fenced
         if self._state is State.ONGOING:
-            self._epoch += 1
+            self._epoch, self._last_epoch = self._epoch + 1, -1
             self._end(committed=False)
             return ErrorCode.concurrent_transactions if previous is None else ErrorCode.producer_fenced
-        self._epoch += 1
+        if previous is None:
+            return self._initialize(-1)
+        if previous.producer_epoch == self._epoch:
+            return self._initialize(self._epoch)
+        return self._identity() if previous.producer_epoch == self._last_epoch else ErrorCode.producer_fenced
+
+    def _initialize(self, last_epoch: int) -> ProducerIdAndEpoch:
+        self._epoch, self._last_epoch = self._epoch + 1, last_epoch
         self._state = State.EMPTY
         return self._identity()
 
+    def expire(self) -> None:
+        """Forget the transactional id, which has been idle; its open transaction would keep it."""
+        if self._state in (State.EMPTY, State.COMPLETE) and self._epoch >= 0:
+            self._is_forgotten = True
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the transactional id was forgotten at any time: whoever comes first then has it."""
+        return self._is_forgotten or self._first_epoch > 0
+
+    def _is_stranger(self, identity: ProducerIdAndEpoch) -> bool:
+        return self._is_forgotten or identity.producer_epoch < self._first_epoch
+
     def add_partition(self, identity: ProducerIdAndEpoch, partition: str) -> ErrorCode:
+        if self._is_stranger(identity):
+            return ErrorCode.invalid_producer_id_mapping
         if identity.producer_epoch != self._epoch:
             return ErrorCode.producer_fenced
         if self._state is State.ENDING:
@@ -106,6 +136,8 @@ class KafkaModel:
         return ErrorCode.none
 
     def end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> ErrorCode | ProducerIdAndEpoch:
+        if self._is_stranger(identity):
+            return ErrorCode.invalid_producer_id_mapping
         tv2 = self.version is TransactionVersion.TV_2
         is_retry = tv2 and identity.producer_epoch == self._epoch - 1
         if self._state is State.ENDING and (is_retry or identity.producer_epoch == self._epoch):
@@ -120,14 +152,14 @@ class KafkaModel:
                 return ErrorCode.invalid_txn_state
             self._partitions = []
         if tv2:
-            self._epoch += 1
+            self._epoch, self._last_epoch = self._epoch + 1, self._epoch
         self._end(committed)
         return self._identity()
 
     def time_out(self) -> None:
         """The coordinator aborts what its owner left open."""
         if self._state is State.ONGOING:
-            self._epoch += 1
+            self._epoch, self._last_epoch = self._epoch + 1, -1
             self._end(committed=False)
 
     def _end(self, committed: bool) -> None:
@@ -191,6 +223,8 @@ class KafkaModel:
         """The leader asks the coordinator before a transaction's first append (KIP-890)."""
         if self.version is TransactionVersion.TV_2:
             return self.add_partition(identity, partition)
+        if self._is_stranger(identity):
+            return ErrorCode.invalid_producer_id_mapping
         if identity.producer_epoch != self._epoch:
             return ErrorCode.producer_fenced
         is_added = self._state is State.ONGOING and partition in self._partitions

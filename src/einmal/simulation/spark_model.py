@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -36,11 +37,25 @@ class Row:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Spark's folder of one query. ``commits`` names the state that a batch left (the query may keep none)."""
+    """Spark's folder of one query. ``commits`` names the state that a batch left (the query may keep none); ``states``:
+    the state files that are there, by batch; ``runs``: the drivers that have noted themselves."""
 
     query_id: str
+    location: str = "cp"
     offsets: dict[int, int] = field(default_factory=dict)
     commits: dict[int, str] = field(default_factory=dict)
+    states: dict[int, list[str]] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
+
+    def copy(self, location: str) -> Checkpoint:
+        copied = deepcopy(self)
+        copied.location = location
+        return copied
+
+    @property
+    def next_batch_id(self) -> int:
+        last = max(self.offsets, default=-1)
+        return last if last >= 0 and last not in self.commits else last + 1
 
 
 class World:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from einmal.pipeline.claims import Denied, Output
+from einmal.pipeline.committer import Held
 from einmal.spark import events
 from einmal.spark.claim_service import TopicTable, Transaction
 from einmal.spark.errors import BatchLost, reason_of
@@ -19,7 +20,10 @@ from einmal.types import TransactionVersion
 
 
 class AtMostOnce:
-    def __init__(self, setting: Setting) -> None:
+    held = None
+    """There is no identity to keep over a restart."""
+
+    def __init__(self, setting: Setting, _held: Held | None = None) -> None:
         self._setting = setting
         self.is_undecided = False
 

@@ -17,10 +17,23 @@ if TYPE_CHECKING:
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""
 _OFFSETS_VERSION: Final = "v1"
+_RUNS: Final = "einmal/runs"
+"""Our own directory, which Spark does not look at."""
 
 
 class CheckpointError(Exception):
     """The checkpoint is not in a state, or not in a format, that can be gone on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRun:
+    """One start of a driver on the checkpoint, as it noted it there. ``number`` grows; ``token`` is unique, so that a
+    copy of the directory has only the runs from before it was made."""
+
+    number: int
+    token: str
+    transactional_id: str = ""
+    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,43 @@ class Checkpoint:
     def commit_text(self, batch_id: int) -> str | None:
         return self._read(f"commits/{batch_id}")
 
+    def next_batch_id(self) -> int:
+        """The batch that Spark runs next: the last that was planned, if it is not committed, else a new one."""
+        planned, done = self.latest_batch_id(), self.latest_committed()
+        if planned is None:
+            return 0
+        return planned + 1 if done is not None and done >= planned else planned
+
+    def has_run(self, token: str) -> bool:
+        return any(run.token == token for run in self._runs())
+
+    def last_run(self) -> DriverRun | None:
+        """With the name and the cluster that it wrote to. None: no driver has noted one."""
+        last = max(self._runs(), key=lambda run: run.number, default=None)
+        if last is None:
+            return None
+        try:
+            told = json.loads(self._read(f"{_RUNS}/{last.number}.{last.token}") or "{}")
+            return DriverRun(last.number, last.token, str(told["transactional_id"]), told["cluster_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.name}/{_RUNS}/{last.number}.{last.token} cannot be read: {error!r}\n"
+                "hint: restore it, or delete it if the checkpoint was never copied"
+            ) from error
+
+    def missing_state(self, batch_id: int, commit_text: str) -> str | None:
+        """The first state file that a commit file of format 2 names and that does not exist; None: all exist."""
+        version, _, body = commit_text.partition("\n")
+        if version != "v2":
+            return None
+        for operator, partitions in (json.loads(body).get("stateUniqueIds") or {}).items():
+            for partition, ids in enumerate(partitions):
+                names = self._names_below(f"state/{operator}/{partition}")
+                for each in ids:
+                    if not any(each in name and name.startswith(f"{batch_id + 1}_") for name in names):
+                        return f"{self.name}/state/{operator}/{partition}/{batch_id + 1}_{each}"
+        return None
+
     def has_state(self) -> bool:
         return bool(self._fs.exists(self._path("state")))
 
@@ -101,6 +151,23 @@ class Checkpoint:
         query_id = str(uuid.uuid4())
         self.write("metadata", json.dumps({"id": query_id}, separators=(",", ":")))
         return query_id
+
+    def begin_run(self, transactional_id: str, cluster_id: str | None) -> str:
+        """Note that a driver runs on this checkpoint from now on; its token. To be called once the transactional.id is
+        acquired."""
+        number = max((run.number for run in self._runs()), default=0) + 1
+        token = uuid.uuid4().hex
+        text = json.dumps({"transactional_id": transactional_id, "cluster_id": cluster_id}, separators=(",", ":"))
+        self.write(f"{_RUNS}/{number}.{token}", text)
+        return token
+
+    def forget_runs_before(self, token: str) -> None:
+        """Remove the runs that ended before this one began: no commit record names them any more."""
+        runs = self._runs()
+        first = next((run.number for run in runs if run.token == token), 0)
+        for run in runs:
+            if run.number < first:
+                self._fs.delete(self._path(f"{_RUNS}/{run.number}.{run.token}"), False)
 
     def begin_at(self, end: tuple[Any, ...], commit_text: str) -> None:
         """Make a fresh checkpoint one whose batch 0 is done and ended at ``end``, so that Spark goes on from there."""
@@ -161,6 +228,23 @@ class Checkpoint:
             return str(self._text_of.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def _runs(self) -> list[DriverRun]:
+        path = self._path(_RUNS)
+        if not self._fs.exists(path):
+            return []
+        names = [str(status.getPath().getName()).partition(".") for status in self._fs.listStatus(path)]
+        return [DriverRun(int(number), token) for number, _, token in names if number.isdecimal()]
+
+    def _names_below(self, directory: str) -> list[str]:
+        """The names of all files below a directory."""
+        path = self._path(directory)
+        if not self._fs.exists(path):
+            return []
+        found, names = self._fs.listFiles(path, True), []
+        while found.hasNext():
+            names.append(str(found.next().getPath().getName()))
+        return names
 
     def _batch_ids(self, directory: str) -> list[int]:
         path = self._path(directory)

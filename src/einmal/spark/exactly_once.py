@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.pipeline import committer as protocol
 from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer, Query
+from einmal.pipeline.committer import Committer, Held, Query
 from einmal.spark import events
 from einmal.spark.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.claim_service import ClaimService
@@ -50,10 +50,13 @@ class Setting:
 class ExactlyOnce(TransactionRun):
     """One run. ``Execution`` is given once Spark has started the query."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, held: Held | None = None) -> None:
+        """``held``: by the run before this one, where the query is restarted."""
         assert setting.options.transactional_id is not None
         self._setting = setting
         self._query_id = setting.checkpoint.ensure_query_id()
+        self._cluster_id = setting.cluster.cluster_id()
+        self._token = ""
         committer = Committer(
             Query(
                 transactional_id=setting.options.transactional_id,
@@ -61,8 +64,11 @@ class ExactlyOnce(TransactionRun):
                 checkpoint=setting.checkpoint.name,
                 is_fresh=setting.checkpoint.latest_batch_id() is None,
                 stateful=setting.stateful,
+                next_batch_id=setting.checkpoint.next_batch_id(),
+                others=self._others(setting.options.transactional_id),
                 adopt=setting.options.adopt,
-            )
+            ),
+            held,
         )
         destination = Destination(
             transactional_id=setting.options.transactional_id,
@@ -77,8 +83,12 @@ class ExactlyOnce(TransactionRun):
         self._same_cluster: dict[str, bool] = {}
 
     def start(self) -> None:
-        """Take the name, learn where the pipeline stands, mend the checkpoint. Raises PipelineError."""
-        self._run(self._committer.start())
+        """Acquire the transactional.id, find the pipeline's position, repair the checkpoint. Raises PipelineError."""
+        ready = self._run(self._committer.start())
+        checkpoint = self._setting.checkpoint
+        self._token = checkpoint.begin_run(self._id, self._cluster_id)
+        if ready.record is not None and ready.record.run:
+            checkpoint.forget_runs_before(ready.record.run)
         resume = self._committer.resume_from()
         if resume is not None:
             self._resume(resume)
@@ -101,6 +111,7 @@ class ExactlyOnce(TransactionRun):
                     batch_id=batch_id,
                     start=start,
                     end=end.end,
+                    run=self._token,
                 )
             )
         )
@@ -131,6 +142,17 @@ class ExactlyOnce(TransactionRun):
         self._driver.txn_offset_commit(identity, group_id, positions)
         return protocol.Done()
 
+    def _others(self, transactional_id: str) -> str:
+        """Who ran on the checkpoint last, where that was not this pipeline."""
+        last = self._setting.checkpoint.last_run()
+        if last is None:
+            return ""
+        if last.transactional_id != transactional_id:
+            return f"under transactional.id {last.transactional_id!r}"
+        if None not in (last.cluster_id, self._cluster_id) and last.cluster_id != self._cluster_id:
+            return f"in cluster {last.cluster_id}, not in {self._cluster_id}"
+        return ""
+
     # --- the checkpoint -----------------------------------------------------------------------------------------
 
     def _finish_spark_commit(self, record: CommitRecord) -> protocol.Event:
@@ -139,12 +161,21 @@ class ExactlyOnce(TransactionRun):
         try:
             if checkpoint.has_commit(batch_id):
                 return protocol.Finished()
+            if record.run and not checkpoint.has_run(record.run):
+                return protocol.Failed(
+                    f"batch {batch_id} was committed by a driver that never ran on the checkpoint {checkpoint.name}, "
+                    f"but on a copy of it, or on its original ({record.checkpoint}): the state of the committed output "
+                    "is there"
+                )
             planned = checkpoint.offsets(batch_id)
             if planned is None or planned.end != record.end or checkpoint.latest_batch_id() != batch_id:
                 return protocol.Failed(
                     f"the checkpoint {checkpoint.name} is not at batch {batch_id}, the last that was committed"
                 )
             assert record.commit_text is not None
+            missing = checkpoint.missing_state(batch_id, record.commit_text)
+            if missing is not None:
+                return protocol.Failed(f"the state of batch {batch_id} is incomplete: {missing} does not exist")
             checkpoint.write(f"commits/{batch_id}", record.commit_text)
         except CheckpointError as error:
             return protocol.Failed(str(error))

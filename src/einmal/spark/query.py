@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from einmal.pipeline.committer import Held
 from einmal.spark import events
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
@@ -50,7 +51,7 @@ class PipelineQuery:
     def __init__(
         self,
         setting: Setting,
-        new_run: Callable[[], Run],
+        new_run: Callable[[Held | None], Run],
         start: Start,
         transform: Transform | None,
     ) -> None:
@@ -153,7 +154,8 @@ class PipelineQuery:
     def _begin(self) -> None:
         self._started.clear()
         self._failure = None
-        self._run = self._new_run()
+        # A restart keeps the identity: the broker refuses it if a newer instance has started since.
+        self._run = self._new_run(None if self._run is None else self._run.held)
         try:
             self._run.start()
             self._query = self._start(self._write)

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from einmal.pipeline.committer import Held
 from einmal.spark import events, metrics, running
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
@@ -24,7 +25,7 @@ from einmal.spark.preflight import preflight
 from einmal.spark.query import PipelineQuery, Run, Transform
 from einmal.spark.transaction_run import Listener
 
-_KINDS: Final[dict[str, Callable[[Setting], Run]]] = {
+_KINDS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
@@ -121,7 +122,7 @@ class KafkaStreamWriter:
         kind = _KINDS[options.guarantee]
         name = options.transactional_id or options.topic or ""
         self._observing = running.starting(name, self._frame)
-        query = PipelineQuery(setting, lambda: kind(setting), self._spark_start, self._transform)
+        query = PipelineQuery(setting, lambda held: kind(setting, held), self._spark_start, self._transform)
         running.started(name, query)
         return query
 

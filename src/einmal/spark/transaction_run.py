@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from einmal.client import TransactionDriver
-from einmal.client.errors import FatalError, KafkaError, ProducerFenced, UnknownOutcome
+from einmal.client.errors import FatalError, KafkaError, ProducerFenced, RetriableError, UnknownOutcome
 from einmal.pipeline import committer as protocol
 from einmal.pipeline.claims import Denied, Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
@@ -37,7 +37,6 @@ _MARKER_S: Final = 30.0
 """How long the marker of a transaction that has ended may take to appear."""
 _OF_A_ROW: Final = frozenset({"RowRefused", "RecordTooLarge"})
 """What a task raises where a row cannot be written: no other attempt could."""
-_IDENTITY_LOST: Final = frozenset({ErrorCode.invalid_producer_id_mapping})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,13 @@ class TransactionRun:
         self._open: ProducerIdAndEpoch | None = None
         """Whose transaction has been begun, and not yet been ended."""
         self.is_undecided = False
-        """The run ended without knowing what became of its last request: only a new run can find out."""
+        """The run ended without knowing what became of its last request, or its identity has expired: only a new run
+        can go on."""
+
+    @property
+    def held(self) -> protocol.Held | None:
+        """For the run that follows this one in the same process."""
+        return self._committer.held
 
     def close(self) -> None:
         self._driver.close()
@@ -108,7 +113,7 @@ class TransactionRun:
                 case protocol.Restart(reason, hint):
                     raise PipelineFailed(reason, hint) from self._cause
             event = self._overdue(effect, self._perform(effect))
-            self.is_undecided = isinstance(event, protocol.Unclear)
+            self.is_undecided = isinstance(event, protocol.Unclear | protocol.Expired)
             effect = self._committer.step(event)
 
     def _overdue(self, effect: protocol.Effect, event: protocol.Event) -> protocol.Event:
@@ -122,23 +127,7 @@ class TransactionRun:
 
     def _perform(self, effect: protocol.Effect) -> protocol.Event:
         try:
-            match effect:
-                case protocol.ReadRecord(certain):
-                    return protocol.RecordRead(self._log.read(_MARKER_S) if certain else self._log.look())
-                case protocol.InitProducerId(previous):
-                    return self._init_producer_id(previous)
-                case protocol.FinishSparkCommit(record):
-                    return self._finish_spark_commit(record)
-                case protocol.WriteBatch(identity):
-                    return self._write_batch(identity)
-                case protocol.WriteCommitRecord(identity, record):
-                    return self._write_commit_record(identity, record)
-                case protocol.CommitSourcePositions(identity, end):
-                    return self._commit_source_positions(identity, end)
-                case protocol.EndTxn(identity, committed):
-                    return self._end_txn(identity, committed)
-                case _:
-                    raise AssertionError(effect)
+            return self._performed(effect)
         except UnreadableCommitRecord as error:
             raise PipelineRefused(str(error)) from error
         except Uncertain as error:
@@ -151,13 +140,37 @@ class TransactionRun:
             self._cause = error
             return self._refused(effect, error)
 
+    def _performed(self, effect: protocol.Effect) -> protocol.Event:
+        match effect:
+            case protocol.ReadRecord(certain):
+                return protocol.RecordRead(self._log.read(_MARKER_S) if certain else self._log.look())
+            case protocol.AbortHeld(identity):
+                return protocol.Ended(self._driver.end_txn(identity, committed=False))
+            case protocol.InitProducerId(previous):
+                return self._init_producer_id(previous)
+            case protocol.FinishSparkCommit(record):
+                return self._finish_spark_commit(record)
+            case protocol.WriteBatch(identity):
+                return self._write_batch(identity)
+            case protocol.WriteCommitRecord(identity, record):
+                return self._write_commit_record(identity, record)
+            case protocol.CommitSourcePositions(identity, end):
+                return self._commit_source_positions(identity, end)
+            case protocol.EndTxn(identity, committed):
+                return self._end_txn(identity, committed)
+            case _:
+                raise AssertionError(effect)
+
     def _refused(self, effect: protocol.Effect, error: KafkaError) -> protocol.Event:
-        is_fenced = isinstance(error, ProducerFenced) or error.code in _IDENTITY_LOST
-        if is_fenced and not isinstance(effect, protocol.WriteBatch):
+        if isinstance(error, ProducerFenced) and not isinstance(effect, protocol.WriteBatch):
             return protocol.Fenced(str(error))
+        if error.code is ErrorCode.invalid_producer_id_mapping:
+            return protocol.Expired(str(error))
         match effect:
             case protocol.InitProducerId(None) if isinstance(error, FatalError):
                 raise PipelineRefused(str(error)) from error
+            case protocol.AbortHeld() if isinstance(error, RetriableError):
+                return protocol.Unclear(str(error))
             case protocol.EndTxn(_, False):
                 # Nothing more can be done about it here: the coordinator's timeout or the next start aborts.
                 return protocol.Unclear(str(error))
