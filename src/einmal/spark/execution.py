@@ -40,6 +40,12 @@ _STATEFUL_PLANS: Final = frozenset(
 )
 
 
+_SECOND_JOB: Final = (
+    "a job of its own has read the batch: repartitionByRange starts one, and so do count() and show() in each_batch "
+    "unless the frame is persisted first"
+)
+
+
 class SparkInternalsMissing(Exception):
     """This release of Spark does not have what the sink depends on for stateful queries."""
 
@@ -152,6 +158,7 @@ def operator_class(spark: SparkSession) -> Any:
 
 def _checkpoint_ids(node: Any, batch_id: int) -> tuple[str, list[list[str]]]:
     info = node.stateInfo().get()
+    partitions = _state_partitions(node)
     entries = node.checkpointInfoAccumulator().value()
     ids: dict[int, list[str]] = {}
     for index in range(entries.size()):
@@ -159,23 +166,35 @@ def _checkpoint_ids(node: Any, batch_id: int) -> tuple[str, list[list[str]]]:
         partition = int(entry.partitionId())
         if partition in ids:
             # Two attempts of the stage: Spark keeps the first one's state, the output is the second one's.
-            raise StateInDoubt(f"the stage of {node.nodeName()} ran more than once (state partition {partition})")
+            raise StateInDoubt(
+                f"the stage of {node.nodeName()} ran more than once (state partition {partition}): an executor was "
+                f"lost, or {_SECOND_JOB}"
+            )
         assert entry.batchVersion() == batch_id + 1, (entry.batchVersion(), batch_id)
         ids[partition] = [str(each) for each in entry.stateStoreCkptId().get()]
-    if sorted(ids) != list(range(info.numPartitions())):
-        raise StateInDoubt(f"{node.nodeName()} has committed {len(ids)} of {info.numPartitions()} state partitions")
+    if sorted(ids) != list(range(partitions)):
+        raise StateInDoubt(f"{node.nodeName()} has committed {len(ids)} of {partitions} state partitions")
     return str(info.operatorId()), [ids[partition] for partition in sorted(ids)]
 
 
 def _guard_format_1(node: Any) -> None:
-    partitions = int(node.stateInfo().get().numPartitions())
+    partitions = _state_partitions(node)
     stores = sum(1 for _ in iterate(node.stateStoreNames()))
     instances = int(node.metrics().get("numStateStoreInstances").get().value())
     if instances != partitions * stores:
         raise StateInDoubt(
             f"{node.nodeName()} has committed {instances} state stores, not {partitions} x {stores}: its stage ran "
-            "more than once, or not to its end"
+            f"more than once, or not to its end. An executor was lost, or {_SECOND_JOB}"
         )
+
+
+def _state_partitions(node: Any) -> int:
+    """In how many partitions an operator runs, and keeps state: one where it needs all rows together (a count without
+    GROUP BY, a LIMIT), whatever number its query's state has."""
+    required = [each.requiredNumPartitions() for each in iterate(node.requiredChildDistribution())]
+    numbers = {int(each.get()) for each in required if each.isDefined()}
+    assert len(numbers) <= 1, numbers
+    return numbers.pop() if numbers else int(node.stateInfo().get().numPartitions())
 
 
 def is_stateful_node(node: Any) -> bool:

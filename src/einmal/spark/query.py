@@ -23,6 +23,7 @@ from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, reason_of
 from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import Execution
+from einmal.spark.ordering import sorted_in_one_partition
 
 RESTARTS_MAX: Final = 3
 """Restarts in a row without a batch that went through."""
@@ -184,7 +185,7 @@ class PipelineQuery:
         assert self._run is not None
         try:
             self._run.batch(
-                frame if self._transform is None else self._transform(frame, batch_id),
+                self._transformed(frame, batch_id),
                 batch_id,
                 Execution(self._setting.spark, self._spark_query),
             )
@@ -194,6 +195,12 @@ class PipelineQuery:
         self._last_batch_id = batch_id
         self._restarts = 0
         self._setting.tell(events.BatchFinished(batch_id, round((time.monotonic() - began) * 1000)))
+
+    def _transformed(self, frame: DataFrame, batch_id: int) -> DataFrame:
+        if self._transform is None:
+            return frame
+        transformed = self._transform(frame, batch_id)
+        return sorted_in_one_partition(transformed) if self._setting.stateful else transformed
 
     def _watch(self) -> None:
         try:

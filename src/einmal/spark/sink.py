@@ -21,6 +21,7 @@ from einmal.spark.driver import on_driver
 from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import is_stateful
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, OptionError, SinkOptions, sink_options
+from einmal.spark.ordering import sorted_in_one_partition
 from einmal.spark.preflight import preflight
 from einmal.spark.query import PipelineQuery, Run, Transform
 from einmal.spark.transaction_run import Listener
@@ -102,7 +103,10 @@ class KafkaStreamWriter:
     def start(self) -> PipelineQuery:
         """Look that everything is there, take the name, start. Raises OptionError, PipelineError."""
         options = sink_options(self._options)
-        setting = self._setting(options)
+        stateful = is_stateful(self._frame)
+        if stateful:
+            self._frame = sorted_in_one_partition(self._frame)
+        setting = self._setting(options, stateful)
         try:
             preflight(
                 setting.spark,
@@ -126,13 +130,13 @@ class KafkaStreamWriter:
         running.started(name, query)
         return query
 
-    def _setting(self, options: SinkOptions) -> Setting:
+    def _setting(self, options: SinkOptions, stateful: bool) -> Setting:
         driver = on_driver(self._frame, options.client, options.topic)
         return Setting(
             spark=self._frame.sparkSession,
             options=options,
             frame=self._frame,
-            stateful=is_stateful(self._frame),
+            stateful=stateful,
             cluster=driver.cluster,
             checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
             service=driver.service,
