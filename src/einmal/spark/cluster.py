@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from einmal.client.aio.admin import Admin
 from einmal.client.aio.connection import Disconnected
@@ -16,10 +19,13 @@ from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
+from einmal.client.cluster_metadata import NO_TOPIC_ID
 from einmal.client.config import AdminSettings, addresses, dotted
 from einmal.client.descriptions import NewTopic
+from einmal.client.errors import error_for
 from einmal.client.records import OffsetAndTimestamp
-from einmal.types import IsolationLevel, Offset, TopicPartition
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 
 _VERIFYING_ADD_PARTITIONS: Final = 4
 """Brokers that speak this version verify a transactional write at the coordinator (KIP-890 part 1)."""
@@ -27,6 +33,33 @@ _APPEAR_MS: Final = 15_000
 """How long a topic that the broker may create on demand can take."""
 _KNOWN_MS: Final = 5_000
 """How long a broker may not have heard of a topic that was just made."""
+
+
+_INTERNAL: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", COMMIT_TOPIC}
+)
+"""Never chosen by a pattern, also where the broker does not call them internal. A pipeline that reads the topic of its
+own commit records, or positions, has something new to read after every batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """A topic that exists. ``topic_id``: as Kafka prints it; None: the brokers have none (before 2.8)."""
+
+    topic_id: str | None
+    partitions: tuple[TopicPartition, ...]
+    leaderless: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a cluster has of the topics that were asked for; those that do not exist are missing."""
+
+    cluster_id: str | None
+    topics: Mapping[str, TopicSeen]
+
+    def topic_ids(self) -> dict[str, str]:
+        return {name: topic.topic_id for name, topic in self.topics.items() if topic.topic_id is not None}
 
 
 class _Asker(Admin):
@@ -48,6 +81,44 @@ class _Asker(Admin):
             for name in topics
         ]
         return [TopicPartition(topic.name, index) for topic in found for index in sorted(topic.partitions)]
+
+    async def look(self, topics: list[str], settled: Collection[str]) -> Seen:
+        """Ask for these topics. One that is unknown, or has a partition without a leader, is asked for again, for
+        ``_KNOWN_MS``, unless it is among the ``settled``. Raises NotAuthorized, InvalidTopic, RetriableError."""
+        retry = Retry(self._cluster, f"metadata of {', '.join(topics)}", self._cluster.deadline())
+        until = min(self._cluster.deadline(), self._cluster.deadline(_KNOWN_MS))
+        backoff = self._cluster.backoff()
+        while topics:
+            try:
+                await self._cluster.refresh_metadata(topics)
+            except Disconnected as error:
+                await retry.after_disconnect(error)
+                continue
+            found = self._seen(topics)
+            waits = any(
+                name not in found.topics or found.topics[name].leaderless for name in topics if name not in settled
+            )
+            left = until - self._cluster.now_ms()
+            if not waits or left <= 0:
+                return found
+            await backoff.pause(left)
+        return Seen(self._cluster.metadata.cluster_id, {})
+
+    def _seen(self, names: list[str]) -> Seen:
+        metadata = self._cluster.metadata
+        found: dict[str, TopicSeen] = {}
+        for name in names:
+            topic = metadata.topics.get(name)
+            if topic is None or topic.error_code is not ErrorCode.none:
+                code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error_code
+                if not code.retriable:
+                    raise error_for(code, f"topic {name!r}")
+                continue
+            partitions = tuple(TopicPartition(name, index) for index in sorted(topic.partitions))
+            leaderless = frozenset(each for each in partitions if metadata.leader(each) is None)
+            topic_id = None if topic.topic_id == NO_TOPIC_ID else _as_text(topic.topic_id)
+            found[name] = TopicSeen(topic_id, partitions, leaderless)
+        return Seen(metadata.cluster_id, found)
 
     async def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
@@ -73,6 +144,20 @@ class _Asker(Admin):
         return connection.versions.get(api_key, (0, -1))[1]
 
 
+def uuid_of(topic_id: str) -> UUID:
+    """The id of a topic that Kafka prints like this. Raises ValueError."""
+    return UUID(bytes=urlsafe_b64decode(topic_id + "=="))
+
+
+def _as_text(topic_id: UUID) -> str:
+    return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether ``subscribePattern`` selects a topic: its whole name, never an internal one."""
+    return topic not in _INTERNAL and re.fullmatch(pattern, topic) is not None
+
+
 class KafkaCluster:
     """``client``: settings under Kafka's names; those that are not common to all clients are not looked at."""
 
@@ -93,8 +178,15 @@ class KafkaCluster:
         return self._thread.run(lambda asker: asker.partitions(wanted, may_create=False))
 
     def topics(self, pattern: str) -> list[str]:
-        """The topics whose whole name matches."""
-        return [name for name in self._thread.run(lambda asker: asker.list_topics()) if re.fullmatch(pattern, name)]
+        """The topics whose whole name matches, without internal ones."""
+        found = self._thread.run(lambda asker: asker.list_topics())
+        return [name for name in found if matches(pattern, name)]
+
+    def look(self, topics: Iterable[str], settled: Collection[str] = ()) -> Seen:
+        """What exists of these topics. Waits up to 5 s for one that is unknown, or has a partition without a leader,
+        unless it is among the ``settled``. Raises NotAuthorized, RetriableError where no broker answers."""
+        wanted = list(topics)
+        return self._thread.run(lambda asker: asker.look(wanted, settled))
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """With the cluster's own replication factor. A topic that exists is left as it is. Raises KafkaError."""

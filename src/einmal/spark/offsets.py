@@ -1,17 +1,50 @@
 """Arithmetic on a source's offsets: what a trigger may read, and how it is cut into tasks. Pure.
 
-On the outside offsets have the shape of Spark's Kafka source, ``{"topic": {"0": 23}}``; inside they are a dict by
-TopicPartition. An end offset is exclusive. Offsets that hold a marker or an aborted record count like any other.
+On the outside a position has the shape of Spark's Kafka source, ``{"topic": {"0": 23}}``, with the identity of cluster
+and topics beside it (``pipeline.positions``); inside, offsets are a dict by TopicPartition. An end offset is exclusive.
+Offsets that hold a marker or an aborted record count like any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from einmal.pipeline.positions import IDENTITY, cluster_id, topic_ids, topics_in
 from einmal.types import Offset, TopicPartition
 
 Positions = dict[TopicPartition, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePosition:
+    """Where a batch ends. ``topic_ids`` as Kafka prints them, without topics whose id is unknown (brokers before 2.8).
+
+    ``starts``: where the batch begins in partitions in which it does not begin at the end of the batch before: they are
+    new, or records were lost. They are part of the position, so that a replay reads the same records.
+    """
+
+    offsets: Positions
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    cluster_id: str | None = None
+    starts: Positions = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SourcePosition:
+        starts = value.get(IDENTITY, {}).get("starts", {})
+        return cls(from_json(value), topic_ids(value), cluster_id(value), from_json(starts))
+
+    def to_json(self) -> dict[str, Any]:
+        identity: dict[str, Any] = {}
+        if self.cluster_id is not None:
+            identity["cluster"] = self.cluster_id
+        if self.topic_ids:
+            identity["topics"] = {topic: self.topic_ids[topic] for topic in sorted(self.topic_ids)}
+        if self.starts:
+            identity["starts"] = to_json(self.starts)
+        position: dict[str, Any] = to_json(self.offsets)
+        return position | ({IDENTITY: identity} if identity else {})
 
 
 class OffsetRange(NamedTuple):
@@ -22,30 +55,30 @@ class OffsetRange(NamedTuple):
     end: Offset
 
 
-class DataLoss(Exception):
-    """Offsets that were to be read are gone. Raised under ``failOnDataLoss``."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what}: records were deleted before they were read (retention, a deleted or re-created topic)\n"
-            'hint: .option("failOnDataLoss", "false") goes on with what is there'
-        )
-
-
 def from_json(value: Mapping[str, Mapping[str, Any]]) -> Positions:
+    """The offsets of a position."""
     return {
         TopicPartition(topic, int(partition)): Offset(int(offset))
-        for topic, partitions in value.items()
+        for topic, partitions in topics_in(value).items()
         for partition, offset in partitions.items()
     }
 
 
 def to_json(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The JSON of Spark's own Kafka source, as ``startingOffsets`` takes it."""
     result: dict[str, dict[str, int]] = {}
     for topic_partition in sorted(positions):
         partitions = result.setdefault(topic_partition.topic, {})
         partitions[str(topic_partition.partition)] = int(positions[topic_partition])
     return result
+
+
+def first_offsets(begin: SourcePosition, end: SourcePosition) -> Positions:
+    """Where the batch between two positions begins in each partition, as far as the positions say.
+
+    A partition that is new in ``end`` is missing where an older version planned the batch.
+    """
+    return {each: begin.offsets[each] for each in end.offsets if each in begin.offsets} | end.starts
 
 
 def limited(start: Positions, available: Positions, most: int) -> Positions:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.types import TopicPartition
 
 EARLIEST: Final = -2
@@ -152,14 +153,22 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if streaming and options.text(name):
             raise OptionError(f'option "{name}" ends a batch query (spark.read); a stream has no end')
+    topics = tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip())
+    assigned = _assigned(options.text("assign"))
+    if COMMIT_TOPIC in topics or any(each.topic == COMMIT_TOPIC for each in assigned):
+        raise OptionError(
+            f"topic {COMMIT_TOPIC!r} holds the commit records of pipelines and cannot be read as a source: every batch "
+            "would add a record to it, which the next batch would read\n"
+            "hint: einmal pipeline status shows the commit records"
+        )
     client = {"isolation.level": "read_committed"} | options.client()
     # The source assigns itself partitions and joins no group: the prefix only names the client in the broker's logs.
     client.setdefault("client.id", options.text("groupIdPrefix") or "einmal-spark-source")
     return SourceOptions(
         client=client,
-        topics=tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip()),
+        topics=topics,
         pattern=_pattern(options.text("subscribePattern")),
-        assigned=_assigned(options.text("assign")),
+        assigned=assigned,
         starting=_position(options, "starting", ("earliest", "latest"), "latest" if streaming else "earliest"),
         ending=_position(options, "ending", ("latest",), "latest"),
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger") or MAX_OFFSETS_PER_TRIGGER,

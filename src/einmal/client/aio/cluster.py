@@ -407,7 +407,9 @@ class Cluster:
         found = self._coordinators.get((kind, key))
         if found is not None and found in self.metadata.brokers:
             return found
-        retry = Retry(self, f"finding the {_COORDINATOR_WORD[kind]} coordinator of {key!r}", deadline)
+        # A question decides nothing: its refusal leaves no outcome open.
+        what = f"finding the {_COORDINATOR_WORD[kind]} coordinator of {key!r}"
+        retry = Retry(self, what, deadline, perhaps_done=frozenset())
         while True:
             try:
                 node_id, code = await self._find_coordinator(kind, key)

@@ -12,6 +12,7 @@ import random as random_module
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
+from uuid import UUID
 
 from einmal.client.aio.cluster import DATA_LANE, Cluster, by_leader
 from einmal.client.aio.connection import Disconnected
@@ -20,6 +21,7 @@ from einmal.client.aio.retry import Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
 from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
 from einmal.client.apis import SPOKEN, ApiKey
+from einmal.client.cluster_metadata import NO_TOPIC_ID
 from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
 from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches
@@ -31,6 +33,8 @@ from einmal.wire.fetch import FetchedPartition, FetchPartition
 from einmal.wire.record_batch import BatchHeader, read_header
 
 _NEVER_MS: Final = 2**53
+_KNOWN_MS: Final = 5_000
+"""How long a topic that is read may be unknown: a broker may not have heard of it yet, else it was deleted."""
 
 
 def _cluster(
@@ -280,19 +284,27 @@ class RangeReader:
         await self.close()
 
     async def read(
-        self, ranges: Mapping[TopicPartition, OffsetRange], *, with_markers: bool = False
+        self,
+        ranges: Mapping[TopicPartition, OffsetRange],
+        *,
+        with_markers: bool = False,
+        topic_ids: Mapping[str, UUID] | None = None,
     ) -> AsyncIterator[RawBatch]:
         """The visible data batches of each range, in order per partition; a batch may reach over a range's ends.
 
         ``with_markers``: every batch instead, markers and what they abort too, for who decides by himself.
+        ``topic_ids``: the topics that the ranges are of; another topic under the same name is not read. Brokers without
+        topic ids (before 2.8) are not asked for them.
         Ends must be reachable: at most the last stable offset under read_committed, else the high watermark. Raises
-        OffsetOutOfRange, or RetriableError when a range makes no progress for default.api.timeout.ms.
+        OffsetOutOfRange, UnknownTopic within seconds where a topic is gone, or RetriableError when a range makes no
+        progress for default.api.timeout.ms.
         """
+        ids = topic_ids or {}
         positions = {each: bounds.start for each, bounds in ranges.items() if bounds.start < bounds.end}
         retry = self._new_retry()
         while positions:
             for each in positions:
-                await self._cluster.leader(each, deadline=self._cluster.deadline())
+                await self._find(each, ids.get(each.topic))
             led, _leaderless = by_leader(self._cluster.metadata, positions)
             before = dict(positions)
             code = ErrorCode.offset_not_available
@@ -305,6 +317,9 @@ class RangeReader:
                     await retry.after_disconnect(error)
                     continue
                 for each, told in answer:
+                    if not self._may_be(each.topic, ids.get(each.topic)):
+                        # The name has changed hands while the answer was on its way.
+                        continue
                     code = self._check(each, told.error_code) or code
                     for batch in self._advance(each, told, positions, ranges[each], with_markers=with_markers):
                         yield batch
@@ -315,6 +330,25 @@ class RangeReader:
                     # A leader that was replaced, and is cut off from its peers, does not know of what comes next.
                     await self._cluster.doubt(node_id)
                 await retry.after_refusal(code)
+
+    async def _find(self, topic_partition: TopicPartition, topic_id: UUID | None) -> None:
+        """Wait until the partition has a leader, in the topic that is meant. Raises UnknownTopic, RetriableError."""
+        name = topic_partition.topic
+        retry = Retry(
+            self._cluster, f"topic {name!r} with id {topic_id}", self._cluster.deadline(), appear_ms=_KNOWN_MS
+        )
+        while True:
+            await self._cluster.leader(topic_partition, deadline=self._cluster.deadline(), appear_ms=_KNOWN_MS)
+            if self._may_be(name, topic_id):
+                return
+            # What is known may be older than the id that is wanted, or newer.
+            await self._cluster.refresh_soon()
+            if not self._may_be(name, topic_id):
+                await retry.after_refusal(ErrorCode.unknown_topic_id)
+
+    def _may_be(self, topic: str, topic_id: UUID | None) -> bool:
+        known = self._cluster.metadata.topics.get(topic)
+        return topic_id is None or known is None or known.topic_id in (topic_id, NO_TOPIC_ID)
 
     def _advance(
         self,

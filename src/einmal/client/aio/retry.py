@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PERHAPS_DONE: Final = frozenset({ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
 """Answers of a coordinator that may have decided already, and only could not wait for its log any longer."""
 
+_UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _SHORT_PAUSE_MS: Final = 5
 
 
@@ -70,7 +71,7 @@ class Retry:
             self._is_hurried = True
             self._backoff = Backoff(self._cluster.source, _SHORT_PAUSE_MS, self._cluster.settings.retry_backoff_max_ms)
         deadline = self._deadline
-        if code is ErrorCode.unknown_topic_or_partition and self._appear_ms is not None:
+        if code in _UNKNOWN and self._appear_ms is not None:
             if self._unknown_until is None:
                 self._unknown_until = self._cluster.now_ms() + self._appear_ms
             deadline = min(deadline, self._unknown_until)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
+from uuid import UUID
 
 from einmal.client.aio import raw as aio
 from einmal.client.blocking.loop_thread import LoopThread
@@ -104,9 +105,15 @@ class RangeReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, ranges: Mapping[TopicPartition, OffsetRange], *, with_markers: bool = False) -> Iterator[RawBatch]:
+    def read(
+        self,
+        ranges: Mapping[TopicPartition, OffsetRange],
+        *,
+        with_markers: bool = False,
+        topic_ids: Mapping[str, UUID] | None = None,
+    ) -> Iterator[RawBatch]:
         """The visible data batches of each range, or all of them; a batch may reach over a range's ends."""
-        return self._thread.iterate(lambda reader: reader.read(ranges, with_markers=with_markers))
+        return self._thread.iterate(lambda reader: reader.read(ranges, with_markers=with_markers, topic_ids=topic_ids))
 
     def close(self) -> None:
         self._thread.close()

@@ -1,0 +1,130 @@
+"""What a source reports when its position does not fit its topics any more. Pure.
+
+Lost records end a query under ``failOnDataLoss``, and are logged without it. A position that belongs elsewhere is
+refused in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from einmal.spark.offsets import Positions, SourcePosition
+from einmal.types import Offset, TopicPartition
+
+_NAMED_MAX: Final = 8
+"""Partitions that one message names."""
+
+
+class DataLoss(Exception):
+    """Records that were to be read are gone. Raised under ``failOnDataLoss``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f'{what}\nhint: .option("failOnDataLoss", "false") continues with the records that still exist, and logs '
+            "what is lost"
+        )
+
+
+class PositionRefused(Exception):
+    """The position is not one in what the source reads: other topics, or another cluster."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(f"{what}\nhint: {hint}")
+
+
+# --- lost records ---------------------------------------------------------------------------------------------------
+
+
+def deleted_topic(topic: str, reached: Positions) -> str:
+    return f"topic {topic!r} was deleted; it was read up to {_named(reached)}, records after that are lost"
+
+
+def recreated_topic(topic: str, before: str, now: str, reached: Positions) -> str:
+    return (
+        f"topic {topic!r} was deleted and created again (topic id {before}, now {now}); the old topic was read up to "
+        f"{_named(reached)}, records after that are lost"
+    )
+
+
+def shorter_log(ends: Positions, reached: Positions, *, is_same_topic: bool) -> str:
+    cause = (
+        "the log was truncated (an unclean leader election, or a disk that was lost or restored)"
+        if is_same_topic
+        else "the topic was probably deleted and created again (its id is not known)"
+    )
+    parts = (
+        f"{each} ends at offset {ends[each]}, before offset {reached[each]}, up to which it was read"
+        for each in sorted(reached)
+    )
+    return f"{_listed(parts)}: {cause}"
+
+
+def missing_partitions(reached: Positions) -> str:
+    return f"partitions do not exist any more that were read up to {_named(reached)}: the topic was created again"
+
+
+def expired_records(starts: Positions, earliest: Positions) -> str:
+    """Offsets that were not read yet, and are before a log's first one."""
+    count = sum(earliest[each] - starts[each] for each in starts)
+    parts = (f"{each} offsets {starts[each]} to {earliest[each] - 1}" for each in sorted(starts))
+    return (
+        f"{count} offset(s) were deleted before they were read: {_listed(parts)}; retention "
+        "(retention.ms, retention.bytes) or DeleteRecords removed them"
+    )
+
+
+def unreadable(partition: TopicPartition, start: int, end: int, why: str) -> str:
+    return f"{partition} offsets {start} to {end - 1} cannot be read: {why}"
+
+
+# --- a position that belongs elsewhere ------------------------------------------------------------------------------
+
+
+def not_selected(option: str, topics: Iterable[str], selected: Iterable[str]) -> PositionRefused:
+    """The checkpoint has positions in topics that the source does not read."""
+    names, others = sorted(set(topics)), sorted(set(selected))
+    return PositionRefused(
+        f'option "{option}" does not select {_quoted(names)}, in which this query has a position; it selects '
+        f"{_quoted(others) or 'no topic'}: the option was changed, or the sources of the query changed their order",
+        f'select {_quoted(names)} again; to read other topics begin with a new checkpoint, and with "startingOffsets"; '
+        'where the sink has a "transactional.id": einmal pipeline reset',
+    )
+
+
+def no_such_topic(option: str, topics: Iterable[str]) -> PositionRefused:
+    return PositionRefused(
+        f'option "{option}" selects {_quoted(sorted(topics))}, which does not exist',
+        f'create it, or correct "{option}"',
+    )
+
+
+def other_cluster(servers: str, position: SourcePosition, cluster_id: str) -> PositionRefused:
+    topics = sorted({each.topic for each in position.offsets})
+    return PositionRefused(
+        f"kafka.bootstrap.servers={servers} leads to cluster {cluster_id}, but this query's position in "
+        f"{_quoted(topics)} is one in cluster {position.cluster_id}: offsets of one cluster mean nothing in another",
+        "correct kafka.bootstrap.servers; after a migration (MirrorMaker) begin with a new checkpoint, and with the "
+        'translated offsets in "startingOffsets"; where the sink has a "transactional.id": einmal pipeline reset',
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def of_topic(positions: Mapping[TopicPartition, Offset], topic: str) -> Positions:
+    return {each: offset for each, offset in positions.items() if each.topic == topic}
+
+
+def _named(positions: Positions) -> str:
+    return _listed(f"{each}:{positions[each]}" for each in sorted(positions))
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return _listed(map(repr, names))
+
+
+def _listed(parts: Iterable[str]) -> str:
+    found = list(parts)
+    more = len(found) - _NAMED_MAX
+    return ", ".join(found[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
