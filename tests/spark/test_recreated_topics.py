@@ -1,4 +1,4 @@
-"""Source topics that are deleted, recreated, expanded, or of another cluster: the source on both brokers, without Spark.
+"""Source topics that are deleted, recreated, expanded, or on another cluster: the source on both brokers, no Spark.
 
 What a query then does on Spark is in ``test_changed_topics``.
 """

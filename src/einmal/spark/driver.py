@@ -32,13 +32,17 @@ class Driver:
         self.cluster.close()
 
 
+def require_classic_session(frame: DataFrame) -> None:
+    """Raises PipelineRefused for a frame of Spark Connect, which has no JVM here."""
+    if not hasattr(frame.sparkSession, "_jvm"):
+        raise PipelineRefused(*CONNECT_REFUSED)
+
+
 def on_driver(frame: DataFrame, client: Mapping[str, str], topic: str | None) -> Driver:
     """For one query or write of ``frame``. ``client``: settings under Kafka's names. Raises PipelineRefused."""
-    spark = frame.sparkSession
-    if not hasattr(spark, "_jvm"):
-        raise PipelineRefused(*CONNECT_REFUSED)
+    require_classic_session(frame)
     cluster = KafkaCluster(client)
-    context = spark.sparkContext.getConf()
+    context = frame.sparkSession.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
     port = int(context.get(CLAIMS_PORT) or 0)
     service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised, port)

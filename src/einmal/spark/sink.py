@@ -17,7 +17,7 @@ from einmal.spark import events, metrics, running
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.checkpoint import Checkpoint
-from einmal.spark.driver import on_driver
+from einmal.spark.driver import on_driver, require_classic_session
 from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import is_stateful
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, OptionError, SinkOptions, sink_options
@@ -103,6 +103,7 @@ class KafkaStreamWriter:
     def start(self) -> PipelineQuery:
         """Look that everything is there, take the name, start. Raises OptionError, PipelineError."""
         options = sink_options(self._options)
+        require_classic_session(self._frame)
         stateful = is_stateful(self._frame)
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
