@@ -1,36 +1,61 @@
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
-from google_crc32c import value as crc32c
 
-from einmal.log.admission import error_of_invalid, place, refusal, validated_headers
+from einmal.log.admission import ERRORS_MAX, SECTION_BYTES_MAX, Admission, place, validated_headers
 from einmal.log.config import LogConfig
-from einmal.log.producer_state import Origin
-from einmal.types import ErrorCode, LeaderEpoch, Offset
+from einmal.types import ErrorCode, Header, LeaderEpoch, Offset
 from einmal.wire.compression import Compression
-from einmal.wire.errors import WireError
-from einmal.wire.record_batch import (
-    ATTRIBUTES_POSITION,
-    TRANSACTIONAL,
-    decode_records,
-)
+from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, read_header
 from tests.log.making import START, batch, producer
+from tests.log.malformed import MALFORMED, MAX_TIME, Malformed, mutated, resealed
+
+_FIELDS = {
+    "cleanup.policy": "cleanup_policy",
+    "max.message.bytes": "max_message_bytes",
+    "message.timestamp.before.max.ms": "message_timestamp_before_max_ms",
+    "message.timestamp.type": "timestamp_type",
+}
 
 
-def with_fields(data: bytearray, fields: dict[int, bytes]) -> bytearray:
-    """The batch with bytes replaced at positions and the CRC made right again."""
-    for position, value in fields.items():
-        data[position : position + len(value)] = value
-    data[17:21] = int(crc32c(bytes(data[21:]))).to_bytes(4, "big")
-    return data
+def admitted(data: bytes, config: LogConfig | None = None) -> Admission:
+    admission = Admission(bytearray(data), config or LogConfig(), START)
+    if not admission.is_decided:
+        assert admission.decide()
+    return admission
 
 
-def refused(data: bytearray, config: LogConfig | None = None) -> ErrorCode:
-    try:
-        headers = validated_headers(data)
-    except WireError:
-        return error_of_invalid(data)
-    return refusal(data, headers, Origin.CLIENT, config or LogConfig(), Offset(0), START)
+def refused(data: bytes, config: LogConfig | None = None) -> ErrorCode:
+    return admitted(data, config).error
+
+
+@pytest.mark.parametrize("malformed", MALFORMED, ids=[each.name for each in MALFORMED])
+def test_a_malformed_batch_has_its_verdict_and_a_reason(malformed: Malformed) -> None:
+    config = LogConfig()
+    for key, value in malformed.configs.items():
+        config = replace(config, **{_FIELDS[key]: int(value) if value.isdigit() else value})
+    admission = admitted(malformed.make(START), config)
+    assert admission.error is malformed.verdict
+    assert (admission.message is None) == (malformed.verdict is ErrorCode.none)
+
+
+def test_what_is_admitted_can_be_decoded() -> None:
+    accepted = 0
+    for data in mutated(3, 3_000, START):
+        if admitted(data).error is ErrorCode.none:
+            accepted += 1
+            header = read_header(data)
+            assert [record.offset for record in decode_records(data, 0, header)] == list(range(header.record_count))
+    assert accepted > 100
+
+
+def test_noise_in_a_batch_never_raises() -> None:
+    source = random.Random(5)
+    for size in range(400):
+        admitted(resealed(batch()[:61] + source.randbytes(size), {8: 49 + size}))
 
 
 @pytest.mark.parametrize("codec", list(Compression))
@@ -38,36 +63,57 @@ def test_every_codec_is_admitted(codec: Compression) -> None:
     assert refused(batch(20, compression=codec)) is ErrorCode.none
 
 
-def test_a_codec_that_does_not_exist_is_refused() -> None:
-    data = with_fields(batch(), {ATTRIBUTES_POSITION: b"\x00\x05"})
-    assert refused(data) is ErrorCode.unsupported_compression_type
-
-
-def test_a_transactional_batch_without_a_producer_is_refused() -> None:
-    data = with_fields(batch(), {ATTRIBUTES_POSITION: TRANSACTIONAL.to_bytes(2, "big")})
-    assert refused(data) is ErrorCode.invalid_record
-
-
-def test_a_producer_id_without_an_epoch_is_refused() -> None:
-    assert refused(batch(of=producer(5, -1), sequence=0)) is ErrorCode.invalid_record
-
-
-def test_more_records_than_the_bytes_can_hold_are_refused() -> None:
-    count = 2_000_000_000
-    lying = {23: (count - 1).to_bytes(4, "big"), 57: count.to_bytes(4, "big")}
-    assert refused(with_fields(batch(), lying)) is ErrorCode.corrupt_message
-    compressed = batch(5, compression=Compression.GZIP)
-    assert refused(with_fields(compressed, lying)) is ErrorCode.corrupt_message
-
-
 def test_many_records_that_compress_well_are_admitted() -> None:
     assert refused(batch(20_000, value=b"", key=None, compression=Compression.ZSTD)) is ErrorCode.none
 
 
-def test_a_compacted_topic_takes_no_records_that_cannot_be_read() -> None:
-    data = bytearray(batch(compression=Compression.GZIP))
-    with_fields(data, {70: b"\xff\xff\xff"})
-    assert refused(data, LogConfig(cleanup_policy="compact")) is ErrorCode.corrupt_message
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_is_decided_at_once_unless_it_is_long(codec: Compression) -> None:
+    assert Admission(batch(100, compression=codec), LogConfig(), START).is_decided
+    assert not Admission(batch(3_000, compression=codec), LogConfig(), START).is_decided
+
+
+def test_a_record_with_very_many_headers_is_not_decided_at_once() -> None:
+    headers = (Header("k", b""),) * 5_000
+    data = bytearray(encode_batch([NewRecord(None, b"", START, headers)]))
+    admission = Admission(data, LogConfig(), START)
+    assert not admission.is_decided
+    assert admission.decide() and admission.error is ErrorCode.none
+
+
+def test_a_batch_too_large_for_one_look_is_left_to_the_next() -> None:
+    admission = Admission(batch(100_000, compression=Compression.ZSTD), LogConfig(), START)
+    assert not admission.decide(100_000) and not admission.is_decided
+    assert admission.decide(SECTION_BYTES_MAX) and admission.error is ErrorCode.none
+
+
+def test_the_records_at_fault_are_named() -> None:
+    late = START + 7_200_000
+    records = [NewRecord(None if number % 2 else b"k", b"v", late if number == 2 else START) for number in range(4)]
+    admission = admitted(encode_batch(records), LogConfig(cleanup_policy="compact"))
+    assert admission.error is ErrorCode.invalid_timestamp
+    assert [number for number, _reason in admission.record_errors] == [1, 2, 3]
+    assert str(late) in admission.record_errors[1][1]
+    assert admission.message is not None and "record 1" in admission.message
+
+
+def test_no_more_than_a_hundred_records_are_named() -> None:
+    data = encode_batch([NewRecord(None, b"v", START)] * 1_000)
+    assert len(admitted(data, LogConfig(cleanup_policy="compact")).record_errors) == ERRORS_MAX
+
+
+def test_the_header_of_an_admitted_batch_is_made_to_say_its_latest_time() -> None:
+    data = resealed(batch(3), {MAX_TIME: 5})
+    admission = admitted(data)
+    data = admission._batches
+    admission.correct()
+    (header,) = validated_headers(data)
+    assert header.max_timestamp == START + 2
+    assert admission.headers == [header]
+
+
+def test_a_producer_id_without_an_epoch_is_refused() -> None:
+    assert refused(batch(of=producer(5, -1), sequence=0)) is ErrorCode.invalid_record
 
 
 def test_places_follow_each_other_from_the_end_of_the_log() -> None:

@@ -140,9 +140,9 @@ def changed(data: bytearray, position: int, change: int = 1) -> bytearray:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (bytearray(), ErrorCode.corrupt_message),
-        (batch()[:-1], ErrorCode.corrupt_message),
-        (batch() + b"\x00", ErrorCode.corrupt_message),
+        (bytearray(), ErrorCode.invalid_record),
+        (batch()[:-1], ErrorCode.invalid_record),
+        (batch() + b"\x00", ErrorCode.invalid_record),
         (changed(batch(), 17), ErrorCode.corrupt_message),
         (changed(batch(), 65), ErrorCode.corrupt_message),
         (changed(batch(), 16), ErrorCode.invalid_record),

@@ -35,7 +35,7 @@ class Parked(NamedTuple):
     body: asyncio.Future[Body]
 
 
-HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body]
+HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body | Parked]
 
 
 class Origin(Protocol):

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
+from einmal.broker.batch_checks import BatchChecks
 from einmal.broker.broker_lifecycle import BrokerLifecycle
 from einmal.broker.cluster_metadata import METADATA_PARTITION, ClusterMetadata, cluster_id_of, new_cluster_id
 from einmal.broker.config import CONTROLLER, BrokerConfig, ConfigError, Endpoint, parse_properties
@@ -63,6 +64,7 @@ class Node:
         self.controller = ControllerRuntime(self)
         self.lifecycle = BrokerLifecycle(self)
         self.cleaner = LogCleaner(self)
+        self.batch_checks = BatchChecks(disk)
         self.fetch_sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, random)
         self.replica_sessions = ReplicaSessions(self)
         self.isr_updates = IsrUpdates(self)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from einmal.log import segment_swap
-from einmal.log.admission import NONE
+from einmal.log.admission import NONE, Admission
 from einmal.log.compaction import CleanedSegment, Cleaning
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -186,12 +186,18 @@ class Partition:
         now: Instant,
         origin: Origin = Origin.CLIENT,
         verification: VerificationGuard | None = None,
+        admission: Admission | None = None,
     ) -> AppendResult:
         """Append as leader; the batches are patched in place. Refusals are in the result."""
         if not self.is_leader:
             return _NOT_LEADER
         result = self.log.append(
-            batches, leader_epoch=self.leader_epoch, now=now, origin=origin, verification=verification
+            batches,
+            leader_epoch=self.leader_epoch,
+            now=now,
+            origin=origin,
+            verification=verification,
+            admission=admission,
         )
         if result.error is NONE and not result.is_duplicate:
             self._appended(len(batches))

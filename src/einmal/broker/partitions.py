@@ -347,6 +347,7 @@ def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:
         index_interval_bytes=number("index.interval.bytes"),
         max_message_bytes=number("max.message.bytes"),
         timestamp_type=setting(config, configs, "message.timestamp.type"),
+        message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
         cleanup_policy=cleanup_policy,
         min_cleanable_dirty_ratio=float(setting(config, configs, "min.cleanable.dirty.ratio")),

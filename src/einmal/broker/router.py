@@ -174,17 +174,18 @@ class _Route(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """An answer still to come. ``parked``: the connection may go on meanwhile."""
+    """An answer still to come. ``parked``: the connection may go on meanwhile; ``running`` may end as parked."""
 
     header: RequestHeader
     parked: Parked | None
-    running: Coroutine[Any, Any, Body] | None
+    running: Coroutine[Any, Any, Body | Parked] | None
 
     async def body(self) -> Body:
         if self.parked is not None:
             return await self.parked.body
         assert self.running is not None, "an answer that comes later comes from somewhere"
-        return await self.running
+        result = await self.running
+        return await result.body if isinstance(result, Parked) else result
 
 
 class Router:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
-from einmal.broker.context import Body
+from einmal.broker.context import Body, Parked
 from einmal.broker.refused_batches import RefusedBatches
 from einmal.broker.router import Deferred, Parts, Router
 from einmal.seams import Clock
@@ -90,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[_Answer] = deque()
         self._unsent: Parts = []
         self._unsent_bytes = 0
-        self._running: asyncio.Task[Body] | None = None
+        self._running: asyncio.Task[Body | Parked] | None = None
         self._is_scheduled = False
         self._is_reading = True
         self._can_write = True
@@ -251,16 +251,25 @@ class Connection(asyncio.BufferedProtocol):
         answer = _Answer(None)
         self._answers.append(answer)
         if deferred.parked is not None:
-            answer.parked = deferred.parked.body
-            answer.parked.add_done_callback(lambda body: self._complete(answer, deferred, body))
+            self._park(answer, deferred, deferred.parked)
         else:
             assert deferred.running is not None
             self._running = self._loop.create_task(deferred.running)
-            self._running.add_done_callback(lambda body: self._end(answer, deferred, body))
+            self._running.add_done_callback(lambda result: self._end(answer, deferred, result))
 
-    def _end(self, answer: _Answer, deferred: Deferred, body: asyncio.Future[Body]) -> None:
+    def _park(self, answer: _Answer, deferred: Deferred, parked: Parked) -> None:
+        answer.parked = parked.body
+        answer.parked.add_done_callback(lambda body: self._complete(answer, deferred, body))
+
+    def _end(self, answer: _Answer, deferred: Deferred, result: asyncio.Future[Body | Parked]) -> None:
         self._running = None
-        self._complete(answer, deferred, body)
+        is_answered = not result.cancelled() and result.exception() is None
+        if is_answered and isinstance(parked := result.result(), Parked):
+            self._park(answer, deferred, parked)
+            if self._is_lost:
+                answer.abandon()
+        else:
+            self._complete(answer, deferred, cast("asyncio.Future[Body]", result))
         if not self._is_scheduled and not self._is_closed:
             self._run()
 

@@ -1,18 +1,21 @@
 """What may be appended, as far as the bytes and the topic's settings tell; producer state is judged elsewhere.
 
-Pure. Nothing is decompressed or unpacked, but on compacted topics, where a record without a key has no meaning.
+Pure. Of a client's batch everything is checked that Apache Kafka checks, down to the last header of the last record:
+what is in the log blocks its readers if they cannot read it. Batches of replicas and coordinators were checked where
+they were made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
-from einmal.log.producer_state import CLIENT, REPLICATION, Origin
 from einmal.log.segment import BatchPlace
 from einmal.types import ErrorCode, LeaderEpoch, Offset
+from einmal.wire.compacted_batch import DELETE_HORIZON
 from einmal.wire.compression import Compression
-from einmal.wire.errors import WireError
+from einmal.wire.errors import CorruptBatch, InvalidRecord, TooLarge, Truncated, WireError
 from einmal.wire.record_batch import (
     CODEC_MASK,
     CONTROL,
@@ -20,17 +23,193 @@ from einmal.wire.record_batch import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
-    decode_records,
+    ensure_crc,
     patch,
     read_header,
+    records_section,
     set_log_append_time,
+    set_max_timestamp,
     validate,
 )
+from einmal.wire.record_batch import LOG_APPEND_TIME as APPEND_TIME_BIT
+from einmal.wire.record_scan import ERRORS_MAX, Scanned, TimeBounds, TooLong, scan_records
 
 NONE: Final = ErrorCode.none
 """Looked up once: every append needs it."""
+SECTION_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What the records of a client's batch may decompress to. Apache Kafka has no bound; librdkafka's is 100 MB."""
+_QUICK_RECORDS: Final = 2_000
+_QUICK_COMPRESSED_BYTES: Final = 32 * 1024
+_QUICK_BYTES: Final = 256 * 1024
+"""A batch with no more than this is checked in about a millisecond."""
 _MAGIC_POSITION: Final = 16
-_NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | CODEC_MASK
+_NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | APPEND_TIME_BIT | DELETE_HORIZON
+_ANY_TIME: Final = TimeBounds()
+
+
+class Admission:
+    """The verdict on a client's batch. ``headers``: its one header, empty where there is none.
+
+    ``max_timestamp``: the latest of its records, -1 where they have none. ``record_errors``: (index in batch, text).
+    """
+
+    __slots__ = ("_batches", "_config", "_wall_ms", "error", "headers", "is_decided", "max_timestamp", "message",
+                 "record_errors")  # fmt: skip
+
+    def __init__(self, batches: bytearray | memoryview, config: LogConfig, wall_ms: int) -> None:
+        self._batches = batches
+        self._config = config
+        self._wall_ms = wall_ms
+        self.headers: list[BatchHeader] = []
+        self.error = NONE
+        self.message: str | None = None
+        self.record_errors: Sequence[tuple[int, str]] = ()
+        self.max_timestamp = -1
+        self.is_decided = False
+        """False: ``decide`` has to look at the records, which takes longer than an event loop may stand."""
+        try:
+            self._check_batch()
+        except CorruptBatch as error:
+            self._refuse(ErrorCode.corrupt_message, str(error))
+        if not self.is_decided:
+            self._decide_quickly()
+
+    def _check_batch(self) -> None:
+        """Check all but the records. Raises CorruptBatch."""
+        batches, config = self._batches, self._config
+        size = len(batches)
+        if size > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC:
+            return self._refuse(ErrorCode.invalid_record, f"magic {batches[_MAGIC_POSITION]}, not {MAGIC}")
+        try:
+            header = read_header(batches)
+        except Truncated:
+            return self._refuse(ErrorCode.invalid_record, f"{size} bytes hold no whole record batch")
+        ensure_crc(batches, 0, header)
+        self.headers.append(header)
+        if size > config.segment_bytes:
+            return self._refuse(ErrorCode.record_list_too_large, f"{size} bytes, segment.bytes={config.segment_bytes}")
+        if size > config.max_message_bytes:
+            limit = f"max.message.bytes={config.max_message_bytes}"
+            return self._refuse(ErrorCode.message_too_large, f"a batch of {size} bytes; {limit}")
+        problem = _problem_of(header, size)
+        if problem is not None:
+            return self._refuse(ErrorCode.invalid_record, problem)
+        attributes = header.attributes
+        if attributes & CODEC_MASK > Compression.ZSTD:
+            return self._refuse(ErrorCode.unsupported_compression_type, f"codec {attributes & CODEC_MASK}")
+        if attributes & APPEND_TIME_BIT:
+            self._refuse(ErrorCode.invalid_timestamp, "a producer may not set the timestamp type LogAppendTime")
+        return None
+
+    def _decide_quickly(self) -> None:
+        header = self.headers[0]
+        if header.record_count > _QUICK_RECORDS:
+            return
+        if header.attributes & CODEC_MASK and header.size > _QUICK_COMPRESSED_BYTES:
+            return
+        try:
+            self._check_records(_QUICK_BYTES, _QUICK_RECORDS)
+        except (TooLarge, TooLong):
+            # Only a longer look can tell.
+            return
+
+    def decide(self, max_bytes: int = SECTION_BYTES_MAX) -> bool:
+        """Look at the records, however long it takes; may run in another thread. False: more than ``max_bytes``.
+
+        At ``SECTION_BYTES_MAX`` there is always a verdict.
+        """
+        try:
+            self._check_records(max_bytes, None)
+        except TooLarge:
+            if max_bytes < SECTION_BYTES_MAX:
+                return False
+            self._refuse(ErrorCode.message_too_large, f"the records decompress to more than {max_bytes} bytes")
+        return True
+
+    def _check_records(self, max_bytes: int, headers_max: int | None) -> None:
+        """Raises TooLarge or TooLong: nothing is decided."""
+        header, config = self.headers[0], self._config
+        try:
+            section = records_section(self._batches, 0, header, max_bytes=max_bytes, strict=True)
+            bounds = _ANY_TIME if config.timestamp_type == LOG_APPEND_TIME else self._time_bounds()
+            scanned = scan_records(
+                section,
+                header.record_count,
+                header.base_timestamp,
+                bounds,
+                needs_keys=config.is_compacted,
+                headers_max=headers_max,
+            )
+        except TooLarge:
+            raise
+        except InvalidRecord as error:
+            self._refuse(ErrorCode.invalid_record, str(error), [(error.index, str(error))])
+        except CorruptBatch as error:
+            self._refuse(ErrorCode.invalid_record, str(error))
+        else:
+            self._judge(scanned)
+
+    def _time_bounds(self) -> TimeBounds:
+        config = self._config
+        return TimeBounds(
+            self._wall_ms - config.message_timestamp_before_max_ms,
+            self._wall_ms + config.message_timestamp_after_max_ms,
+        )
+
+    def _judge(self, scanned: Scanned) -> None:
+        self.max_timestamp, keyless, untimely = scanned
+        self.is_decided = True
+        if not keyless and not untimely:
+            return
+        errors = [(index, "a compacted topic accepts no record without a key") for index in keyless]
+        if untimely:
+            low, high = self._time_bounds()
+            limits = "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+            errors += [
+                (index, f"timestamp {time} is not between {low} and {high}; see {limits}") for index, time in untimely
+            ]
+        errors = sorted(errors)[:ERRORS_MAX]
+        number, reason = errors[0]
+        self._refuse(
+            ErrorCode.invalid_timestamp if untimely else ErrorCode.invalid_record,
+            f"{len(errors)} records refused, the first is record {number}: {reason}",
+            errors,
+        )
+
+    def correct(self) -> None:
+        """Make the header of an admitted batch say the latest time of its records, which its producer may not have."""
+        (header,) = self.headers
+        if header.max_timestamp != self.max_timestamp:
+            set_max_timestamp(self._batches, 0, self.max_timestamp)
+            self.headers = [read_header(self._batches)]
+
+    def _refuse(self, error: ErrorCode, message: str, record_errors: Sequence[tuple[int, str]] = ()) -> None:
+        self.error, self.message, self.record_errors = error, message, record_errors
+        self.is_decided = True
+
+
+def _problem_of(header: BatchHeader, size: int) -> str | None:
+    """Why a client may not have made this batch; None: it may."""
+    count = header.record_count
+    if header.size != size:
+        return f"{size - header.size} bytes after the record batch: a partition takes one batch in a request"
+    if header.base_offset != 0:
+        return f"base offset {header.base_offset}, not 0"
+    if count <= 0 or count != header.last_offset_delta + 1:
+        return f"{count} records, last offset delta {header.last_offset_delta}"
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        return f"producer id {header.producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}"
+    return _problem_of_attributes(header) if header.attributes & _NOT_PLAIN else None
+
+
+def _problem_of_attributes(header: BatchHeader) -> str | None:
+    if header.attributes & CONTROL:
+        return "a client may not write control records"
+    if header.attributes & DELETE_HORIZON:
+        return "a client may not set a delete horizon"
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        return "a transactional batch without a producer id"
+    return None
 
 
 def validated_headers(batches: bytearray | memoryview) -> list[BatchHeader]:
@@ -46,43 +225,18 @@ def validated_headers(batches: bytearray | memoryview) -> list[BatchHeader]:
             return headers
 
 
-def error_of_invalid(batches: bytearray | memoryview) -> ErrorCode:
-    """The answer to bytes that are not valid batches."""
-    is_other_magic = len(batches) > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC
-    return ErrorCode.invalid_record if is_other_magic else ErrorCode.corrupt_message
-
-
-def refusal(
-    batches: bytearray | memoryview,
-    headers: list[BatchHeader],
-    origin: Origin,
-    config: LogConfig,
-    log_end_offset: Offset,
-    wall_ms: int,
-) -> ErrorCode:
-    """The error that refuses valid batches; ``none`` when they may be appended."""
-    if origin is REPLICATION:
-        return _refusal_of_replica(headers, log_end_offset)
-    size = len(batches)
-    if size > config.segment_bytes:
-        return ErrorCode.record_list_too_large
-    if origin is not CLIENT:
-        return NONE
-    header = headers[0]
-    if size > config.max_message_bytes:
-        return ErrorCode.message_too_large
-    if len(headers) != 1 or header.base_offset != 0 or header.record_count != header.last_offset_delta + 1:
-        return ErrorCode.invalid_record
-    if header.attributes & _NOT_PLAIN:
-        error = _refusal_of_special(batches, header)
-        if error is not NONE:
-            return error
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        return ErrorCode.invalid_record
-    is_ahead = header.max_timestamp > wall_ms + config.message_timestamp_after_max_ms
-    if is_ahead and config.timestamp_type != LOG_APPEND_TIME:
-        return ErrorCode.invalid_timestamp
-    return _refusal_of_compacted(batches, header) if config.is_compacted else NONE
+def trusted_headers(
+    batches: bytearray | memoryview, *, next_offset: Offset | None, segment_bytes: int
+) -> list[BatchHeader] | ErrorCode:
+    """The headers of what a coordinator or, with ``next_offset``, a leader has sent; or why it cannot be appended."""
+    try:
+        headers = validated_headers(batches)
+    except WireError:
+        return ErrorCode.corrupt_message
+    if next_offset is None:
+        return ErrorCode.record_list_too_large if len(batches) > segment_bytes else headers
+    error = _refusal_of_replica(headers, next_offset)
+    return headers if error is NONE else error
 
 
 def _refusal_of_replica(headers: list[BatchHeader], log_end_offset: Offset) -> ErrorCode:
@@ -91,30 +245,6 @@ def _refusal_of_replica(headers: list[BatchHeader], log_end_offset: Offset) -> E
             return ErrorCode.offset_out_of_range
         log_end_offset = header.next_offset
     return NONE
-
-
-def _refusal_of_special(batches: bytearray | memoryview, header: BatchHeader) -> ErrorCode:
-    """The refusal of control batches, unknown codecs, and counts that no record stands behind."""
-    if header.attributes & CONTROL or (header.attributes & TRANSACTIONAL and header.producer_id < 0):
-        return ErrorCode.invalid_record
-    codec = header.attributes & CODEC_MASK
-    if codec > Compression.ZSTD:
-        return ErrorCode.unsupported_compression_type
-    # The count becomes offsets. Where it is too good to be true, it is held against the records.
-    if codec and header.record_count > len(batches):
-        try:
-            decode_records(batches, 0, header)
-        except WireError:
-            return ErrorCode.corrupt_message
-    return NONE
-
-
-def _refusal_of_compacted(batches: bytearray | memoryview, header: BatchHeader) -> ErrorCode:
-    try:
-        records = decode_records(batches, 0, header)
-    except WireError:
-        return ErrorCode.corrupt_message
-    return ErrorCode.invalid_record if any(record.key is None for record in records) else NONE
 
 
 def place(

@@ -20,6 +20,8 @@ class LogConfig:
     max_message_bytes: int = 1_048_588
     """Largest batch of a client, header included."""
     timestamp_type: str = CREATE_TIME
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    """How far a producer's CreateTime may be behind the broker's clock."""
     message_timestamp_after_max_ms: int = 3_600_000
     """How far a producer's CreateTime may be ahead of the broker's clock."""
     cleanup_policy: str = "delete"

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from einmal.log import checkpoint, compaction, leader_epochs, partition_metadata, segment_swap
 from einmal.log.aborted_index import AbortedTransaction
-from einmal.log.admission import NONE, error_of_invalid, place, refusal, validated_headers
+from einmal.log.admission import NONE, Admission, place, trusted_headers, validated_headers
 from einmal.log.checkpoint import Checkpoint
 from einmal.log.compaction import Cleanable, CleanedSegment, Cleaning
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
@@ -63,7 +63,10 @@ _ROLL_SNAPSHOTS: Final = 2
 
 
 class AppendResult(NamedTuple):
-    """``base_offset`` and ``last_offset`` are -1 with an error; ``log_append_time`` is -1 under CreateTime."""
+    """``base_offset`` and ``last_offset`` are -1 with an error; ``log_append_time`` is -1 under CreateTime.
+
+    ``message`` and ``record_errors``, which are (index in batch, text), say why a batch was refused.
+    """
 
     error: ErrorCode
     base_offset: Offset
@@ -71,6 +74,8 @@ class AppendResult(NamedTuple):
     log_append_time: int
     log_start_offset: Offset
     is_duplicate: bool = False
+    message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class TimestampOffset(NamedTuple):
@@ -215,20 +220,30 @@ class PartitionLog:
         now: Instant,
         origin: Origin = CLIENT,
         verification: VerificationGuard | None = None,
+        admission: Admission | None = None,
     ) -> AppendResult:
         """Validate and write whole batches; their offset and leader epoch are written into ``batches``.
 
-        A client's append is one batch. Replicated batches keep the offsets and epochs that they have.
+        A client's append is one batch; ``admission`` is the verdict on it where that was given before. Replicated
+        batches keep the offsets and epochs that they have.
         """
         if self._is_offline:
             return self._refuse(ErrorCode.kafka_storage_error)
-        try:
-            headers = validated_headers(batches)
-        except WireError:
-            return self._refuse(error_of_invalid(batches))
-        error = refusal(batches, headers, origin, self.config, self._active.end_offset, now.wall_ms)
-        if error is not NONE:
-            return self._refuse(error)
+        if origin is CLIENT:
+            admission = admission or self.admit(batches, now)
+            if not admission.is_decided:
+                admission.decide()
+            if admission.error is not NONE:
+                refused = self._refuse(admission.error)
+                return refused._replace(message=admission.message, record_errors=admission.record_errors)
+            admission.correct()
+            headers = admission.headers
+        else:
+            next_offset = self._active.end_offset if origin is REPLICATION else None
+            found = trusted_headers(batches, next_offset=next_offset, segment_bytes=self.config.segment_bytes)
+            if isinstance(found, ErrorCode):
+                return self._refuse(found)
+            headers = found
         for header in headers:
             if header.producer_id >= 0 and not header.attributes & CONTROL:
                 verdict = self.producers.check(header, origin, verification)
@@ -237,6 +252,10 @@ class PartitionLog:
                         return self._duplicate(verdict)
                     return self._refuse(verdict)
         return self._write(batches, headers, leader_epoch, now, origin)
+
+    def admit(self, batches: bytearray | memoryview, now: Instant) -> Admission:
+        """What is to be said of a client's batch, which is decided at once unless that takes long."""
+        return Admission(batches, self.config, now.wall_ms)
 
     def append_marker(
         self,

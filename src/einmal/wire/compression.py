@@ -23,6 +23,18 @@ MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
 
 _SMALLEST_BUFFER: Final = 64 * 1024
 _GZIP_WINDOW: Final = 31
+_GZIP_PIECE: Final = 16 * 1024
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_SMALLEST: Final = 7
+"""Magic, flags, block size, header checksum."""
+_LZ4_INDEPENDENT: Final = 0x20
+_LZ4_BLOCK_CHECKSUM: Final = 0x10
+_LZ4_CONTENT_SIZE: Final = 0x08
+_LZ4_CONTENT_CHECKSUM: Final = 0x04
+_LZ4_DICTIONARY: Final = 0x01
+_LZ4_BLOCK: Final = struct.Struct("<I")
+_LZ4_SIZE: Final = 0x7FFF_FFFF
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 * 1024
@@ -46,9 +58,14 @@ def compress(codec: Compression, data: bytes) -> bytes:
     return data if codec is Compression.NONE else _COMPRESSORS[codec](data)
 
 
-def decompress(codec: Compression, data: bytes, max_bytes: int = MAX_DECOMPRESSED) -> bytes:
-    """What was compressed. Raises CorruptBatch, or TooLarge when it is more than ``max_bytes``."""
+def decompress(codec: Compression, data: bytes, max_bytes: int = MAX_DECOMPRESSED, *, strict: bool = False) -> bytes:
+    """What was compressed. Raises CorruptBatch, or TooLarge when it is more than ``max_bytes``.
+
+    ``strict``: only in a framing that every client reads, which is more than this function can read.
+    """
     if codec is not Compression.NONE:
+        if strict:
+            return _decompress_strictly(codec, data, max_bytes)
         return _DECOMPRESSORS[codec](data, max_bytes)
     if len(data) > max_bytes:
         raise TooLarge(f"more than {max_bytes} bytes")
@@ -60,22 +77,31 @@ def _gzip(data: bytes) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
-def _gunzip(data: bytes, max_bytes: int) -> bytes:
+def _gunzip(data: bytes, max_bytes: int, members_max: int | None = None) -> bytes:
     parts: list[bytes] = []
+    members = 0
     remaining = max_bytes
-    while data:
+    position = 0
+    while position < len(data):
+        if members == members_max:
+            raise CorruptBatch("gzip: data after the first member")
+        members += 1
         member = zlib.decompressobj(wbits=_GZIP_WINDOW)
-        try:
-            part = member.decompress(data, remaining + 1)
-        except zlib.error as error:
-            raise CorruptBatch(f"gzip: {error}") from error
-        remaining -= len(part)
-        if remaining < 0:
-            raise TooLarge(f"more than {max_bytes} bytes")
-        if not member.eof:
-            raise CorruptBatch("gzip: the data ends early")
-        parts.append(part)
-        data = member.unused_data
+        while not member.eof:
+            # In pieces: what follows a member is copied with each, which is quadratic for many small ones.
+            piece = data[position : position + _GZIP_PIECE]
+            if not piece:
+                raise CorruptBatch("gzip: the data ends early")
+            position += len(piece)
+            try:
+                part = member.decompress(piece, remaining + 1)
+            except zlib.error as error:
+                raise CorruptBatch(f"gzip: {error}") from error
+            remaining -= len(part)
+            if remaining < 0:
+                raise TooLarge(f"more than {max_bytes} bytes")
+            parts.append(part)
+        position -= len(member.unused_data)
     return b"".join(parts)
 
 
@@ -109,10 +135,10 @@ def _unsnappy(data: bytes, max_bytes: int) -> bytes:
 def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(data)
-        if size > max_bytes:
-            raise TooLarge(f"more than {max_bytes} bytes")
         if size > len(data) * _SNAPPY_RATIO:
             raise CorruptBatch("snappy: more is claimed than can be there")
+        if size > max_bytes:
+            raise TooLarge(f"more than {max_bytes} bytes")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from error
@@ -126,6 +152,39 @@ def _lz4(data: bytes) -> bytes:
 
 def _zstd(data: bytes) -> bytes:
     return bytes(cramjam.zstd.compress(data))
+
+
+def _decompress_strictly(codec: Compression, data: bytes, max_bytes: int) -> bytes:
+    """One frame, as librdkafka and the Java client need it. Raises CorruptBatch or TooLarge."""
+    if codec is Compression.GZIP:
+        return _gunzip(data, max_bytes, members_max=1)
+    if codec is Compression.LZ4:
+        _check_lz4_frame(data)
+    elif codec is Compression.ZSTD and not data.startswith(_ZSTD_MAGIC):
+        raise CorruptBatch("zstd: no frame")
+    elif codec is Compression.SNAPPY and data.startswith(_XERIAL_MAGIC) and not data.startswith(_XERIAL_HEADER):
+        raise CorruptBatch("snappy: unknown version of the framing")
+    return _DECOMPRESSORS[codec](data, max_bytes)
+
+
+def _check_lz4_frame(data: bytes) -> None:
+    """Whether this is one whole frame of independent blocks, without a dictionary. Raises CorruptBatch."""
+    if len(data) < _LZ4_SMALLEST or not data.startswith(_LZ4_MAGIC):
+        raise CorruptBatch("lz4: no frame")
+    flags = data[4]
+    if flags & _LZ4_DICTIONARY or not flags & _LZ4_INDEPENDENT:
+        raise CorruptBatch("lz4: blocks depend on each other or on a dictionary")
+    position = _LZ4_SMALLEST + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    block_extra = 4 + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    end = len(data) - (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
+    while position + 4 <= end:
+        (size,) = _LZ4_BLOCK.unpack_from(data, position)
+        if size == 0:
+            position += 4
+            break
+        position += (size & _LZ4_SIZE) + block_extra
+    if position != end:
+        raise CorruptBatch("lz4: the frame does not end where the data does")
 
 
 def _growing(name: str, decompress_into: Callable[..., int]) -> Callable[[bytes, int], bytes]:

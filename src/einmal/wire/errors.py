@@ -5,6 +5,7 @@ WireError
 ├── UnknownVersion    an API key or version that is not spoken here
 ├── Malformed         a field that cannot be what the schema says
 └── CorruptBatch      a record batch whose magic, length, count or CRC-32C is wrong
+    ├── InvalidRecord one of its records is malformed
     └── TooLarge      decompresses to more than is allowed
 """
 
@@ -27,6 +28,14 @@ class Malformed(WireError):
 
 class CorruptBatch(WireError):
     pass
+
+
+class InvalidRecord(CorruptBatch):
+    """``index``: which record of the batch, counted from 0."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"record {index}: {reason}")
+        self.index = index
 
 
 class TooLarge(CorruptBatch):

@@ -167,13 +167,18 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Check what the header claims of its batch: the CRC-32C and the counts. Raises CorruptBatch."""
+    ensure_crc(buffer, position, header)
     size = header.batch_length + LENGTH_OVERHEAD
-    if _checksum(buffer, position, size) != header.crc:
-        raise CorruptBatch("the CRC-32C does not match")
     if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
     if header.attributes & CODEC_MASK == 0 and header.record_count * _SMALLEST_RECORD > size - HEADER_SIZE:
         raise CorruptBatch(f"{header.record_count} records in {size} bytes")
+
+
+def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Raises CorruptBatch where the CRC-32C does not match."""
+    if _checksum(buffer, position, header.batch_length + LENGTH_OVERHEAD) != header.crc:
+        raise CorruptBatch("the CRC-32C does not match")
 
 
 def _checksum(buffer: Buffer, position: int, size: int) -> int:
@@ -192,6 +197,12 @@ def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp
     """Make ``timestamp`` (ms) the time of every record of the batch, and recompute the CRC."""
     header = read_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, header.attributes | LOG_APPEND_TIME)
+    set_max_timestamp(buffer, position, timestamp)
+
+
+def set_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp: int) -> None:
+    """Write the latest time (ms) of the batch's records into the header, and recompute the CRC."""
+    header = read_header(buffer, position)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp)
     _CRC.pack_into(buffer, position + _CRC_POSITION, _checksum(buffer, position, header.size))
 
@@ -379,15 +390,18 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             raise CorruptBatch("varint longer than ten bytes")
 
 
-def records_section(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> bytes:
+def records_section(
+    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED, strict: bool = False
+) -> bytes:
     """What follows the header of the batch at ``position``, decompressed to at most ``max_bytes``.
 
+    ``strict``: only in a framing that every client reads.
     Raises CorruptBatch where it is too short for the records that the header claims, or TooLarge.
     """
     section = bytes(memoryview(buffer)[position + HEADER_SIZE : position + header.size])
     codec = header.compression
     if codec:
-        section = decompress(codec, section, max_bytes)
+        section = decompress(codec, section, max_bytes, strict=strict)
     if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(section):
         raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
     return section

@@ -3,8 +3,9 @@
 API: 0. Versions: 3-13 (0 is advertised as the minimum, see ``api_versions``).
 Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all, 1 when the leader has the batches
 (flushed, where each write is), all when they are below the high watermark. The first transactional batch of a
-transaction in a partition is first verified at, or from v12 on added by, the transaction coordinator (KIP-890); all
-others are appended before this call returns.
+transaction in a partition is first verified at, or from v12 on added by, the transaction coordinator (KIP-890). A batch
+with very many records, or bytes once it is decompressed, is checked in the background while other connections are
+served. All others are appended before this call returns.
 Version notes: v10 says who leads, where this broker does not; v13 names topics by id; errors that old versions do not
 know are mapped by the coordinator's side.
 """
@@ -19,9 +20,10 @@ from typing import Final, NamedTuple
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.partition import Partition
+from einmal.log.admission import Admission
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
-from einmal.types import ErrorCode, LeaderEpoch, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import ErrorCode, Instant, LeaderEpoch, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import (
@@ -57,7 +59,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
         if to_verify:
             return answer.verify_and_append(to_verify)
     answer.append({})
-    return answer.result()
+    return answer.append_undecided() if answer.has_undecided else answer.result()
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
@@ -87,6 +89,18 @@ class _Waiting(NamedTuple):
     offset: Offset
 
 
+class _Undecided(NamedTuple):
+    """A batch with so many records that other clients are served while they are checked."""
+
+    place: tuple[int, int]
+    """Of its topic in the request, and of its partition there."""
+    partition: Partition
+    leader_epoch: LeaderEpoch
+    batch: bytearray | memoryview
+    verification: VerificationGuard
+    admission: Admission
+
+
 class _Answer:
     """The answer of one request while it is being made."""
 
@@ -96,11 +110,16 @@ class _Answer:
         self._request = request
         self._topics: list[tuple[Topic, list[ProducedPartition]]] = []
         self._waiting: list[_Waiting] = []
+        self._undecided: list[_Undecided] = []
         self._has_refused = False
         """Whether anything was, so that there may be a leader to name."""
         self._needs_all = request.acks == _ALL_REPLICAS
         # Without an answer nobody sends again what was refused.
         self._refused = None if context.origin is None or request.acks == 0 else context.origin.refused_batches
+
+    @property
+    def has_undecided(self) -> bool:
+        return bool(self._undecided)
 
     # --- verification --------------------------------------------------------------------------------------------
 
@@ -127,7 +146,7 @@ class _Answer:
                     unverified.append(_Unverified(partition.topic_partition, producer, guard, partition.leader_epoch))
         return unverified
 
-    async def verify_and_append(self, unverified: list[_Unverified]) -> Body:
+    async def verify_and_append(self, unverified: list[_Unverified]) -> Body | Parked:
         verdicts: dict[TopicPartition, ErrorCode | VerificationGuard] = {}
         if self._request.transactional_id is None:
             for item in unverified:
@@ -143,8 +162,7 @@ class _Answer:
                 for item in items:
                     verdicts[item.topic_partition] = self._verdict(item, errors[item.topic_partition])
         self.append(verdicts)
-        result = self.result()
-        return await result.body if isinstance(result, Parked) else result
+        return await self.append_undecided()
 
     def _verdict(self, item: _Unverified, error: ErrorCode) -> ErrorCode | VerificationGuard:
         if error is not _NONE:
@@ -160,6 +178,7 @@ class _Answer:
         now = self._node.clock.now()
         for topic, partitions in self._request.topics:
             results: list[ProducedPartition] = []
+            self._topics.append((topic, results))
             for index, records in partitions:
                 partition = self._partition(topic, index)
                 verdict: ErrorCode | VerificationGuard = CONTINUES
@@ -175,17 +194,53 @@ class _Answer:
                     results.append(self._refuse(topic, index, records, verdict))
                 elif records is None:
                     results.append(self._refuse(topic, index, records, ErrorCode.invalid_record))
-                elif self._needs_all and not partition.has_enough_replicas:
-                    results.append(self._refuse(topic, index, records, ErrorCode.not_enough_replicas))
                 else:
-                    appended = partition.append(_writable(records), now, verification=verdict)
-                    error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate = appended
-                    if error is not _NONE:
-                        self._refuse(topic, index, records, error)
-                    elif not self._is_met(partition, last_offset):
-                        self._waiting.append(_Waiting(len(self._topics), len(results), partition, last_offset))
-                    results.append(ProducedPartition(index, error, base_offset, append_time, log_start_offset))
-            self._topics.append((topic, results))
+                    batch = _writable(records)
+                    admission = partition.log.admit(batch, now)
+                    place = (len(self._topics) - 1, len(results))
+                    if admission.is_decided:
+                        results.append(self._append(place, partition, batch, verdict, admission, now))
+                    else:
+                        epoch = partition.leader_epoch
+                        self._undecided.append(_Undecided(place, partition, epoch, batch, verdict, admission))
+                        results.append(ProducedPartition(index))
+
+    async def append_undecided(self) -> Body | Parked:
+        """Append what takes longer to check. The connection's next request waits meanwhile: batches stay in order."""
+        for place, partition, leader_epoch, batch, verification, admission in self._undecided:
+            await self._node.batch_checks.run(admission.decide)
+            topic_index, number = place
+            topic, results = self._topics[topic_index]
+            if partition.leader_epoch == leader_epoch:
+                now = self._node.clock.now()
+                results[number] = self._append(place, partition, batch, verification, admission, now)
+            else:
+                # What was verified under another leader epoch means nothing.
+                error = ErrorCode.not_leader_or_follower
+                results[number] = self._refuse(topic, results[number].partition, batch, error)
+        return self.result()
+
+    def _append(
+        self,
+        place: tuple[int, int],
+        partition: Partition,
+        batch: bytearray | memoryview,
+        verification: VerificationGuard,
+        admission: Admission,
+        now: Instant,
+    ) -> ProducedPartition:
+        topic_index, number = place
+        topic, partitions = self._request.topics[topic_index]
+        index = partitions[number][0]
+        if self._needs_all and not partition.has_enough_replicas:
+            return self._refuse(topic, index, batch, ErrorCode.not_enough_replicas)
+        appended = partition.append(batch, now, verification=verification, admission=admission)
+        error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate, message, errors = appended
+        if error is not _NONE:
+            self._refuse(topic, index, batch, error)
+        elif not self._is_met(partition, last_offset):
+            self._waiting.append(_Waiting(topic_index, number, partition, last_offset))
+        return ProducedPartition(index, error, base_offset, append_time, log_start_offset, errors, message)
 
     def _refuse(self, topic: Topic, index: int, records: Records | None, error: ErrorCode) -> ProducedPartition:
         self._has_refused = True
@@ -205,7 +260,10 @@ class _Answer:
             # Only coordinators write there.
             return ErrorCode.invalid_topic_exception
         partitions, topic_partition = self._node.partitions, TopicPartition(name, index)
-        return partitions.get(topic_partition) or partitions.error_of_missing(topic_partition)
+        partition = partitions.get(topic_partition)
+        if partition is None:
+            return partitions.error_of_missing(topic_partition)
+        return partition if partition.is_leader else ErrorCode.not_leader_or_follower
 
     # --- answering -----------------------------------------------------------------------------------------------
 
