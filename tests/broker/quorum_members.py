@@ -17,6 +17,7 @@ from einmal.broker.context import Parked, RequestContext
 from einmal.broker.handlers import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch_snapshot, vote
 from einmal.broker.partitions import Partitions
 from einmal.broker.quorum_runtime import QuorumRuntime
+from einmal.broker.supervision import Supervisor
 from einmal.client.aio.connection import Answer, Disconnected
 from einmal.log.producer_state import Origin
 from einmal.metadata import records
@@ -90,6 +91,7 @@ class Member:
         self.metadata = NotedMetadata(self)
         self.controller = NotedController()
         self.peers = self
+        self.supervisor = Supervisor()
         self.quorum = QuorumRuntime(cast(Any, self))
 
     @property

@@ -21,6 +21,7 @@ from einmal.broker.partition import Partition
 from einmal.broker.partitions import Partitions
 from einmal.broker.replica_fetcher import ReplicaFetchers
 from einmal.broker.replica_sessions import ReplicaSessions
+from einmal.broker.supervision import Supervisor
 from einmal.client.aio.connection import Answer, Disconnected
 from einmal.metadata.image import ClusterImage, ImageDelta
 from einmal.metadata.records import (
@@ -58,6 +59,7 @@ class Stand:
         self.host = Host(f"broker {broker_id}")
         self.clock = SimulatedClock(world.loop)
         self.random = random.Random(broker_id)
+        self.supervisor = Supervisor()
         self.config, unknown = broker_config(
             {"node.id": str(broker_id), "log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:0", **world.settings}
         )

@@ -208,6 +208,9 @@ class BrokerLifecycle:
             # Meanwhile the controller may have forgotten it again.
             await self._beat()
         self.settings_changed()
+        await self._node.supervisor.run("the broker's heartbeat", self._beat_on)
+
+    async def _beat_on(self) -> None:
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
         while True:

@@ -41,8 +41,11 @@ class IsrUpdates:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._send_all()), loop.create_task(self._look_again())]
+        supervisor = self._node.supervisor
+        self._tasks = [
+            supervisor.run("asking for in-sync replicas", self._send_all),
+            supervisor.run("looking at in-sync replicas", self._look_again),
+        ]
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -76,14 +79,14 @@ class IsrUpdates:
 
     async def _send_all(self) -> None:
         while True:
+            if self._wanted:
+                self._wake.set()
             await self._wake.wait()
             self._wake.clear()
             proposals = self._proposals()
             if proposals and await self._send(proposals):
                 # Not decided yet: the image comes, or they are sent again.
                 await asyncio.sleep(_RETRY_SECONDS)
-            if self._wanted:
-                self._wake.set()
 
     def _proposals(self) -> dict[Partition, IsrProposal]:
         """What the leaders want now; those that want nothing any more are forgotten."""

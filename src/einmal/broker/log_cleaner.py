@@ -21,6 +21,7 @@ from einmal.log.compaction import Cleaning
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import Offset, TopicPartition
+from einmal.wire.errors import WireError
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -83,18 +84,26 @@ class LogCleaner:
         cleaning = partition.log.begin_cleaning(self._node.clock.now(), config.log_cleaner_dedupe_buffer_size)
         try:
             is_whole = await self._run(partition, cleaning)
-        except (OSError, LogCorruption) as error:
+        except Exception as error:  # noqa: BLE001 - one bad partition must not keep the others from being cleaned.
             is_whole = False
             if not partition.is_closed and not partition.log.is_void(cleaning):
-                log.error("cannot clean %s: %s", partition.topic_partition, error)
-                if isinstance(error, LogCorruption):
-                    self._uncleanable.append(partition)
+                self._report(partition, error)
         if not is_whole:
             await self._discard(cleaning)
             return False
         partition.log.finish_cleaning(cleaning)
         log.info("cleaned %s up to offset %d", partition.topic_partition, cleaning.end)
         return True
+
+    def _report(self, partition: Partition, error: Exception) -> None:
+        """What the disk refuses is tried again; a log that cannot be read is left alone, and the others are cleaned."""
+        name = str(partition.topic_partition)
+        if not isinstance(error, OSError):
+            self._uncleanable.append(partition)
+            what = f"{type(error).__name__}: {error}"
+            log.error("%s is uncleanable until the next start, and grows meanwhile: %s", name, what)
+        if not isinstance(error, (WireError, LogCorruption)):
+            self._node.supervisor.report(f"cleaning {name}", error)
 
     async def _run(self, partition: Partition, cleaning: Cleaning) -> bool:
         mapping = cleaning.map_keys()

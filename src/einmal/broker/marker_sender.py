@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from einmal.broker.marker_writer import Markers, PartitionErrors, TransactionEnd
+from einmal.broker.supervision import Supervisor
 from einmal.metadata.records import NO_LEADER
 from einmal.transactions.markers import WriteMarkers
 from einmal.types import BrokerId, ErrorCode, TopicPartition
@@ -98,6 +99,7 @@ class MarkerSender:
     def __init__(self, leader_of: LeaderOf, target: Callable[[BrokerId], MarkerTarget]) -> None:
         self._leader_of = leader_of
         self._target = target
+        self._supervisor = Supervisor()
         self._outcomes: dict[tuple[Coordinator, str], _Outcome] = {}
         self._lanes: dict[BrokerId, _Lane] = {}
         # A dict, not a set: tasks are cancelled in the order in which they began.
@@ -172,12 +174,21 @@ class MarkerSender:
     async def _drain(self, broker_id: BrokerId, lane: _Lane) -> None:
         try:
             while taken := lane.take():
-                asked = [Markers(outcome.end, partitions) for outcome, partitions in taken]
-                answers = await self._target(broker_id).write_markers(asked)
-                for (outcome, _partitions), errors in zip(taken, answers, strict=True):
+                for (outcome, _partitions), errors in zip(taken, await self._ask(broker_id, taken), strict=True):
                     self._answered(outcome, broker_id, errors)
         finally:
             lane.task = None
+
+    async def _ask(
+        self, broker_id: BrokerId, taken: list[tuple[_Outcome, tuple[TopicPartition, ...]]]
+    ) -> Sequence[PartitionErrors]:
+        try:
+            return await self._target(broker_id).write_markers(
+                [Markers(outcome.end, partitions) for outcome, partitions in taken]
+            )
+        except Exception as error:  # noqa: BLE001 - a marker that nobody sends again leaves its transaction open.
+            self._supervisor.report(f"sending markers to broker {broker_id}", error)
+            return [dict.fromkeys(partitions, ErrorCode.unknown_server_error) for _outcome, partitions in taken]
 
     def _answered(self, outcome: _Outcome, broker_id: BrokerId, errors: PartitionErrors) -> None:
         if outcome.is_over:

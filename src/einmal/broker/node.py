@@ -32,6 +32,7 @@ from einmal.broker.replica_fetcher import ReplicaFetchers
 from einmal.broker.replica_sessions import ReplicaSessions
 from einmal.broker.router import Router
 from einmal.broker.server import Server
+from einmal.broker.supervision import Supervisor
 from einmal.broker.transaction_service import TransactionService
 from einmal.log.disk import Disk
 from einmal.metadata.features import SUPPORTED_FEATURES
@@ -55,6 +56,7 @@ class Node:
         self.disk = disk
         self.random = random
         self.directory = PurePosixPath(config.log_dirs)
+        self.supervisor = Supervisor()
         self.directory_id = UUID(int=0)
         """Of the data folder: a folder that was wiped has another one."""
         self.partitions = Partitions(config, self.directory, disk, clock)
@@ -135,10 +137,10 @@ class Node:
             await self.transactions.start()
             self.isr_updates.start()
             self.server.start()
-        self._every(_CHECKPOINT_SECONDS, self._look_after_partitions)
-        self._every(self.config.log_retention_check_interval_ms / 1000, self._retain)
+        self._every(_CHECKPOINT_SECONDS, "checkpointing", self._look_after_partitions)
+        self._every(self.config.log_retention_check_interval_ms / 1000, "retention", self._retain)
         if self.config.log_cleaner_enable:
-            self._every(self.config.log_cleaner_backoff_ms / 1000, self.cleaner.clean)
+            self._every(self.config.log_cleaner_backoff_ms / 1000, "the log cleaner", self.cleaner.clean)
 
     def apply(self, delta: ImageDelta) -> None:
         """Follow what has changed in the cluster."""
@@ -211,7 +213,7 @@ class Node:
         )
         self.disk.write_file(path, text.encode())
 
-    def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+    def _every(self, seconds: float, name: str, chore: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:
             while True:
                 with suppress(asyncio.TimeoutError):
@@ -219,20 +221,9 @@ class Node:
                     await asyncio.wait_for(self._stopping.wait(), seconds)
                 if self._stopping.is_set():
                     return
-                try:
-                    await chore()
-                except OSError as error:
-                    # A sick disk may recover; the next time comes.
-                    log.error("a chore of the node failed: %s", error)
+                await self.supervisor.attempt(name, chore)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                task.get_loop().call_exception_handler({"message": "a chore of the node ended", "exception": error})
-
-        task = asyncio.get_running_loop().create_task(repeat())
-        task.add_done_callback(ended)
-        self._chores.append(task)
+        self._chores.append(asyncio.get_running_loop().create_task(repeat()))
 
     async def _look_after_partitions(self) -> None:
         if self.metadata.is_applied and self.partitions.may_open_more:

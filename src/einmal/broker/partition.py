@@ -337,8 +337,11 @@ class Partition:
                     self.log.mark_flushed(end)
                 self._writing.release(end)
                 self._local_end_moved()
-        except OSError as error:
+        except Exception as error:
+            # Nobody knows what is flushed, and nobody may wait for it.
             self._go_offline(error)
+            if not isinstance(error, OSError):
+                raise
         finally:
             self._flushing = None
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.partition import Partition
+from einmal.broker.supervision import Supervisor
 from einmal.log import partition_metadata
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
@@ -39,6 +40,7 @@ class Partitions:
         self._directory = directory
         self._disk = disk
         self._clock = clock
+        self._supervisor = Supervisor()
         self._partitions: dict[TopicPartition, Partition] = {}
         self._eligible: Mapping[BrokerId, int] = {}
         """Brokers that may be in an ISR, with their epochs."""
@@ -302,12 +304,12 @@ class Partitions:
         for partition in self._all():
             try:
                 partition.log.retain(now)
-            except OSError as error:
-                log.error("old segments of %s stay: %s", partition.topic_partition, error)
+            except Exception as error:  # noqa: BLE001 - one bad partition must not keep the others from being cut.
+                self._supervisor.report(f"retention of {partition.topic_partition}", error)
 
     async def checkpoint(self) -> None:
         for partition in self._all():
-            await partition.checkpoint()
+            await self._supervisor.attempt(f"the checkpoint of {partition.topic_partition}", partition.checkpoint)
 
     async def flushed(self) -> None:
         """Wait until what recovery found is flushed where only flushed offsets count."""

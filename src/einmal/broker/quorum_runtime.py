@@ -187,11 +187,16 @@ class QuorumRuntime:
         """Take part. A single voter leads when this returns, and all of its log is committed. Raises OSError."""
         self.step(Tick())
         if self.voters != (self.node_id,):
-            self.spawn(self._follower.run())
+            self._follow_leader()
             return
         error = await self.partition.committed(Offset(self.partition.log.log_end_offset - 1))
         if error is not ErrorCode.none:
             raise OSError(f"cannot write to {METADATA_PARTITION}: {error.name}")
+
+    def _follow_leader(self) -> None:
+        task = self._node.supervisor.run("following the metadata quorum", self._follower.run)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def stop(self) -> None:
         """Hand over the lead, if it is here and there is anybody to take it, and take part no more."""
@@ -356,8 +361,12 @@ class QuorumRuntime:
         self._timer = None
         if self.partition.log.is_offline:
             self.give_up(OSError(f"{METADATA_PARTITION} is offline"))
-        else:
+            return
+        try:
             self.step(Tick())
+        except Exception as error:  # noqa: BLE001 - without its timer the member would take part no more.
+            self._node.supervisor.report("the metadata quorum's timer", error)
+            self._timer = asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._tick)
 
     # --- requests to others ------------------------------------------------------------------------------------------
 

@@ -176,15 +176,8 @@ class _Fetcher:
         if not self._changed:
             return
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(self._ended)
+            self._task = self._node.supervisor.run(f"following broker {self._leader}", self._run)
         self._news()
-
-    @staticmethod
-    def _ended(task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            task.get_loop().call_exception_handler({"message": "a replica fetcher ended", "exception": error})
 
     async def stop(self) -> None:
         tasks: list[asyncio.Task[Any]] = [request.answer for request in self._requests]
@@ -213,6 +206,14 @@ class _Fetcher:
                 timer.cancel()
 
     async def _run(self) -> None:
+        try:
+            await self._follow()
+        except Exception:
+            # What the session knows by now is uncertain.
+            await self._begin_anew()
+            raise
+
+    async def _follow(self) -> None:
         is_patient = True
         while True:
             while self._requests and self._requests[0].answer.done():
@@ -334,8 +335,18 @@ class _Fetcher:
                     continue
                 # The leader may have answered the same question once more before it heard the next.
                 if followed.is_told:
-                    self._carry_out(followed, next_step(followed.partition.log, answered), answered)
+                    self._carry_out_or_pause(followed, answered)
                 self._changed[followed.key] = None
+
+    def _carry_out_or_pause(self, followed: _Followed, answered: FetchedPartition) -> None:
+        try:
+            self._carry_out(followed, next_step(followed.partition.log, answered), answered)
+        except Exception as error:  # noqa: BLE001 - one bad partition must not hold up the leader's others.
+            self._fail(followed, error)
+
+    def _fail(self, followed: _Followed, error: BaseException) -> None:
+        self._node.supervisor.report(f"replicating {followed.partition.topic_partition}", error)
+        self._pause(followed)
 
     def _carry_out(self, followed: _Followed, step: Step, answered: FetchedPartition) -> None:
         partition = followed.partition
@@ -373,6 +384,8 @@ class _Fetcher:
         def done(task: asyncio.Task[None]) -> None:
             del self._works[task]
             followed.is_busy = False
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._fail(followed, error)
             self._changed[followed.key] = None
             self._news()
 

@@ -73,11 +73,11 @@ class Server:
 
     def _watch_idle(self) -> None:
         limit = self.config.connections_max_idle_ms
+        self._idle_timer = asyncio.get_running_loop().call_later(limit / 2000, self._watch_idle)
         oldest = self.clock.now().monotonic_ms - limit
         for connection in list(self.connections.values()):
             if connection.last_active_ms < oldest and connection.is_idle:
                 connection.close()
-        self._idle_timer = asyncio.get_running_loop().call_later(limit / 2000, self._watch_idle)
 
 
 class Connection(asyncio.BufferedProtocol):

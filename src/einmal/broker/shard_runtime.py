@@ -24,13 +24,12 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from einmal.broker.partition import Partition
-from einmal.log.errors import LogCorruption
+from einmal.broker.supervision import Supervisor
 from einmal.log.producer_state import Origin, VerificationGuard
 from einmal.seams import Clock
 from einmal.shard.decision import Decision, Shard
 from einmal.types import ErrorCode, Instant, Offset, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
-from einmal.wire.errors import WireError
 from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, encode_batch, iter_headers
 
 log = logging.getLogger(__name__)
@@ -104,6 +103,7 @@ class ShardRuntime(Generic[S]):
         self._dropped = dropped
         self._first_offset = first_offset
         self._wait_seconds = wait_seconds
+        self._supervisor = Supervisor()
         self._shard: S | None = None
         self._unavailable = ErrorCode.coordinator_load_in_progress
         self._parked: deque[_Parked] = deque()
@@ -295,7 +295,13 @@ class ShardRuntime(Generic[S]):
             self._set_timer(_REPLICAS_AWAITED_SECONDS)
             return
         now = self._clock.now()
-        if not self._run(shard, shard.tick(now), now):
+        try:
+            is_written = self._run(shard, shard.tick(now), now)
+        except Exception as error:  # noqa: BLE001 - without its timer no transaction would time out any more.
+            self._supervisor.report(f"the timer of {self._partition.topic_partition}", error)
+            self._set_timer(_RELOAD_SECONDS)
+            return
+        if not is_written:
             return
         deadline = shard.next_deadline()
         if deadline is not None and deadline <= now.monotonic_ms:
@@ -353,8 +359,8 @@ class ShardRuntime(Generic[S]):
                     self._replay(shard, batches, position, header)
                     offset = header.next_offset
                 await asyncio.sleep(0)
-        except (WireError, LogCorruption, OSError) as error:
-            log.error("cannot load %s at offset %d: %s", self._partition.topic_partition, offset, error)
+        except Exception as error:  # noqa: BLE001 - whatever is in the log, whoever asks is answered.
+            self._supervisor.report(f"loading {self._partition.topic_partition} at offset {offset}", error)
             self._unavailable = ErrorCode.coordinator_not_available
             if isinstance(error, OSError):
                 # A sick disk may recover; what is corrupt stays so.

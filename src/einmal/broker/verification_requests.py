@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from einmal.broker.remote_markers import Asker
+from einmal.broker.supervision import Supervisor
 from einmal.client.aio.connection import Disconnected
 from einmal.transactions.coordinator import PartitionErrors
 from einmal.types import BrokerId, ErrorCode, ProducerIdAndEpoch, TopicPartition
@@ -61,6 +62,7 @@ class _Lane:
 class VerificationRequests:
     def __init__(self, peers: Asker) -> None:
         self._peers = peers
+        self._supervisor = Supervisor()
         self._lanes: dict[BrokerId, _Lane] = {}
 
     async def ask(
@@ -115,6 +117,9 @@ class VerificationRequests:
                 coordinator, _ADD_PARTITIONS_TO_TXN, _VERSION, fields, timeout_ms=_TIMEOUT_MS, lane=_LANE
             )
         except (Disconnected, WireError):
+            return {}
+        except Exception as error:  # noqa: BLE001 - whoever waits is answered, and asks again.
+            self._supervisor.report(f"verifying transactions at broker {coordinator}", error)
             return {}
         return {
             result.transactional_id: {

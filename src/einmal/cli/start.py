@@ -37,6 +37,7 @@ from einmal.seams import ListenError  # noqa: E402
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
+    from einmal.broker.supervision import log_defect
 
 _LOCK_FILE: Final = ".lock"
 _INTERRUPTED: Final = 130
@@ -225,6 +226,7 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     from einmal.log.errors import LogCorruption
     from einmal.seams import SystemClock, TcpNetwork
 
+    asyncio.get_running_loop().set_exception_handler(log_defect)
     stopping = asyncio.Event()
     _on_signals(stopping)
     if stops_with_stdin:

@@ -15,6 +15,7 @@ from einmal.log.segment import BatchPlace
 from einmal.types import ErrorCode, LeaderEpoch, Offset
 from einmal.wire.compacted_batch import DELETE_HORIZON
 from einmal.wire.compression import Compression
+from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
 from einmal.wire.errors import CorruptBatch, InvalidRecord, TooLarge, Truncated, WireError
 from einmal.wire.record_batch import (
     CODEC_MASK,
@@ -23,6 +24,7 @@ from einmal.wire.record_batch import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
+    decode_records,
     ensure_crc,
     patch,
     read_header,
@@ -231,12 +233,24 @@ def trusted_headers(
     """The headers of what a coordinator or, with ``next_offset``, a leader has sent; or why it cannot be appended."""
     try:
         headers = validated_headers(batches)
+        _check_markers(batches, headers)
     except WireError:
         return ErrorCode.corrupt_message
     if next_offset is None:
         return ErrorCode.record_list_too_large if len(batches) > segment_bytes else headers
     error = _refusal_of_replica(headers, next_offset)
     return headers if error is NONE else error
+
+
+def _check_markers(batches: bytearray | memoryview, headers: list[BatchHeader]) -> None:
+    """The log acts on markers: they are read before they are written. Raises WireError."""
+    position = 0
+    for header in headers:
+        if header.attributes & CONTROL:
+            for record in decode_records(batches, position, header):
+                if control_type(record) in (ABORT, COMMIT):
+                    decode_marker(record)
+        position += header.size
 
 
 def _refusal_of_replica(headers: list[BatchHeader], log_end_offset: Offset) -> ErrorCode:
