@@ -130,6 +130,22 @@ def test_what_may_pass_is_tried_again_and_only_that(error: ErrorCode) -> None:
     assert sent.reports == ["x7"]
 
 
+def test_markers_are_sent_again_after_a_defect() -> None:
+    sent = Sent()
+    write, left = sent.one.write_markers, [ValueError("a defect")] * 3
+
+    async def failing(asked: Sequence[Markers]) -> list[PartitionErrors]:
+        if left:
+            raise left.pop()
+        return await write(asked)
+
+    sent.one.write_markers = failing  # type: ignore[method-assign]
+    told: list[Any] = []
+    sent.loop.call_exception_handler = told.append  # type: ignore[method-assign]
+    sent.run()
+    assert (sent.reports, len(told)) == (["x7"], 1)
+
+
 def test_nothing_is_reported_while_a_marker_is_missing() -> None:
     sent = Sent(Broker(b=[ErrorCode.not_leader_or_follower] * 1_000)).run(seconds=60)
     assert sent.reports == []

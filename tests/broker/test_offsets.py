@@ -1,13 +1,17 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and what is told about partitions, producers and folders."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from einmal.log.producer_state import Origin
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.broker.nodes import Client, batch, run, running_node
+from tests.log.malformed import good, resealed
 
 LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS = 2, 23, 21
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_LOG_DIRS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 35, 75
@@ -46,6 +50,47 @@ def test_offsets_are_found_by_time(tmp_path: Path, version: int) -> None:
                 assert await offset_at(client, -4, version) == (0, -1)
             if version >= 9:
                 assert await offset_at(client, -5, version) == (-1, -1)
+
+    run(scenario())
+
+
+def test_a_batch_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await written_at(client, (1_000,))
+            partition = next(iter(node.partitions))
+            poison = bytearray(good(1, 2_000))
+            poison[61:70] = b"\xff" * 9
+            appended = partition.append(resealed(poison, {}), node.clock.now(), Origin.COORDINATOR)
+            assert appended.error is ErrorCode.none
+            asked = {"partition_index": 0, "timestamp": 1_500, "current_leader_epoch": -1}
+            topics = [{"name": "t", "partitions": [asked, {**asked, "timestamp": 1_000}]}]
+            answer = await client.call(LIST_OFFSETS, 9, {"replica_id": -1, "topics": topics, "isolation_level": 0})
+            bad, well = answer.topics[0].partitions
+            assert bad.error_code == ErrorCode.corrupt_message
+            assert (well.error_code, well.offset) == (ErrorCode.none, 0)
+
+    run(scenario())
+
+
+def test_a_batch_of_very_many_records_is_searched_while_others_are_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client, Client.connect(node) as other:
+            count = 300_000
+            records = [NewRecord(None, None, 1_000)] * (count - 1) + [NewRecord(None, None, 2_000)]
+            data = encode_batch(records, compression=Compression.ZSTD)
+            await client.create_topic("t")
+            await other.create_topic("other")
+            assert (await client.produce("t", data)).error_code is ErrorCode.none
+            loop = asyncio.get_running_loop()
+            searching = asyncio.gather(*[offset_at(client, 1_500)])
+            slowest = 0.0
+            while not searching.done():
+                begun = loop.time()
+                await other.produce("other", batch(b"v"))
+                slowest = max(slowest, loop.time() - begun)
+            assert await searching == [(count - 1, 2_000)]
+            assert slowest < 1.0
 
     run(scenario())
 

@@ -254,6 +254,44 @@ def test_an_alarm_rings_when_it_is_due_and_not_by_polling() -> None:
     world.run(main)
 
 
+def test_an_alarm_rings_although_it_failed_before() -> None:
+    world = World()
+    left = [ValueError("a defect")] * 2
+    told: list[Any] = []
+
+    class Failing(Ledger):
+        def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+            if left:
+                raise left.pop()
+            return super().tick(now)
+
+    world.runtime._new_shard = Failing
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[method-assign]
+        await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
+        await asyncio.sleep(30)
+        assert "rang" in world.actions and len(told) == 1
+
+    world.run(main)
+
+
+def test_a_log_that_cannot_be_replayed_is_said_and_whoever_asks_is_answered() -> None:
+    world = World()
+    told: list[Any] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[method-assign]
+        await world.write(5)
+        world.runtime._codec.decode = lambda *_: int("no number")  # type: ignore[method-assign]
+        world.runtime.start()
+        await world.runtime.loaded()
+        assert await world.write(6) is ErrorCode.coordinator_not_available
+        assert len(told) == 1
+
+    world.run(main)
+
+
 def test_an_earlier_alarm_takes_the_place_of_a_later_one() -> None:
     world = World()
 

@@ -204,5 +204,5 @@ def test_what_a_disk_refuses_is_a_line_and_no_defect(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.ERROR):
         assert _virtually(main) == []
     assert [record.message for record in caplog.records] == [
-        "the checkpoint failed and will be tried again: OSError: [Errno 28] no space left on device"
+        "the checkpoint failed: OSError: [Errno 28] no space left on device"
     ]

@@ -152,6 +152,19 @@ def test_questions_that_one_answer_could_not_tell_apart_are_asked_one_after_the_
     run(main)
 
 
+def test_after_a_defect_whoever_asked_is_answered_and_asks_again() -> None:
+    async def main(peers: Peers, requests: VerificationRequests) -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[method-assign]
+        peers.failure = ValueError("a defect")
+        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.network_exception}
+        peers.failure = None
+        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.none}
+        assert len(told) == 1
+
+    run(main)
+
+
 @pytest.mark.parametrize("was_sent", [False, True])
 def test_without_an_answer_whoever_asked_is_told_so_and_the_next_question_goes_out(was_sent: bool) -> None:
     async def main(peers: Peers, requests: VerificationRequests) -> None:

@@ -10,6 +10,7 @@ from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.partition_log import AppendResult, PartitionLog
 from einmal.log.producer_state import Origin
+from einmal.log.time_search import TimestampOffset
 from einmal.simulation.disk import SimulatedDisk
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
@@ -184,3 +185,14 @@ class _DyingFile:
         if name in ("append", "truncate", "sync"):
             self._disk.count()
         return getattr(self._file, name)
+
+
+def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampOffset | None:
+    """The first record that is not older, as ListOffsets searches for it."""
+    start = log.log_start_offset
+    while (search := log.search_by_time(timestamp, start)) is not None:
+        assert search.is_decided or search.decide()
+        if search.found is not None:
+            return search.found
+        start = search.next_offset
+    return None

@@ -27,6 +27,7 @@ from tests.log.making import (
     at,
     batches_of,
     end_transaction,
+    offset_for_timestamp,
     open_log,
     producer,
 )
@@ -240,7 +241,7 @@ def test_timestamps_stay_when_a_batch_gets_a_horizon(log: PartitionLog) -> None:
     clean(log)
     found = [(record.key, record.timestamp) for record in visible(log) if record.key != b"filler"]
     assert found == [(b"a", START + 5), (b"b", START + 6)]
-    result = log.offset_for_timestamp(START + 6)
+    result = offset_for_timestamp(log, START + 6)
     assert result is not None
     assert (result.offset, result.timestamp) == (1, START + 6)
 
@@ -497,7 +498,7 @@ def test_a_search_by_time_steps_over_what_is_gone(log: PartitionLog) -> None:
     roll(log)
     clean(log)
     for wanted in range(0, 500, 7):
-        found = log.offset_for_timestamp(START + wanted)
+        found = offset_for_timestamp(log, START + wanted)
         expected = min(record.offset for record in visible(log) if record.timestamp >= START + wanted)
         assert found is not None
         assert found.offset == expected

@@ -33,6 +33,7 @@ from tests.log.making import (
     batch,
     batches_of,
     end_transaction,
+    offset_for_timestamp,
     open_log,
     producer,
 )
@@ -337,23 +338,22 @@ def test_a_search_by_time_finds_the_first_record_that_is_not_older(machine: Mach
             log.close(clean=clean)
             log = open_log(machine.process())
         for wanted in range(START - 5, START + 510, 3):
-            found = log.offset_for_timestamp(wanted)
+            found = offset_for_timestamp(log, wanted)
             expected = next((number for number, each in enumerate(timestamps) if each >= wanted), None)
             assert (found.offset if found else None) == expected
             assert found is None or (found.timestamp, found.leader_epoch) == (timestamps[found.offset], EPOCH)
-    latest = log.offset_of_max_timestamp()
-    assert latest is not None and latest.offset == timestamps.index(max(timestamps))
+    assert log.max_timestamp == max(timestamps)
 
 
 def test_a_search_by_time_looks_inside_batches(log: PartitionLog) -> None:
     append(log, batch(10, timestamp=START))
-    found = log.offset_for_timestamp(START + 4)
+    found = offset_for_timestamp(log, START + 4)
     assert found is not None and found.offset == 4
 
 
 def test_an_empty_log_has_no_record_at_any_time(log: PartitionLog) -> None:
-    assert log.offset_for_timestamp(0) is None
-    assert log.offset_of_max_timestamp() is None
+    assert offset_for_timestamp(log, 0) is None
+    assert log.max_timestamp == -1
 
 
 # --- segments ------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tests.log.making import (
     batch,
     batches_of,
     end_transaction,
+    offset_for_timestamp,
     open_log,
     producer,
 )
@@ -66,7 +67,7 @@ def essence(log: PartitionLog) -> dict[str, Any]:
         "producers": [each[:3] + each[4:] for each in sorted(log.producers.describe())],
         "stable": log.last_stable_offset,
         "epochs": [log.end_offset_for_epoch(LeaderEpoch(epoch)) for epoch in range(5)],
-        "times": [log.offset_for_timestamp(START + each) for each in range(0, 60, 5)],
+        "times": [offset_for_timestamp(log, START + each) for each in range(0, 60, 5)],
         "start": log.log_start_offset,
     }
 

@@ -61,9 +61,9 @@ class Supervisor:
             return
         self._reported[name] = (text, loop.time())
         if isinstance(error, _EXPECTED):
-            log.error("%s failed and will be tried again: %s", name, text)
+            log.error("%s failed: %s", name, text)
         else:
-            loop.call_exception_handler({"message": f"{name} failed and will be tried again", "exception": error})
+            loop.call_exception_handler({"message": f"{name} failed", "exception": error})
 
 
 def log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

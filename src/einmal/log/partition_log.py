@@ -30,7 +30,8 @@ from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import CLIENT, REPLICATION, BatchMetadata, Origin, ProducerStates, VerificationGuard
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
-from einmal.log.segment import LOG, NOTHING_STORED, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
+from einmal.log.segment import NOTHING_STORED, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
+from einmal.log.time_search import TimeSearch
 from einmal.types import (
     NO_OFFSET,
     ErrorCode,
@@ -42,11 +43,9 @@ from einmal.types import (
     TransactionVersion,
 )
 from einmal.wire.control_batch import encode_marker
-from einmal.wire.errors import WireError
 from einmal.wire.record_batch import (
     CONTROL,
     BatchHeader,
-    decode_records,
     read_header,
 )
 
@@ -76,14 +75,6 @@ class AppendResult(NamedTuple):
     is_duplicate: bool = False
     message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
-
-
-class TimestampOffset(NamedTuple):
-    """The answer to a search by time."""
-
-    offset: Offset
-    timestamp: int
-    leader_epoch: LeaderEpoch
 
 
 class PartitionLog:
@@ -416,34 +407,25 @@ class PartitionLog:
                 break
         return sorted(found, key=lambda transaction: transaction.first_offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record that is not older than ``timestamp``. Raises LogCorruption or OSError."""
+    @property
+    def max_timestamp(self) -> int:
+        """The largest of all records; -1: there is none."""
+        return max((segment.max_timestamp for segment in self._segments), default=-1)
+
+    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | None:
+        """In the first batch from ``start`` on that says that it has a record which is not older than ``timestamp``.
+
+        Raises LogCorruption or OSError.
+        """
+        start = max(start, self._log_start_offset)
         for segment in self._segments:
-            if segment.max_timestamp < timestamp or segment.end_offset <= self._log_start_offset:
+            if segment.max_timestamp < timestamp or segment.end_offset <= start:
                 continue
-            start = max(segment.time_index.lookup(timestamp), self._log_start_offset)
-            found = self._search(segment, start, timestamp)
-            if found is not None:
-                return found
-        return None
-
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of all."""
-        latest = max((segment.max_timestamp for segment in self._segments), default=-1)
-        return self.offset_for_timestamp(latest) if latest >= 0 else None
-
-    def _search(self, segment: Segment, start: Offset, timestamp: int) -> TimestampOffset | None:
-        for position, header in segment.headers_from(segment.position_of(start)):
-            if header.max_timestamp < timestamp:
-                continue
-            data = segment.read(header.base_offset, header.size, segment.end_offset, True)
-            try:
-                records = decode_records(data, 0, header)
-            except WireError as error:
-                raise LogCorruption(f"{segment.path(LOG)}: {error} at {position}") from error
-            for record in records:
-                if record.timestamp >= timestamp and record.offset >= start:
-                    return TimestampOffset(record.offset, record.timestamp, header.partition_leader_epoch)
+            first = max(segment.time_index.lookup(timestamp), start)
+            for _position, header in segment.headers_from(segment.position_of(first)):
+                if header.max_timestamp >= timestamp:
+                    data = segment.read(header.base_offset, header.size, segment.end_offset, True)
+                    return TimeSearch(data, header, timestamp, first)
         return None
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:

@@ -6,6 +6,7 @@ over. One function call for a whole section, because a call for each record woul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from einmal.wire.errors import CorruptBatch, InvalidRecord
@@ -192,3 +193,19 @@ def _check_utf8(key: bytes) -> None:
         key.decode()
     except UnicodeDecodeError as error:
         raise CorruptBatch("a header key is not UTF-8") from error
+
+
+def record_times(data: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """(timestamp delta, offset delta) of the records in a section. Raises CorruptBatch."""
+    position = 0
+    try:
+        for _ in range(count):
+            size, position = _read_varint(data, position)
+            if size < 0:
+                raise CorruptBatch("negative record size")
+            since, at = _read_varint(data, position + 1, _VARLONG_BYTES)
+            delta, _at = _read_varint(data, at)
+            yield since, delta
+            position += size
+    except IndexError as error:
+        raise CorruptBatch("a record ends after its batch") from error

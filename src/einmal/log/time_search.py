@@ -1,0 +1,69 @@
+"""The first record of a batch that is not older than some time, found without making objects of the records.
+
+Pure. A batch may decompress to a thousand times its size: what takes long may be looked for in another thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from einmal.log.admission import SECTION_BYTES_MAX
+from einmal.types import LeaderEpoch, Offset
+from einmal.wire.errors import TooLarge
+from einmal.wire.record_batch import BatchHeader, records_section
+from einmal.wire.record_scan import record_times
+
+_QUICK_RECORDS: Final = 2_000
+_QUICK_BYTES: Final = 256 * 1024
+
+
+class TimestampOffset(NamedTuple):
+    """The answer to a search by time."""
+
+    offset: Offset
+    timestamp: int
+    leader_epoch: LeaderEpoch
+
+
+class TimeSearch:
+    """``data``: the batch. ``found`` None: there is no such record at or after ``start``."""
+
+    __slots__ = ("_data", "_header", "_start", "_timestamp", "found", "is_decided")
+
+    def __init__(self, data: bytes, header: BatchHeader, timestamp: int, start: Offset) -> None:
+        self._data = data
+        self._header = header
+        self._timestamp = timestamp
+        self._start = start
+        self.found: TimestampOffset | None = None
+        self.is_decided = False
+        """False: ``decide`` has to look, which takes longer than an event loop may stand."""
+        if header.record_count <= _QUICK_RECORDS and len(data) <= _QUICK_BYTES:
+            self.decide(_QUICK_BYTES)
+
+    @property
+    def next_offset(self) -> Offset:
+        return self._header.next_offset
+
+    def decide(self, max_bytes: int = SECTION_BYTES_MAX) -> bool:
+        """Look, however long it takes. False: the batch decompresses to more than ``max_bytes``.
+
+        Raises CorruptBatch, or TooLarge at ``SECTION_BYTES_MAX``.
+        """
+        try:
+            section = records_section(self._data, 0, self._header, max_bytes=max_bytes)
+        except TooLarge:
+            if max_bytes >= SECTION_BYTES_MAX:
+                raise
+            return False
+        base_offset, base_timestamp, append_time = self._header.base_offset, self._header.base_timestamp, None
+        if self._header.has_log_append_time:
+            append_time = self._header.max_timestamp
+        for since, delta in record_times(section, self._header.record_count):
+            timestamp = base_timestamp + since if append_time is None else append_time
+            if timestamp >= self._timestamp and base_offset + delta >= self._start:
+                offset = Offset(base_offset + delta)
+                self.found = TimestampOffset(offset, timestamp, self._header.partition_leader_epoch)
+                break
+        self.is_decided = True
+        return True
