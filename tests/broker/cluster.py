@@ -34,8 +34,12 @@ class Cluster:
         directory: Path,
         brokers: Sequence[int] = (1, 2, 3),
         controllers: Sequence[int] = (1, 2, 3),
+        *,
+        secret: str | None = None,
         **settings: Any,
     ) -> None:
+        """``secret``: brokers and controllers authenticate by it, on listeners of their own."""
+        self.secret = secret
         self.directory = directory
         self.brokers = tuple(brokers)
         self.controllers = tuple(controllers)
@@ -50,6 +54,8 @@ class Cluster:
         if node_id in self.brokers:
             roles.append("broker")
             listeners.append("PLAINTEXT://127.0.0.1:0")
+            if self.secret is not None:
+                listeners.append("INTERNAL://127.0.0.1:0")
         if node_id in self.controllers:
             roles.append("controller")
             listeners.append(f"CONTROLLER://127.0.0.1:{self.ports[node_id]}")
@@ -66,11 +72,24 @@ class Cluster:
                 "offsets.topic.num.partitions": 2,
                 "transaction.state.log.replication.factor": len(self.brokers),
                 "transaction.state.log.num.partitions": 2,
+                **self._security(node_id),
                 **{key.replace("_", "."): value for key, value in self.settings.items()},
             },
             self.networks.get(node_id),
         )
         return node
+
+    def _security(self, node_id: int) -> dict[str, str]:
+        if self.secret is None:
+            return {}
+        self.directory.mkdir(exist_ok=True)
+        file = self.directory / f"secret-{node_id}"
+        file.write_text(self.secret)
+        settings = {
+            "listener.security.protocol.map": "INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+            "einmal.cluster.secret.file": str(file),
+        }
+        return settings | ({"inter.broker.listener.name": "INTERNAL"} if node_id in self.brokers else {})
 
     async def start(self, *ids: int) -> None:
         wanted = ids or tuple(dict.fromkeys((*self.controllers, *self.brokers)))

@@ -23,7 +23,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from einmal.broker.config import PLAINTEXT, ConfigError
+from einmal.broker.listeners import ConfigError, Endpoint, NamedListener
 from einmal.client.aio.connection import Disconnected
 from einmal.metadata.features import SUPPORTED_FEATURES
 from einmal.types import ErrorCode
@@ -41,8 +41,6 @@ _REGISTRATION_VERSION: Final = 4
 _HEARTBEAT: Final = 63
 _HEARTBEAT_VERSION: Final = 1
 _LANE: Final = "heartbeat"
-_PLAINTEXT: Final = 0
-"""Of Kafka's security protocols."""
 _TIMEOUT_MS: Final = 2_000
 _RETRY_SECONDS: Final = 0.05
 _DUPLICATE_RETRY_SECONDS: Final = 0.2
@@ -285,12 +283,11 @@ class BrokerLifecycle:
 
     def _registration(self) -> dict[str, Any]:
         node = self._node
-        host, port = node.endpoint
         return {
             "broker_id": node.config.node_id,
             "cluster_id": node.metadata.cluster_id,
             "incarnation_id": self._incarnation_id,
-            "listeners": [{"name": PLAINTEXT, "host": host, "port": port, "security_protocol": _PLAINTEXT}],
+            "listeners": self._listeners(),
             "features": [
                 {
                     "name": feature.name,
@@ -304,6 +301,16 @@ class BrokerLifecycle:
             # A process that registers again has lost nothing meanwhile.
             "previous_broker_epoch": self._known_epoch,
         }
+
+    def _listeners(self) -> list[dict[str, Any]]:
+        """Where clients find this broker, and then where other brokers do, if that is elsewhere."""
+        listeners = self._node.config.named_listeners
+        assert listeners.clients is not None, "no broker"
+        told = [_listener(listeners.clients, self._node.endpoint)]
+        for_brokers = self._node.endpoint_for_brokers
+        if listeners.brokers is not None and for_brokers is not None:
+            told.append(_listener(listeners.brokers, for_brokers))
+        return told
 
     @property
     def _known_epoch(self) -> int:
@@ -371,3 +378,12 @@ class BrokerLifecycle:
 
 def _epoch_of(told: dict[str, Any] | None) -> int:
     return -1 if told is None else int(told["brokerEpoch"])
+
+
+def _listener(listener: NamedListener, endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "name": listener.name,
+        "host": endpoint.host,
+        "port": endpoint.port,
+        "security_protocol": listener.protocol_number,
+    }

@@ -11,18 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from einmal.broker.listeners import ConfigError as ConfigError
+from einmal.broker.listeners import Endpoint as Endpoint
+from einmal.broker.listeners import Listeners, ListenerSettings, address_of, endpoints_of, listeners_of
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
-PLAINTEXT: Final = "PLAINTEXT"
-CONTROLLER: Final = "CONTROLLER"
-
-
-class ConfigError(Exception):
-    """A setting that cannot be meant. ``str()`` is a sentence for the user."""
 
 
 def _setting(
@@ -42,9 +40,19 @@ class BrokerConfig:
     )
     broker_rack: str = _setting("", "Where this broker stands.")
     listeners: str = _setting(
-        "PLAINTEXT://127.0.0.1:9092", "Addresses to listen on, PLAINTEXT and CONTROLLER; port 0 takes a free one."
+        "PLAINTEXT://127.0.0.1:9092",
+        "Addresses to listen on: for clients, for other brokers and for controllers; port 0 takes a free one.",
     )
     controller_listener_names: str = _setting("CONTROLLER", "Name of the controllers' listener.")
+    inter_broker_listener_name: str = _setting(
+        "", "Name of the listener for other brokers; empty: they share the clients' listener."
+    )
+    listener_security_protocol_map: str = _setting(
+        "", "Security protocol of each listener, NAME:PROTOCOL,...; SASL_PLAINTEXT for brokers and controllers only."
+    )
+    einmal_cluster_secret_file: str = _setting(
+        "", "File with the secret by which brokers and controllers authenticate to each other (SCRAM-SHA-256)."
+    )
     advertised_listeners: str = _setting("", "Address that clients are told; empty: that of listeners.")
     log_dirs: str = _setting("", "Folder of all data.")
 
@@ -174,16 +182,42 @@ class BrokerConfig:
         return _voters(self.controller_quorum_voters)
 
     @property
+    def named_listeners(self) -> Listeners:
+        """Where this process listens, for whom. Raises ConfigError."""
+        return listeners_of(
+            ListenerSettings(
+                self.listeners,
+                self.listener_security_protocol_map,
+                self.inter_broker_listener_name,
+                self.controller_listener_names,
+                self.is_broker,
+                self.is_controller,
+            )
+        )
+
+    @property
     def listener(self) -> Endpoint:
-        """Where a broker listens. Raises ConfigError."""
-        return _endpoint("listeners", self.listeners, PLAINTEXT)
+        """Where a broker listens for clients. Raises ConfigError."""
+        clients = self.named_listeners.clients
+        assert clients is not None, "no broker"
+        return clients.endpoint
 
     @property
     def controller_listener(self) -> Endpoint | None:
         """Where a controller listens for its cluster; None: only this process itself is there. Raises ConfigError."""
-        names = [item.partition("://")[0].strip().upper() for item in self.listeners.split(",")]
-        name = self.controller_listener_names.strip().upper()
-        return _endpoint("listeners", self.listeners, name) if self.is_controller and name in names else None
+        controllers = self.named_listeners.controllers
+        return None if controllers is None else controllers.endpoint
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the whole cluster, which nobody can join. Raises ConfigError."""
+        return not self.quorum_voters and self.controller_listener is None
+
+    @property
+    def clients_may_act_as_brokers(self) -> bool:
+        """Whether requests of brokers come to the clients' listener, where nothing tells them apart."""
+        listeners = self.named_listeners
+        return listeners.clients is not None and listeners.brokers is None and not self.is_alone
 
     def check_roles(self) -> None:
         """Whether roles, voters and listeners fit together. Raises ConfigError."""
@@ -197,27 +231,42 @@ class BrokerConfig:
             raise ConfigError("a broker that is no controller needs controller.quorum.voters")
         if not self.is_broker and self.controller_listener is None:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
+        if self.uses_sasl and not self.einmal_cluster_secret_file:
+            raise ConfigError("SASL_PLAINTEXT between brokers and controllers needs einmal.cluster.secret.file")
+        if self.einmal_cluster_secret_file and not self.uses_sasl:
+            raise ConfigError(
+                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must say SASL_PLAINTEXT "
+                "for inter.broker.listener.name and controller.listener.names"
+            )
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether brokers or controllers authenticate to each other. Raises ConfigError."""
+        listeners = self.named_listeners
+        of_brokers = listeners.brokers
+        return listeners.controllers_authenticate or (of_brokers is not None and of_brokers.is_authenticated)
 
     def advertised(self, port: int) -> Endpoint:
         """What clients are told; ``port``: the one that is really listened on. Raises ConfigError."""
         if self.advertised_listeners:
-            told = _endpoint("advertised.listeners", self.advertised_listeners, PLAINTEXT)
-            return told if told.port else told._replace(port=port)
-        host = self.listener.host
-        # Nobody can connect to a wildcard.
-        return Endpoint("localhost" if host in ("", "0.0.0.0", "::") else host, port)
+            clients = self.named_listeners.clients
+            told = endpoints_of("advertised.listeners", self.advertised_listeners)
+            if clients is None or clients.name not in told:
+                raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for clients")
+            endpoint = told[clients.name]
+            return endpoint if endpoint.port else endpoint._replace(port=port)
+        return self.listener.reachable(port)
+
+    def advertised_to_brokers(self, port: int) -> Endpoint:
+        """What other brokers are told of a listener of their own; ``port`` as above. Raises ConfigError."""
+        brokers = self.named_listeners.brokers
+        assert brokers is not None, "brokers share the clients' listener"
+        told = endpoints_of("advertised.listeners", self.advertised_listeners).get(brokers.name)
+        return brokers.endpoint.reachable(port) if told is None else told
 
     @property
     def flush_each(self) -> bool:
         return self.log_flush_interval_messages == 1
-
-
-class Endpoint(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 SETTINGS: Final[Mapping[str, Field[Any]]] = {
@@ -320,25 +369,6 @@ def _integer(key: str, text: str) -> int:
         raise ConfigError(f"{key} is a whole number, not {text!r}") from None
 
 
-def _endpoint(key: str, text: str, wanted: str) -> Endpoint:
-    """The one of that name in a comma-separated list of ``[NAME://]host:port``."""
-    for item in text.split(","):
-        name, separator, address = item.strip().rpartition("://")
-        name = name.upper() if separator else PLAINTEXT
-        if name == wanted:
-            return _address(key, item, address)
-        if name not in (PLAINTEXT, CONTROLLER) and wanted == PLAINTEXT:
-            raise ConfigError(f"{key}: only PLAINTEXT is spoken, not {name}")
-    raise ConfigError(f"{key}: no {wanted} address in {text!r}")
-
-
-def _address(key: str, item: str, address: str) -> Endpoint:
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{key}: {item!r} does not end in a port")
-    return Endpoint(host.strip("[]"), int(port))
-
-
 @cache
 def _voters(text: str) -> Mapping[int, Endpoint]:
     key = "controller.quorum.voters"
@@ -347,7 +377,7 @@ def _voters(text: str) -> Mapping[int, Endpoint]:
         node_id, separator, address = item.partition("@")
         if not separator or not node_id.isdigit() or int(node_id) in voters:
             raise ConfigError(f"{key}: {item!r} is no id@host:port, or its id is there twice")
-        voters[int(node_id)] = _address(key, item, address)
+        voters[int(node_id)] = address_of(key, item, address)
     return MappingProxyType(dict(sorted(voters.items())))
 
 

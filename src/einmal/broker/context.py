@@ -16,9 +16,10 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from einmal.broker.config import PLAINTEXT
+from einmal.broker.authentication import Authentication
+from einmal.broker.listeners import Audience
 from einmal.broker.refused_batches import RefusedBatches
-from einmal.types import Instant
+from einmal.types import ErrorCode, Instant
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -46,6 +47,10 @@ class Origin(Protocol):
         """Grows with every connection that is accepted."""
 
     @property
+    def authentication(self) -> Authentication:
+        """What its sender has shown."""
+
+    @property
     def refused_batches(self) -> RefusedBatches:
         """What was refused for now of that which was produced here."""
 
@@ -55,12 +60,12 @@ class Origin(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """``listener``: the name of the one that the request came to. ``origin`` None: the node asks itself."""
+    """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself."""
 
     node: Node
     header: RequestHeader
     client_address: str
-    listener: str = PLAINTEXT
+    audience: Audience = Audience.CLIENTS
     origin: Origin | None = None
 
     @property
@@ -70,6 +75,28 @@ class RequestContext:
     @property
     def client_id(self) -> str:
         return self.header.client_id or ""
+
+    @property
+    def authentication(self) -> Authentication | None:
+        return None if self.origin is None else self.origin.authentication
+
+    @property
+    def may_be_from_broker(self) -> bool:
+        """Whether a node of the cluster can have sent it; else only a client can."""
+        if self.origin is None or self.audience is not Audience.CLIENTS:
+            return True
+        return self.node.config.clients_may_act_as_brokers
+
+    @property
+    def for_brokers(self) -> bool:
+        """Whether the sender is to be sent to the listeners of brokers."""
+        return self.audience is Audience.BROKERS
+
+    def refuse_client(self, what: str) -> ErrorCode:
+        """The error for a client that asks for what only brokers may; noted in the log."""
+        message = "only a broker of this cluster may send %s: refused (CLUSTER_AUTHORIZATION_FAILED)"
+        self.node.refusals.note(what, message, what, client=self.client_address)
+        return ErrorCode.cluster_authorization_failed
 
     @property
     def now(self) -> Instant:

@@ -18,8 +18,9 @@ WRONG_BROKER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader
 class LeaderHints:
     """Of one answer. ``endpoints``: of all leaders that were named."""
 
-    def __init__(self, image: ClusterImage) -> None:
+    def __init__(self, image: ClusterImage, *, for_brokers: bool = False) -> None:
         self._image = image
+        self._for_brokers = for_brokers
         self._endpoints: dict[int, NodeEndpoint] = {}
 
     @property
@@ -35,6 +36,6 @@ class LeaderHints:
         broker = self._image.brokers.get(partition.leader)
         if broker is None or not broker.end_points:
             return None
-        end_point = broker.end_points[0]
+        end_point = broker.end_point(for_brokers=self._for_brokers)
         self._endpoints[broker.broker_id] = NodeEndpoint(broker.broker_id, end_point.host, end_point.port, broker.rack)
         return LeaderIdAndEpoch(partition.leader, partition.leader_epoch)

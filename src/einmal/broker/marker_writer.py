@@ -73,8 +73,15 @@ class MarkerWriter:
         # All are appended before the first wait, so that one flush and one fetch of the followers may serve them all.
         errors: list[PartitionErrors] = []
         waiting: list[_Waiting] = []
+        latest_epoch = self._latest_coordinator_epoch()
         for end, partitions in asked:
             errors.append({})
+            if end.coordinator_epoch > latest_epoch:
+                # It would fence every coordinator. One that was elected after what is known here asks again.
+                message = "refused a marker of coordinator epoch %d: the latest is %d"
+                self._node.refusals.note("coordinator epoch", message, end.coordinator_epoch, latest_epoch)
+                errors[-1] = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+                continue
             for partition in partitions:
                 outcome = self._append(end, partition)
                 if isinstance(outcome, ErrorCode):
@@ -107,6 +114,10 @@ class MarkerWriter:
         if result.error is not ErrorCode.none:
             return result.error
         return partition.when_committed(result.last_offset)
+
+    def _latest_coordinator_epoch(self) -> int:
+        topic = self._node.metadata.image.topics.get(TRANSACTION_STATE)
+        return max((partition.leader_epoch for partition in topic.partitions), default=0) if topic is not None else 0
 
     def _append_to_offsets(self, end: TransactionEnd, index: int) -> ErrorCode | asyncio.Future[ErrorCode]:
         runtime = self._node.groups.runtime(index)

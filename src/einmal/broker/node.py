@@ -16,18 +16,21 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
+from einmal.broker.authentication import new_nonce
 from einmal.broker.batch_checks import BatchChecks
 from einmal.broker.broker_lifecycle import BrokerLifecycle
 from einmal.broker.cluster_metadata import METADATA_PARTITION, ClusterMetadata, cluster_id_of, new_cluster_id
-from einmal.broker.config import CONTROLLER, BrokerConfig, ConfigError, Endpoint, parse_properties
+from einmal.broker.config import BrokerConfig, ConfigError, Endpoint, parse_properties
 from einmal.broker.controller_runtime import ControllerRuntime
 from einmal.broker.fetch_sessions import FetchSessions
 from einmal.broker.group_service import GroupService
 from einmal.broker.isr_updates import IsrUpdates
+from einmal.broker.listeners import Audience
 from einmal.broker.log_cleaner import LogCleaner
 from einmal.broker.partitions import Partitions
 from einmal.broker.peers import Peers
 from einmal.broker.quorum_runtime import QuorumRuntime
+from einmal.broker.refusals import Refusals
 from einmal.broker.replica_fetcher import ReplicaFetchers
 from einmal.broker.replica_sessions import ReplicaSessions
 from einmal.broker.router import Router
@@ -43,6 +46,7 @@ log = logging.getLogger(__name__)
 
 _META_PROPERTIES: Final = "meta.properties"
 _CHECKPOINT_SECONDS: Final = 5.0
+_SECRET_LENGTH_MIN: Final = 16
 
 
 class Node:
@@ -59,6 +63,9 @@ class Node:
         self.supervisor = Supervisor()
         self.directory_id = UUID(int=0)
         """Of the data folder: a folder that was wiped has another one."""
+        self.cluster_secret = ""
+        """By which the cluster's nodes authenticate to each other; empty: they do not. Only after ``start``."""
+        self.refusals = Refusals(clock)
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.peers = Peers(self)
         self.metadata = ClusterMetadata(self)
@@ -73,11 +80,18 @@ class Node:
         self.fetchers = ReplicaFetchers(self)
         self.transactions = TransactionService(self)
         self.groups = GroupService(self)
-        self.router = Router(self)
-        self.controller_router = Router(self, CONTROLLER)
-        self.server = Server(self.router, config, clock)
-        self.controller_server = Server(self.controller_router, config, clock)
+        listeners = config.named_listeners
+        of_brokers = listeners.brokers is not None and listeners.brokers.is_authenticated
+        self.routers = {
+            Audience.CLIENTS: Router(self),
+            Audience.BROKERS: Router(self, Audience.BROKERS, authenticates=of_brokers),
+            Audience.CONTROLLERS: Router(self, Audience.CONTROLLERS, authenticates=listeners.controllers_authenticate),
+        }
+        self.server = Server(self.routers[Audience.CLIENTS], config, clock)
+        self.broker_server = Server(self.routers[Audience.BROKERS], config, clock)
+        self.controller_server = Server(self.routers[Audience.CONTROLLERS], config, clock)
         self._listener: Listener | None = None
+        self._broker_listener: Listener | None = None
         self._controller_listener: Listener | None = None
         self._is_loaded = False
         """Whether the metadata log is open."""
@@ -99,6 +113,12 @@ class Node:
         return self.config.advertised(self.port)
 
     @property
+    def endpoint_for_brokers(self) -> Endpoint | None:
+        """What other brokers are told to connect to; None: the same. Only after ``start``."""
+        listener = self._broker_listener
+        return None if listener is None else self.config.advertised_to_brokers(listener.port)
+
+    @property
     def broker_epoch(self) -> int:
         """Of this process as a broker; -1: it has none yet."""
         return self.lifecycle.broker_epoch
@@ -115,6 +135,7 @@ class Node:
             # A folder is only as durable as its name in the folder above.
             self.disk.sync_directory(self.directory.parent)
         self._identify()
+        self._read_secret()
         self.lifecycle.load()
         await self.quorum.load()
         self._is_loaded = True
@@ -129,6 +150,9 @@ class Node:
         if self.config.is_broker:
             # The port is taken before anything is written down that names it; requests wait for their turn below.
             self._listener = await self.network.listen(self.server.connection, *self.config.listener)
+            brokers = self.config.named_listeners.brokers
+            if brokers is not None:
+                self._broker_listener = await self.network.listen(self.broker_server.connection, *brokers.endpoint)
         await self.quorum.start()
         if self.config.is_broker:
             self.lifecycle.start()
@@ -137,6 +161,7 @@ class Node:
             await self.transactions.start()
             self.isr_updates.start()
             self.server.start()
+            self.broker_server.start()
         self._every(_CHECKPOINT_SECONDS, "checkpointing", self._look_after_partitions)
         self._every(self.config.log_retention_check_interval_ms / 1000, "retention", self._retain)
         if self.config.log_cleaner_enable:
@@ -160,11 +185,13 @@ class Node:
         """
         await self.lifecycle.shut_down()
         await self.lifecycle.stop()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in (self._listener, self._broker_listener):
+            if listener is not None:
+                listener.close()
         self._stopping.set()
         self.cleaner.stop()
         self.server.stop()
+        self.broker_server.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self.fetchers.stop()
@@ -186,6 +213,21 @@ class Node:
 
     def new_uuid(self) -> UUID:
         return UUID(bytes=self.random.randbytes(16), version=4)
+
+    def new_nonce(self) -> str:
+        return new_nonce(self.random)
+
+    def _read_secret(self) -> None:
+        """Raises ConfigError."""
+        file = self.config.einmal_cluster_secret_file
+        if not file:
+            return
+        try:
+            self.cluster_secret = self.disk.read_file(PurePosixPath(file)).decode().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"einmal.cluster.secret.file={file} cannot be read: {error}") from error
+        if len(self.cluster_secret) < _SECRET_LENGTH_MIN:
+            raise ConfigError(f"einmal.cluster.secret.file={file} has less than {_SECRET_LENGTH_MIN} characters")
 
     def _identify(self) -> None:
         """The ids of cluster and data folder: read, or given now to an empty one. Raises ConfigError."""

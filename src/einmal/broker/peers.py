@@ -1,8 +1,10 @@
 """Requests of this node to other nodes of its cluster, and to itself.
 
 Several connections may lead to one node: each *lane* is one of its own, so that a long poll holds up no vote and no
-heartbeat. What concerns the quorum goes to a node's controller listener, all else to its broker listener. A request to
-this node itself takes the way through the router and no socket. All nodes are of one version: none asks for versions.
+heartbeat. What concerns the quorum goes to a node's controller listener, all else to its listener for brokers. Where
+that listener authenticates, a connection is one only after both sides have shown that they know the cluster's secret.
+A request to this node itself takes the way through the router and no socket. All nodes are of one version: none asks
+for versions.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from einmal.broker.authentication import authenticate
+from einmal.broker.listeners import PROTOCOLS, SASL_PLAINTEXT, Audience
 from einmal.client.aio.connection import Answer, Connection, Disconnected
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.frames import Part
 from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from einmal.wire.scram import AuthenticationFailed
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -29,6 +34,7 @@ class _Place(NamedTuple):
     host: str
     port: int
     lane: str
+    authenticates: bool
 
 
 def client_id(node_id: int) -> str:
@@ -115,8 +121,8 @@ class Peers:
         frame = bytearray(encode_request_header(api_key, version, 0, self._client_id))
         for part in body:
             frame += part
-        router = node.controller_router if lane in _CONTROLLER_LANES else node.router
-        answer = await router.answer(frame, "itself")
+        audience = Audience.CONTROLLERS if lane in _CONTROLLER_LANES else Audience.CLIENTS
+        answer = await node.routers[audience].answer(frame, "itself")
         return Answer(answer, response_body_position(api_key, version, answer))
 
     # --- connections ---------------------------------------------------------------------------------------------
@@ -126,10 +132,11 @@ class Peers:
         voter = self._node.config.quorum_voters.get(node_id)
         broker = self._node.metadata.image.brokers.get(BrokerId(node_id))
         if voter is not None and (lane in _CONTROLLER_LANES or broker is None):
-            return _Place(*voter, lane)
+            return _Place(*voter, lane, self._node.config.named_listeners.controllers_authenticate)
         if broker is None or not broker.end_points:
             raise Disconnected(f"node {node_id} is not known", was_sent=False)
-        return _Place(broker.end_points[0].host, broker.end_points[0].port, lane)
+        point = broker.end_point(for_brokers=True)
+        return _Place(point.host, point.port, lane, PROTOCOLS[point.security_protocol] == SASL_PLAINTEXT)
 
     async def _connection(self, place: _Place, timeout_ms: int) -> Connection:
         connection = self._connections.get(place)
@@ -157,14 +164,27 @@ class Peers:
                 _transport, connection = await self._node.network.connect(
                     lambda: Connection(name, self._client_id), place.host, place.port
                 )
+                assert isinstance(connection, Connection)
+                if place.authenticates:
+                    await self._authenticate(connection, timeout_ms)
         except (OSError, TimeoutError) as error:
             raise Disconnected(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
-        assert isinstance(connection, Connection)
         if self._is_closed:
             connection.close()
             raise Disconnected(f"{name}: this node is stopping", was_sent=False)
         self._connections[place] = connection
         return connection
+
+    async def _authenticate(self, connection: Connection, timeout_ms: int) -> None:
+        try:
+            await authenticate(
+                connection, self._client_id, self._node.cluster_secret, self._node.new_nonce(), timeout_ms
+            )
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, Disconnected) and isinstance(error.__cause__, AuthenticationFailed):
+                self._node.refusals.note("peer", "%s", error.detail, client=connection.name)
+            raise
 
     def close(self) -> None:
         self._is_closed = True

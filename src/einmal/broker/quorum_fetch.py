@@ -10,8 +10,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from einmal.broker.cluster_metadata import METADATA_PARTITION
+from einmal.broker.cluster_metadata import METADATA_PARTITION, METADATA_TOPIC_ID
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext
+from einmal.broker.listeners import Audience
 from einmal.broker.quorum_messages import leader_of
 from einmal.log.errors import LogCorruption
 from einmal.quorum.messages import FetchRequested, OffsetAndEpoch, Reply
@@ -33,12 +34,16 @@ log = logging.getLogger(__name__)
 
 
 def answer_fetch(runtime: QuorumRuntime, context: RequestContext, request: FetchRequest) -> HandlerResult:
-    topic, partitions = request.topics[0]
-    if request.replica_id < 0 or [wanted.partition for wanted in partitions] != [METADATA_PARTITION.partition]:
+    if request.replica_id < 0 or context.audience is not Audience.CONTROLLERS or not _is_of_metadata(request):
         # No client reads the metadata, and there is only one partition of it.
         error = ErrorCode.unknown_topic_or_partition
-        refused = [FetchedPartition(wanted.partition, error) for wanted in partitions]
-        return encode_fetch_response(context.api_version, FetchResponse([(topic, refused)]))
+        if request.replica_id >= 0:
+            context.refuse_client("Fetch of a replica")
+        refused = [
+            (topic, [FetchedPartition(wanted.partition, error) for wanted in partitions])
+            for topic, partitions in request.topics
+        ]
+        return encode_fetch_response(context.api_version, FetchResponse(refused))
     if request.cluster_id is not None and request.cluster_id != runtime.cluster_id:
         response = FetchResponse([], ErrorCode.inconsistent_cluster_id)
         return encode_fetch_response(context.api_version, response)
@@ -46,6 +51,12 @@ def answer_fetch(runtime: QuorumRuntime, context: RequestContext, request: Fetch
     if fetch.is_complete or request.max_wait_ms <= 0:
         return fetch.encode()
     return Parked(fetch.wait())
+
+
+def _is_of_metadata(request: FetchRequest) -> bool:
+    """Whether it asks for the metadata partition, and for nothing else."""
+    asked = [(topic, wanted.partition) for topic, partitions in request.topics for wanted in partitions]
+    return asked in ([METADATA_PARTITION], [(METADATA_TOPIC_ID, METADATA_PARTITION.partition)])
 
 
 class _MetadataFetch:

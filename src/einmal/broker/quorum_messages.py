@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from einmal.broker.cluster_metadata import METADATA_PARTITION
-from einmal.broker.config import Endpoint
 from einmal.broker.context import RequestContext
+from einmal.broker.listeners import Endpoint
 from einmal.quorum.messages import OffsetAndEpoch, Reply, SendBeginQuorumEpoch, SendEndQuorumEpoch, SendVote
 from einmal.types import ErrorCode
 from einmal.wire.produce import LeaderIdAndEpoch

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.broker.cluster_metadata import METADATA_PARTITION, METADATA_TOPIC_ID
-from einmal.broker.config import Endpoint
 from einmal.broker.context import HandlerResult, RequestContext
+from einmal.broker.listeners import Endpoint
 from einmal.broker.metadata_snapshots import MetadataSnapshots
 from einmal.broker.partition import Partition
 from einmal.broker.quorum_fetch import answer_fetch

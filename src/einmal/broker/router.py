@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-from einmal.broker.config import CONTROLLER, PLAINTEXT
+from einmal.broker.authentication import OPEN_APIS, Unauthenticated
 from einmal.broker.context import Body, Buffer, Handler, HandlerResult, Origin, Parked, RequestContext, Versions
 from einmal.broker.forwarding import forward
 from einmal.broker.handlers import (
@@ -61,6 +61,8 @@ from einmal.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -68,6 +70,7 @@ from einmal.broker.handlers import (
     vote,
     write_txn_markers,
 )
+from einmal.broker.listeners import Audience
 from einmal.types import ErrorCode
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import (
@@ -156,6 +159,8 @@ CONTROLLER_HANDLERS: Final[tuple[ModuleType, ...]] = (
 )
 """What the cluster's nodes, and operators' tools, ask of a controller. To add an API, add its module to a table."""
 
+_SASL_HANDLERS: Final[tuple[ModuleType, ...]] = (sasl_handshake, sasl_authenticate)
+
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -189,13 +194,16 @@ class Deferred(NamedTuple):
 
 
 class Router:
-    """The APIs of one listener, of brokers or of controllers."""
+    """The APIs of one listener. ``authenticates``: only nodes of the cluster are answered."""
 
-    def __init__(self, node: Node, listener: str = PLAINTEXT) -> None:
+    def __init__(self, node: Node, audience: Audience = Audience.CLIENTS, *, authenticates: bool = False) -> None:
         self._node = node
-        self._listener = listener
-        handlers = CONTROLLER_HANDLERS if listener == CONTROLLER else BROKER_HANDLERS
-        self._routes = {module.API_KEY: _route(module) for module in handlers}
+        self._audience = audience
+        self._authenticates = authenticates
+        handlers = CONTROLLER_HANDLERS if audience is Audience.CONTROLLERS else BROKER_HANDLERS
+        if authenticates:
+            handlers += _SASL_HANDLERS
+        self._routes = {module.API_KEY: _route(module) for module in sorted(handlers, key=_api_key)}
 
     def versions(self) -> list[tuple[int, Versions]]:
         """By API key, in its order."""
@@ -210,6 +218,9 @@ class Router:
         """Start one request. Raises WireError: the connection that sent it is to be closed."""
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
+        is_open = not self._authenticates or origin is None or origin.authentication.is_done
+        if not is_open and api_key not in OPEN_APIS:
+            raise Unauthenticated(f"api key {api_key} before SaslAuthenticate")
         route = self._routes[api_key]
         oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:
@@ -220,8 +231,9 @@ class Router:
             request = decode_request(api_key, version, bytes(frame), position)
         else:
             request = route.decode(version, frame, position)
-        context = RequestContext(self._node, header, client_address, self._listener, origin)
-        if route.is_forwarded and self._listener == PLAINTEXT and not self._node.controller.is_active:
+        context = RequestContext(self._node, header, client_address, self._audience, origin)
+        is_for_controller = route.is_forwarded and self._audience is not Audience.CONTROLLERS
+        if is_for_controller and not self._node.controller.is_active:
             return Deferred(header, None, forward(context, bytes(frame), lambda: route.handle(context, request)))
         result = route.handle(context, request)
         if isinstance(result, bytes):
@@ -269,8 +281,12 @@ class Router:
     def _refuse_version(self, header: RequestHeader) -> Parts:
         if header.api_key != api_versions.API_KEY:
             raise UnknownVersion(f"api key {header.api_key} version {header.api_version}")
-        fields = api_versions.supported(self._node, self._listener, 0, ErrorCode.unsupported_version)
+        fields = api_versions.supported(self._node, self._audience, 0, ErrorCode.unsupported_version)
         return self.encode(header._replace(api_version=0), fields)
+
+
+def _api_key(module: ModuleType) -> int:
+    return cast(Handler, module).API_KEY
 
 
 def _route(module: ModuleType) -> _Route:

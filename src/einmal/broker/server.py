@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
+from einmal.broker.authentication import Authentication
 from einmal.broker.context import Body, Parked
 from einmal.broker.refused_batches import RefusedBatches
 from einmal.broker.router import Deferred, Parts, Router
@@ -98,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._when_lost: dict[Hashable, Callable[[], None]] = {}
         self._is_lost = False
         self._address = "?"
+        self.authentication = Authentication()
         self.refused_batches = RefusedBatches()
         self.last_active_ms = server.clock.now().monotonic_ms
 

@@ -131,6 +131,10 @@ class BrokerImage:
         """Whether it may lead and be in sync: neither fenced nor shutting down."""
         return not self.is_fenced and not self.in_controlled_shutdown
 
+    def end_point(self, *, for_brokers: bool = False) -> BrokerEndpoint:
+        """Where clients find it, or other brokers do: the last one that it registers."""
+        return self.end_points[-1 if for_brokers else 0]
+
     def record(self) -> RegisterBrokerRecord:
         """The record that makes this image."""
         return RegisterBrokerRecord(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from einmal.broker.config import CONTROLLER
 from einmal.broker.context import RequestContext, Versions
+from einmal.broker.listeners import Audience
 from einmal.types import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,12 +24,11 @@ _PRODUCE: Final = 0
 
 
 def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    return supported(context.node, context.listener, context.api_version, ErrorCode.none)
+    return supported(context.node, context.audience, context.api_version, ErrorCode.none)
 
 
-def supported(node: Node, listener: str, version: int, error: ErrorCode) -> dict[str, Any]:
+def supported(node: Node, audience: Audience, version: int, error: ErrorCode) -> dict[str, Any]:
     """The answer's fields, also for a request that could not be read."""
-    router = node.controller_router if listener == CONTROLLER else node.router
     return {
         "error_code": error,
         "api_keys": [
@@ -39,7 +38,7 @@ def supported(node: Node, listener: str, version: int, error: ErrorCode) -> dict
                 "min_version": 0 if key == _PRODUCE else versions.min,
                 "max_version": versions.max,
             }
-            for key, versions in router.versions()
+            for key, versions in node.routers[audience].versions()
         ],
         "throttle_time": 0,
         "supported_features": [

@@ -42,7 +42,11 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
         "cluster_id": node.metadata.cluster_id,
         "controller_id": told_controller_id(node) if is_broker else _active_controller_id(context),
         "brokers": (
-            [_broker(broker) for broker in node.metadata.image.brokers.values() if with_fenced or not broker.is_fenced]
+            [
+                _broker(broker, context.for_brokers)
+                for broker in node.metadata.image.brokers.values()
+                if with_fenced or not broker.is_fenced
+            ]
             if is_broker
             else _controllers(context)
         ),
@@ -50,11 +54,12 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     }
 
 
-def _broker(broker: BrokerImage) -> dict[str, Any]:
+def _broker(broker: BrokerImage, for_brokers: bool) -> dict[str, Any]:
+    point = broker.end_point(for_brokers=for_brokers)
     return {
         "broker_id": broker.broker_id,
-        "host": broker.end_points[0].host,
-        "port": broker.end_points[0].port,
+        "host": point.host,
+        "port": point.port,
         "rack": broker.rack,
         "is_fenced": broker.is_fenced,
     }

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
+from einmal.broker.listeners import Audience
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.messages import decode_request_header
@@ -22,7 +23,7 @@ VERSIONS: Final = Versions(0, 0, flexible=0)
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     if not context.node.controller.is_active:
         return _refused(ErrorCode.not_controller)
-    router = context.node.controller_router
+    router = context.node.routers[Audience.CONTROLLERS]
     frame = bytearray(request.request_data)
     client_address = bytes(request.client_host_address).decode("latin-1")
     try:

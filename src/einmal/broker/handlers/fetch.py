@@ -5,7 +5,8 @@ Behaviour: read_committed reads below the last stable offset and names the abort
 read_uncommitted reads below the high watermark. Waits until min_bytes are there, at most max_wait_ms. At least one
 batch of the first partition that has any, whatever the limits; one contiguous read per partition. KIP-227 sessions.
 That the log ends before an offset is said only by who leads for certain: consumers begin again at another one then.
-Replicas, which name themselves and their broker epoch, read to the end of the log; the metadata log is the quorum's.
+Replicas, which name themselves and their broker epoch, read to the end of the log. The metadata log is the quorum's:
+only the controllers' listener has it.
 Version notes: v7 sessions; v9 current leader epoch; v12 last fetched epoch and diverging epoch; v13 topic ids; v15
 replica state; v16 says who leads, where this broker does not.
 """
@@ -21,6 +22,7 @@ from einmal.broker.cluster_metadata import METADATA_TOPIC_ID
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.fetch_sessions import NO_SESSION, Wanted
 from einmal.broker.leader_hints import WRONG_BROKER, LeaderHints
+from einmal.broker.listeners import Audience
 from einmal.broker.partition import Partition
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import CLUSTER_METADATA
@@ -51,9 +53,12 @@ decode = decode_fetch_request
 
 
 def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
-    if len(request.topics) == 1 and request.topics[0][0] in _METADATA:
+    if context.audience is Audience.CONTROLLERS or any(topic in _METADATA for topic, _partitions in request.topics):
         return context.node.quorum.handle_fetch(context, request)
     if request.replica_id >= 0:
+        if not context.may_be_from_broker:
+            error = context.refuse_client("Fetch of a replica")
+            return encode_fetch_response(context.api_version, FetchResponse([], error))
         return context.node.replica_sessions.handle(context, request)
     wanted = context.node.fetch_sessions.begin(
         request, context.now.monotonic_ms, has_topic_ids=context.api_version >= _TOPIC_IDS
@@ -72,6 +77,7 @@ class _Fetch:
     def __init__(self, context: RequestContext, request: FetchRequest, wanted: Wanted) -> None:
         node = self._node = context.node
         self._version = context.api_version
+        self._for_brokers = context.for_brokers
         self._request = request
         self._session = wanted.session
         self._is_incremental = wanted.is_incremental
@@ -240,7 +246,7 @@ class _Fetch:
         """Say who leads what this broker does not."""
         if self._version < _NODE_ENDPOINTS:
             return ()
-        hints = LeaderHints(self._image)
+        hints = LeaderHints(self._image, for_brokers=self._for_brokers)
         for topic, results in topics.items():
             for number, fetched in enumerate(results):
                 if fetched.error_code in WRONG_BROKER:

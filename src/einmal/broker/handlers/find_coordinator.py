@@ -49,7 +49,7 @@ def _found(context: RequestContext, key_type: int, key: str, error: ErrorCode) -
         error = ErrorCode.none if leader is not None else ErrorCode.coordinator_not_available
     if leader is None:
         return {"error_code": error, "error_message": error.name, "node_id": -1, "host": "", "port": -1}
-    point = leader.end_points[0]
+    point = leader.end_point(for_brokers=context.for_brokers)
     return {
         "error_code": error,
         "error_message": None,

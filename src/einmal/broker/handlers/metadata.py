@@ -66,12 +66,19 @@ def _answer(context: RequestContext, request: Any, asked: _Asked, errors: dict[s
     with_topic_operations = getattr(request, "include_topic_authorized_operations", False)
     with_cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
     controller_id = told_controller_id(context.node)
-    key = (context.api_version, asked, with_topic_operations, with_cluster_operations, controller_id)
+    key = (
+        context.api_version,
+        asked,
+        with_topic_operations,
+        with_cluster_operations,
+        controller_id,
+        context.for_brokers,
+    )
     encoded = context.node.metadata.encoded_answers()
     answer = None if errors else encoded.get(key)
     if answer is None:
         response = MetadataResponse(
-            brokers=_brokers(context.node.metadata.image),
+            brokers=_brokers(context.node.metadata.image, context.for_brokers),
             topics=_topics(context.node, asked, errors, with_topic_operations),
             cluster_id=context.node.metadata.cluster_id,
             controller_id=controller_id,
@@ -88,12 +95,12 @@ def told_controller_id(node: Node) -> int:
     return node.config.node_id if broker is None or broker.is_fenced else broker.broker_id
 
 
-def _brokers(image: ClusterImage) -> list[MetadataBroker]:
+def _brokers(image: ClusterImage, for_brokers: bool) -> list[MetadataBroker]:
     return [
         MetadataBroker(broker.broker_id, point.host, point.port, broker.rack)
         for broker in image.brokers.values()
-        if not broker.is_fenced
-        for point in broker.end_points[:1]
+        if not broker.is_fenced and broker.end_points
+        for point in (broker.end_point(for_brokers=for_brokers),)
     ]
 
 

@@ -3,8 +3,8 @@
 API: 27. Versions: 1-2.
 Behaviour: appends a commit or abort marker to each partition and answers when they are committed; those that are not
 within some seconds are answered REQUEST_TIMED_OUT. Sent by transaction coordinators, and by the tools that abort a
-hanging transaction (KIP-664). What a broker sent on a connection before the one it uses now is late, and refused. A
-group coordinator that is loading is NOT_LEADER_OR_FOLLOWER, as in Kafka.
+hanging transaction (KIP-664), which is all that a client may do. What a broker sent on a connection before the one it
+uses now is late, and refused. A group coordinator that is loading is NOT_LEADER_OR_FOLLOWER, as in Kafka.
 Version notes: v2 tells the version of the transaction: a marker of TV2 has a later epoch than the data (KIP-1228).
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from einmal.broker.context import HandlerResult, RequestContext, Versions
+from einmal.broker.hanging_transactions import abort_hanging
 from einmal.broker.marker_writer import Markers, TransactionEnd
 from einmal.types import (
     ErrorCode,
@@ -32,14 +33,18 @@ VERSIONS: Final = Versions(1, 2, flexible=1)
 def handle(context: RequestContext, request: Any) -> HandlerResult:
     """Raises Malformed, so that the connection is closed: a broker that still uses it asks again on a new one."""
     markers = context.node.transactions.markers
-    if context.origin is not None and markers.is_late(context.client_id, context.origin.number):
+    origin = context.origin if context.may_be_from_broker else None
+    if origin is not None and markers.is_late(context.client_id, origin.number):
         raise Malformed("markers that their sender has given up")
     return _write(context, request)
 
 
 async def _write(context: RequestContext, request: Any) -> dict[str, Any]:
     asked = [_markers(marker) for marker in request.markers]
-    results = await context.node.transactions.markers.write_markers(asked)
+    if context.may_be_from_broker:
+        results = await context.node.transactions.markers.write_markers(asked)
+    else:
+        results = await abort_hanging(context, asked)
     return {
         "markers": [
             {"producer_id": end.producer.producer_id, "topics": _topics(errors)}
