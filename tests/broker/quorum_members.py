@@ -15,8 +15,10 @@ from typing import Any, cast
 from einmal.broker.config import BrokerConfig
 from einmal.broker.context import Parked, RequestContext
 from einmal.broker.handlers import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch_snapshot, vote
+from einmal.broker.listeners import Audience
 from einmal.broker.partitions import Partitions
 from einmal.broker.quorum_runtime import QuorumRuntime
+from einmal.broker.refusals import Refusals
 from einmal.broker.supervision import Supervisor
 from einmal.client.aio.connection import Answer, Disconnected
 from einmal.log.producer_state import Origin
@@ -92,6 +94,7 @@ class Member:
         self.controller = NotedController()
         self.peers = self
         self.supervisor = Supervisor()
+        self.refusals = Refusals(self.clock)
         self.quorum = QuorumRuntime(cast(Any, self))
 
     @property
@@ -217,7 +220,7 @@ class Quorum:
             asked[2].set_result(encode_response(api_key, version, result) if is_fields else b"".join(result))
 
         header = RequestHeader(api_key, version, 0, None)
-        context = RequestContext(cast(Any, member), header, "member")
+        context = RequestContext(cast(Any, member), header, "member", Audience.CONTROLLERS)
         if api_key == FETCH:
             result: Any = member.quorum.handle_fetch(context, fetch.decode_fetch_request(version, body, 0))
         else:

@@ -141,13 +141,12 @@ def test_the_metadata_log_is_not_fetched_on_the_clients_listener(tmp_path: Path,
 @pytest.mark.parametrize("api_key", [FETCH, VOTE, ALLOCATE, CREATE_TOPICS])
 def test_a_controller_answers_nobody_who_has_not_authenticated(tmp_path: Path, api_key: int) -> None:
     async def main() -> None:
-        async with three_brokers(tmp_path) as cluster:
-            async with Client.connect_to(cluster.ports[1]) as client:
-                client.send(18, 0, b"")
+        async with three_brokers(tmp_path) as cluster, Client.connect_to(cluster.ports[1]) as client:
+            client.send(18, 0, b"")
+            await client.receive()
+            client.send(api_key, {FETCH: 17, VOTE: 2, ALLOCATE: 0, CREATE_TOPICS: 7}[api_key], b"")
+            with pytest.raises(asyncio.IncompleteReadError):
                 await client.receive()
-                client.send(api_key, {FETCH: 17, VOTE: 2, ALLOCATE: 0, CREATE_TOPICS: 7}[api_key], b"")
-                with pytest.raises(asyncio.IncompleteReadError):
-                    await client.receive()
 
     run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from einmal.broker.marker_writer import Markers, TransactionEnd
@@ -10,6 +11,7 @@ from einmal.broker.node import Node
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.types import (
     ErrorCode,
+    LeaderEpoch,
     ProducerEpoch,
     ProducerId,
     ProducerIdAndEpoch,
@@ -55,6 +57,13 @@ class World:
         return answer
 
 
+def coordinators_have_moved(node: Node) -> None:
+    """As if the coordinators' partitions had got a new leader seven times."""
+    topics = node.metadata.image.topics
+    moved = [replace(each, leader_epoch=LeaderEpoch(7)) for each in topics[TRANSACTION_STATE].partitions]
+    topics[TRANSACTION_STATE] = replace(topics[TRANSACTION_STATE], partitions=tuple(moved))
+
+
 def run(main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def with_nodes(nodes: ThreeNodes) -> None:
         await nodes.start()
@@ -63,6 +72,8 @@ def run(main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         for index in range(3):
             await nodes.led(TopicPartition(CONSUMER_OFFSETS, index))
         await nodes.led(DATA)
+        for node in nodes.nodes.values():
+            coordinators_have_moved(node)
         await main(World(nodes))
 
     ThreeNodes().run(with_nodes)

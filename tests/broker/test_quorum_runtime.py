@@ -13,6 +13,7 @@ import pytest
 from einmal.broker.cluster_metadata import METADATA_TOPIC_ID
 from einmal.broker.context import RequestContext
 from einmal.broker.handlers import begin_quorum_epoch, end_quorum_epoch, vote
+from einmal.broker.listeners import Audience
 from einmal.types import ErrorCode, Offset
 from einmal.wire.fetch import FetchPartition, FetchRequest, decode_fetch_response
 from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
@@ -383,7 +384,9 @@ def test_who_is_no_replica_or_asks_for_another_partition_gets_nothing(replica: i
         await quorum.start(1)
         wanted = [FetchPartition(partition, 0, 1_000, last_fetched_epoch=0) for partition in partitions]
         request = FetchRequest(0, 1, 1_000, 0, [(METADATA_TOPIC_ID, wanted)], replica_id=replica)
-        context = RequestContext(cast(Any, quorum.members[1]), RequestHeader(1, 18, 0, None), "somebody")
+        context = RequestContext(
+            cast(Any, quorum.members[1]), RequestHeader(1, 18, 0, None), "somebody", Audience.CONTROLLERS
+        )
         answer = quorum.members[1].quorum.handle_fetch(context, request)
         ((_topic, fetched),) = decode_fetch_response(18, b"".join(cast(Any, answer)), 0).topics
         assert [part.error_code for part in fetched] == [ErrorCode.unknown_topic_or_partition] * len(partitions)

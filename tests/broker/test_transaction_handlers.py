@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from einmal.broker.handlers.describe_transactions import encode_state
+from einmal.broker.node import Node
 from einmal.broker.producer_ids import ProducerIds
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
@@ -33,8 +34,9 @@ SMALL = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partition
 
 
 class TransactionalClient:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, node: Node) -> None:
         self.client = client
+        self.node = node
 
     async def init(
         self, id: str | None = ID, *, version: int = 5, **fields: Any
@@ -98,20 +100,25 @@ class TransactionalClient:
         return {each.transactional_id: each.transaction_state for each in answer.transaction_states}
 
 
+async def ask_itself(node: Node, api_key: int, version: int, fields: dict[str, Any]) -> Any:
+    """As another broker would ask."""
+    return await node.peers.ask(node.config.node_id, api_key, version, fields, timeout_ms=5_000)
+
+
 @asynccontextmanager
-async def a_client(directory: Path) -> AsyncIterator[TransactionalClient]:
+async def a_client(directory: Path, settings: dict[str, Any] | None = None) -> AsyncIterator[TransactionalClient]:
     """Of a node with topic ``t`` of two partitions, and the coordinators' topics."""
-    async with running_node(directory, SMALL) as node, Client.connect(node) as client:
+    async with running_node(directory, SMALL | (settings or {})) as node, Client.connect(node) as client:
         await client.create_topic("t", 2)
         for key_type in (0, 1):
             await client.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": key_type})
-        yield TransactionalClient(client)
+        yield TransactionalClient(client, node)
 
 
 def test_an_idempotent_producer_needs_no_transactional_id_and_no_coordinator(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as client:
-            plain = TransactionalClient(client)
+            plain = TransactionalClient(client, node)
             given = [await plain.init(None, version=version, transaction_timeout=-1) for version in range(6)]
             assert {error for error, _ in given} == {ErrorCode.none}
             assert {who.producer_epoch for _, who in given} == {0}
@@ -132,7 +139,7 @@ def test_half_an_identity_is_an_invalid_request(tmp_path: Path) -> None:
 def test_before_the_coordinators_topic_exists_nobody_is_the_coordinator(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as client:
-            assert (await TransactionalClient(client).init())[0] is ErrorCode.not_coordinator
+            assert (await TransactionalClient(client, node).init())[0] is ErrorCode.not_coordinator
 
     run(scenario())
 
@@ -205,7 +212,7 @@ def test_a_leader_verifies_or_adds_for_many_transactions_at_once(tmp_path: Path,
                 of(1, verify_only=False),
                 of(1, verify_only=True),
             ]
-            answer = await client.client.call(ADD_PARTITIONS, version, {"transactions": asked})
+            answer = await ask_itself(client.node, ADD_PARTITIONS, version, {"transactions": asked})
             told = [
                 each.topic_results[0].results_by_partition[0].partition_error_code
                 for each in answer.results_by_transaction
@@ -241,34 +248,70 @@ def test_batches_behind_one_that_is_being_verified_keep_their_order(tmp_path: Pa
     run(scenario())
 
 
-def test_a_tool_can_abort_a_hanging_transaction_with_a_marker_of_its_own(tmp_path: Path) -> None:
-    """KIP-664."""
+def marker_of(who: ProducerIdAndEpoch, *, committed: bool = False, coordinator_epoch: int = 0) -> dict[str, Any]:
+    """For partition 0 of ``t``, and for one of a topic that does not exist."""
+    return {
+        "producer_id": who.producer_id,
+        "producer_epoch": who.producer_epoch,
+        "transaction_result": committed,
+        "topics": [{"name": "t", "partition_indexes": [0]}, {"name": "gone", "partition_indexes": [0]}],
+        "coordinator_epoch": coordinator_epoch,
+        "transaction_version": 0,
+    }
 
+
+async def write_marker(client: TransactionalClient, marker: dict[str, Any], version: int = 1) -> list[ErrorCode]:
+    answer = await client.client.call(MARKERS, version, {"markers": [marker]})
+    return [topic.partitions[0].error_code for topic in answer.markers[0].topics]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_tool_can_abort_a_hanging_transaction_with_a_marker_of_its_own(tmp_path: Path, version: int) -> None:
+    """KIP-664: open in the partition, and unknown to the coordinator."""
+
+    async def scenario() -> None:
+        async with a_client(tmp_path, {"transaction.partition.verification.enable": False}) as client:
+            who = await client.begin()
+            data = batch(b"x", producer=who, sequence=0, transactional=True)
+            assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
+            committed = await client.client.fetch("t", 0, isolation_level=1)
+            assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
+            told = await write_marker(client, marker_of(who), version)
+            assert told == [ErrorCode.none, ErrorCode.invalid_txn_state]
+            committed = await client.client.fetch("t", 0, isolation_level=1)
+            assert committed.last_stable_offset == committed.high_watermark == 2
+
+    run(scenario())
+
+
+def test_a_client_cannot_tear_a_transaction_with_markers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_client(tmp_path) as client:
             who = await client.begin()
             await client.add(who, 0)
             data = batch(b"x", producer=who, sequence=0, transactional=True)
             assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
+            later = ProducerIdAndEpoch(who.producer_id, ProducerEpoch(32_000))
+            assert (await write_marker(client, marker_of(who)))[0] is ErrorCode.invalid_txn_state
+            assert (await write_marker(client, marker_of(later)))[0] is ErrorCode.invalid_txn_state
+            forged = marker_of(who, committed=True)
+            assert (await write_marker(client, forged))[0] is ErrorCode.cluster_authorization_failed
             committed = await client.client.fetch("t", 0, isolation_level=1)
             assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
 
-            async def abort(version: int, coordinator_epoch: int) -> list[ErrorCode]:
-                marker = {
-                    "producer_id": who.producer_id,
-                    "producer_epoch": who.producer_epoch,
-                    "transaction_result": False,
-                    "topics": [{"name": "t", "partition_indexes": [0]}, {"name": "gone", "partition_indexes": [0]}],
-                    "coordinator_epoch": coordinator_epoch,
-                    "transaction_version": 0,
-                }
-                answer = await client.client.call(MARKERS, version, {"markers": [marker]})
-                return [topic.partitions[0].error_code for topic in answer.markers[0].topics]
+    run(scenario())
 
-            assert await abort(1, 5) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
-            committed = await client.client.fetch("t", 0, isolation_level=1)
-            assert committed.last_stable_offset == committed.high_watermark == 2
-            assert (await abort(2, 4))[0] is ErrorCode.transaction_coordinator_fenced
+
+def test_a_marker_of_an_epoch_that_no_coordinator_has_had_fences_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            who = await client.begin()
+            await client.add(who, 0)
+            forged = marker_of(who, coordinator_epoch=2**31 - 1)
+            answer = await ask_itself(client.node, MARKERS, 1, {"markers": [forged]})
+            assert answer.markers[0].topics[0].partitions[0].error_code is ErrorCode.coordinator_not_available
+            own = await ask_itself(client.node, MARKERS, 1, {"markers": [marker_of(who)]})
+            assert own.markers[0].topics[0].partitions[0].error_code is ErrorCode.none
 
     run(scenario())
 
@@ -367,7 +410,7 @@ def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -> None
                 "topics": [{"name": "__transaction_state", "partition_indexes": [0, 1, 2]}],
                 "coordinator_epoch": 0,
             }
-            answer = await client.client.call(MARKERS, 1, {"markers": [marker]})
+            answer = await ask_itself(client.node, MARKERS, 1, {"markers": [marker]})
             errors = [each.error_code for each in answer.markers[0].topics[0].partitions]
             assert errors == [ErrorCode.topic_authorization_failed] * 3
 
@@ -379,7 +422,7 @@ def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactio
         async with running_node(tmp_path, SMALL) as node, Client.connect(node) as connection:
             await connection.create_topic("t")
             await connection.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
-            client = TransactionalClient(connection)
+            client = TransactionalClient(connection, node)
             _error, who = await client.init(transaction_timeout=200)
             first = batch(b"a", producer=who, sequence=0, transactional=True)
             assert (await connection.produce("t", first, version=12, name=ID)).error_code is ErrorCode.none
@@ -406,7 +449,7 @@ def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactio
 def test_an_id_that_is_known_goes_on_while_no_controller_gives_producer_ids(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path, SMALL) as node, Client.connect(node) as client:
-            transactional = TransactionalClient(client)
+            transactional = TransactionalClient(client, node)
             await client.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
             who = await transactional.begin()
 

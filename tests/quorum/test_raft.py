@@ -431,3 +431,68 @@ def test_the_first_leader_of_a_new_quorum_is_there_in_a_moment() -> None:
         assert world.run_until(world.has_leader, 5_000)
         durations.append(world.now)
     assert statistics.median(durations) < 400
+
+
+# --- epochs that nobody can have reached --------------------------------------------------------------------------
+
+
+def requests_of(epoch: int) -> list[Event]:
+    """Those that may bring a later epoch."""
+    return [
+        VoteRequested(2, epoch, OffsetAndEpoch(9, epoch), False),
+        VoteRequested(2, epoch, OffsetAndEpoch(9, epoch), True),
+        BeginQuorumEpochRequested(2, epoch),
+        EndQuorumEpochRequested(2, epoch, (1,)),
+    ]
+
+
+@pytest.mark.parametrize("request_", requests_of(2**31 - 1))
+def test_a_request_cannot_use_up_all_epochs(request_: Event) -> None:
+    one = One(3)
+    for _ in range(3):
+        step = one.step(request_)
+        assert step.reply is not None
+        assert (step.reply.error, step.reply.vote_granted, step.reply.leader_epoch) == (
+            ErrorCode.invalid_request,
+            False,
+            3,
+        )
+        assert one.raft.epoch == 3
+
+
+def test_epochs_that_requests_claim_are_bounded_over_time_too() -> None:
+    one = One(0)
+    for _ in range(10_000):
+        one.step(BeginQuorumEpochRequested(2, one.raft.epoch + 500))
+    assert one.raft.epoch == 1_000
+    one.now += 10_000
+    for leap in (1_000, 100, 1):
+        one.step(BeginQuorumEpochRequested(2, one.raft.epoch + leap))
+    assert one.raft.epoch == 1_100
+
+
+def test_a_member_that_is_far_behind_learns_the_epoch_from_those_it_asks() -> None:
+    one = One(3)
+    refused = one.step(BeginQuorumEpochRequested(2, 5_000)).reply
+    assert refused is not None and refused.error is ErrorCode.invalid_request
+    one.tick()
+    one.step(VoteAnswered(2, one.raft.epoch, True, Reply(ErrorCode.fenced_leader_epoch, 2, 5_000)))
+    assert isinstance(one.raft.role, Follower)
+    assert (one.raft.epoch, one.raft.leader_id) == (5_000, 2)
+
+
+def test_a_member_without_epochs_left_does_not_stand_for_election() -> None:
+    one = One(3, persisted=ElectionState(2**31 - 1))
+    one.tick()
+    one.granted(2, pre_vote=True)
+    assert one.raft.epoch == 2**31 - 1
+    assert not isinstance(one.raft.role, Candidate | Leader)
+
+
+def test_the_number_of_observers_that_a_leader_knows_is_bounded() -> None:
+    one = One(voters=(1,))
+    one.tick()
+    assert isinstance(one.raft.role, Leader)
+    for observer in range(10, 5_000):
+        one.step(FetchRequested(observer, one.raft.epoch, EMPTY))
+    assert len(one.raft.role.observers) <= 1_000

@@ -58,7 +58,7 @@ async def abort_hanging(context: RequestContext, asked: Sequence[Markers]) -> li
         hanging = tuple(each for each in partitions if each not in errors)
         if hanging:
             errors |= (await node.transactions.markers.write_markers([Markers(end, hanging)]))[0]
-        results.append(errors)
+        results.append({each: errors[each] for each in partitions})
     return results
 
 

@@ -37,14 +37,14 @@ def answer_fetch(runtime: QuorumRuntime, context: RequestContext, request: Fetch
     if request.replica_id < 0 or context.audience is not Audience.CONTROLLERS or not _is_of_metadata(request):
         # No client reads the metadata, and there is only one partition of it.
         error = ErrorCode.unknown_topic_or_partition
-        if request.replica_id >= 0:
+        if request.replica_id >= 0 and context.audience is not Audience.CONTROLLERS:
             context.refuse_client("Fetch of a replica")
         refused = [
             (topic, [FetchedPartition(wanted.partition, error) for wanted in partitions])
             for topic, partitions in request.topics
         ]
         return encode_fetch_response(context.api_version, FetchResponse(refused))
-    if request.cluster_id is not None and request.cluster_id != runtime.cluster_id:
+    if request.cluster_id != runtime.cluster_id:
         response = FetchResponse([], ErrorCode.inconsistent_cluster_id)
         return encode_fetch_response(context.api_version, response)
     fetch = _MetadataFetch(runtime, context.api_version, request)

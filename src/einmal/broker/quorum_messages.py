@@ -109,13 +109,19 @@ def reply_of(response: Any) -> Reply | None:
 
 
 def has_other_cluster_id(context: RequestContext, request: Any) -> bool:
-    return request.cluster_id is not None and request.cluster_id != context.node.metadata.cluster_id
+    """All nodes are of one version, and each names its cluster."""
+    return bool(request.cluster_id != context.node.metadata.cluster_id)
 
 
 def refused(context: RequestContext, request: Any) -> dict[str, Any] | None:
-    """The answer to a request that is of another cluster, or not about the one partition; None: it is."""
+    """The answer to a request that is of another cluster, for another voter, or not about the one partition.
+
+    None: it is for this node.
+    """
     if has_other_cluster_id(context, request):
         return {"error_code": ErrorCode.inconsistent_cluster_id, "topics": []}
+    if getattr(request, "voter_id", _NOBODY) not in (_NOBODY, context.node.config.node_id):
+        return {"error_code": ErrorCode.invalid_voter_key, "topics": []}
     named = [(topic.topic_name, part.partition_index) for topic in request.topics for part in topic.partitions]
     if named == [METADATA_PARTITION]:
         return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from einmal.broker.cluster_metadata import METADATA_PARTITION, METADATA_TOPIC_ID
 from einmal.broker.context import HandlerResult, RequestContext
-from einmal.broker.listeners import Endpoint
+from einmal.broker.listeners import ConfigError, Endpoint
 from einmal.broker.metadata_snapshots import MetadataSnapshots
 from einmal.broker.partition import Partition
 from einmal.broker.quorum_fetch import answer_fetch
@@ -59,7 +59,7 @@ from einmal.quorum.messages import (
     Tick,
     VoteAnswered,
 )
-from einmal.quorum.raft import Raft, RaftConfig
+from einmal.quorum.raft import EPOCH_MAX, Raft, RaftConfig
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset
 from einmal.wire.errors import WireError
 from einmal.wire.fetch import FetchRequest
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
+_EPOCH_SPENT: Final = EPOCH_MAX - 1_000
 _LANE: Final = "quorum"
 _REQUEST: Final = "request of the metadata quorum"
 _FAREWELL_MS: Final = 500
@@ -163,9 +164,17 @@ class QuorumRuntime:
         if not self._node.disk.exists(self._state_path):
             return None
         try:
-            return election_state.decode(self._node.disk.read_file(self._state_path))
+            state = election_state.decode(self._node.disk.read_file(self._state_path))
         except ValueError as error:
             raise LogCorruption(f"{self._state_path}: {error}") from error
+        if state.epoch > _EPOCH_SPENT:
+            raise ConfigError(
+                f"{self._state_path} is of epoch {state.epoch}, which leaves no epoch for another election. No cluster "
+                "comes there by itself. Stop all controllers and write the same leaderEpoch, with leaderId=-1 and "
+                "votedId=-1, into quorum-state on each: one more than the last epoch of any controller's log "
+                f"(here {self.partition.log.latest_epoch})"
+            )
+        return state
 
     def _write_state(self, state: ElectionState) -> None:
         data = election_state.encode(state, self.cluster_id, self.voters)
@@ -271,6 +280,9 @@ class QuorumRuntime:
         """The answer to a request of another member."""
         reply = self.step(event).reply
         assert reply is not None, f"{event} is no request"
+        if reply.error is ErrorCode.invalid_request:
+            message = "refused, for no member of the quorum can have sent it in epoch %d: %s"
+            self._node.refusals.note("quorum", message, self.raft.epoch, event)
         return reply
 
     def _perform(self, effect: Effect) -> None:

@@ -65,6 +65,13 @@ _HASTE_SPREAD_MS: Final = 100
 _HASTE_DOUBLINGS_MAX: Final = 10
 _SUCCESSION_MS: Final = 50
 """Between one preferred successor and the next."""
+_OBSERVERS_MAX: Final = 1_000
+"""Of which it is known how far they are: anybody can say that he is one."""
+EPOCH_MAX: Final = 2**31 - 1
+_EPOCH_LEAP_MAX: Final = 1_000
+_EPOCH_INTERVAL_MS: Final = 100
+"""Requests may raise the epoch by so many at once, and then by one in so long: all epochs last for seven years. A
+member that is farther behind learns the epoch from the answers of those that it asks itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,8 @@ class Raft:
         self._others = tuple(voter for voter in voters if voter != node_id)
         self._persisted = persisted
         self._lost_elections = 0
+        self._epochs_paid_until = now
+        """Up to when the epochs that requests have claimed are paid for, one each interval."""
         self._effects: list[Effect] = []
         self._now = now
         self._draw = draw
@@ -251,6 +260,18 @@ class Raft:
         self.election = ElectionState(epoch, leader_id)
         self._become(self._unattached() if leader_id is None else self._follower(leader_id))
 
+    def _is_incredible(self, epoch: int) -> bool:
+        """Whether no election can have led to the epoch that a request claims; if it can, it is paid for.
+
+        Who may send requests is not always known. Without a bound three of them would use up all epochs for ever.
+        """
+        leap = max(0, epoch - self.epoch)
+        paid_until = max(self._epochs_paid_until, self._now) + leap * _EPOCH_INTERVAL_MS
+        if paid_until - self._now > _EPOCH_LEAP_MAX * _EPOCH_INTERVAL_MS:
+            return True
+        self._epochs_paid_until = paid_until
+        return False
+
     def _learn(self, leader_id: int | None, epoch: int) -> None:
         """Somebody says who leads in which epoch."""
         if leader_id == self.node_id:
@@ -306,6 +327,9 @@ class Raft:
         self._count_votes(role)
 
     def _stand_for_election(self) -> None:
+        if self.epoch >= EPOCH_MAX:
+            self._lose_election()
+            return
         self.election = ElectionState(self.epoch + 1, None, voted_id=self.node_id)
         role = Candidate(self._election_deadline(), granted={self.node_id: None})
         self._become(role)
@@ -367,6 +391,8 @@ class Raft:
             return self._reply(ErrorCode.fenced_leader_epoch)
         if not self.is_voter or event.candidate_id not in self._others:
             return self._reply(ErrorCode.inconsistent_voter_set)
+        if self._is_incredible(event.epoch):
+            return self._reply(ErrorCode.invalid_request)
         if event.epoch > self.epoch:
             self._enter_epoch(event.epoch, None)
         own = self.log_end
@@ -404,7 +430,9 @@ class Raft:
         """Why not to believe who says that it leads, or led, if so."""
         if epoch < self.epoch:
             return ErrorCode.fenced_leader_epoch
-        return ErrorCode.none if leader_id in self._others else ErrorCode.inconsistent_voter_set
+        if leader_id not in self._others:
+            return ErrorCode.inconsistent_voter_set
+        return ErrorCode.invalid_request if self._is_incredible(epoch) else ErrorCode.none
 
     def _begin_quorum_epoch(self, event: BeginQuorumEpochRequested) -> Reply:
         error = self._refusal_of_leader(event.leader_id, event.epoch)
@@ -475,7 +503,10 @@ class Raft:
         """What is known of it; None: of somebody who is no replica."""
         if replica_id < 0 or replica_id == self.node_id:
             return None
-        return leader.voters.get(replica_id) or leader.observers.setdefault(replica_id, ReplicaState())
+        known = leader.voters.get(replica_id) or leader.observers.get(replica_id)
+        if known is None and len(leader.observers) < _OBSERVERS_MAX:
+            known = leader.observers[replica_id] = ReplicaState()
+        return known
 
     def _where_logs_part(self, end: OffsetAndEpoch) -> Reply | None:
         """The answer to a replica whose log is no beginning of the leader's, or ends before that starts."""
