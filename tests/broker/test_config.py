@@ -1,6 +1,7 @@
 import pytest
 
 from einmal.broker.config import SETTINGS, BrokerConfig, ConfigError, broker_config, parse_assignments, parse_properties
+from einmal.broker.kafka_settings import warnings_of
 
 
 def test_every_setting_is_known_by_kafkas_key_and_documented() -> None:
@@ -84,3 +85,145 @@ def test_clients_are_told_an_address_that_they_can_use(listeners: str, advertise
 def test_an_address_that_is_none_is_refused(listeners: str) -> None:
     with pytest.raises(ConfigError, match="listeners"):
         _ = BrokerConfig(listeners=listeners).listener
+
+
+def checked(**values: str) -> BrokerConfig:
+    """The settings, as a node checks them at its start."""
+    config, _unknown = broker_config({key.replace("_", "."): value for key, value in values.items()})
+    config.check_roles()
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "User:admin"),
+        ("allow.everyone.if.no.acl.found", "false"),
+        ("ssl.client.auth", "required"),
+        ("ssl.keystore.location", "/keys"),
+        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
+        ("listener.name.client.ssl.client.auth", "required"),
+        ("security.inter.broker.protocol", "SSL"),
+        ("delegation.token.secret.key", "x"),
+        ("principal.builder.class", "a.B"),
+        ("create.topic.policy.class.name", "a.B"),
+        ("alter.config.policy.class.name", "a.B"),
+        ("client.quota.callback.class", "a.B"),
+        ("max.connection.creation.rate", "10"),
+        ("log.flush.interval.ms", "1000"),
+        ("config.providers", "file"),
+        ("remote.log.storage.system.enable", "true"),
+        ("transaction.two.phase.commit.enable", "true"),
+    ],
+)
+def test_a_setting_that_promises_safety_and_is_not_supported_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is not supported: "):
+        broker_config({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authorizer.class.name", ""),
+        ("ssl.client.auth", "none"),
+        ("security.inter.broker.protocol", "PLAINTEXT"),
+        ("remote.log.storage.system.enable", "false"),
+    ],
+)
+def test_a_value_that_promises_nothing_is_accepted(name: str, value: str) -> None:
+    assert broker_config({name: value})[1] == (name,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"listeners": "PLAINTEXT://:1,SASL_SSL://:2"}, "one listener for clients is supported, not 2"),
+        ({"listeners": "PLAINTEXT://:1,SSL://:2"}, "one listener for clients is supported, not 2"),
+        ({"listeners": "SASL_SSL://:2"}, "SASL_SSL is SASL_SSL, which is not supported"),
+        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "PLAINTEXT is there twice"),
+        ({"listeners": "EXTERNAL://:1"}, "EXTERNAL has no security protocol"),
+        (
+            {"listeners": "PLAINTEXT://:1", "listener_security_protocol_map": "PLAINTEXT:SSL"},
+            "PLAINTEXT is SSL, which is not supported",
+        ),
+        (
+            {"listeners": "EXTERNAL://:1", "listener_security_protocol_map": "EXTERNAL:SASL_PLAINTEXT"},
+            "EXTERNAL is SASL_PLAINTEXT, which is not supported",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:1,CONTROLLER://:2", "listener_security_protocol_map": "CONTROLLER:SSL"},
+            "CONTROLLER is SSL; supported: PLAINTEXT, SASL_PLAINTEXT",
+        ),
+        (
+            {
+                "listeners": "PLAINTEXT://:1,CONTROLLER://:2",
+                "listener_security_protocol_map": "CONTROLLER:SASL_PLAINTEXT",
+            },
+            "needs einmal.cluster.secret.file",
+        ),
+        ({"listener_security_protocol_map": "PLAINTEXT=SSL"}, "is not NAME:PROTOCOL"),
+        ({"einmal_cluster_secret_file": "/secret"}, "einmal.cluster.secret.file protects nothing"),
+        ({"inter_broker_listener_name": "INTERNAL"}, "inter.broker.listener.name=INTERNAL is not in listeners"),
+        ({"log_dirs": "/a,/b"}, "one folder is supported"),
+        ({"controller_listener_names": "A,B"}, "one listener is supported"),
+    ],
+)
+def test_a_listener_or_folder_that_would_be_dropped_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(**settings)
+
+
+def test_brokers_have_a_listener_of_their_own_under_any_name() -> None:
+    config = checked(
+        listeners="EXTERNAL://:1,REPLICATION://:2,CONTROLLER://:3",
+        listener_security_protocol_map="EXTERNAL:PLAINTEXT,REPLICATION:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        inter_broker_listener_name="REPLICATION",
+        advertised_listeners="EXTERNAL://example.test:9,REPLICATION://inside.test:8",
+        einmal_cluster_secret_file="/secret",
+    )
+    assert config.listener.port == 1
+    assert str(config.advertised(1)) == "example.test:9"
+    assert str(config.advertised_to_brokers(2)) == "inside.test:8"
+    assert not config.clients_may_act_as_brokers
+    assert config.uses_sasl
+
+
+def test_the_properties_that_apache_kafka_ships_with_are_accepted() -> None:
+    text = """
+    process.roles=broker,controller
+    node.id=1
+    controller.quorum.bootstrap.servers=localhost:9093
+    listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+    inter.broker.listener.name=PLAINTEXT
+    advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+    controller.listener.names=CONTROLLER
+    listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+    num.network.threads=3
+    num.io.threads=8
+    socket.send.buffer.bytes=102400
+    log.dirs=/tmp/kraft-combined-logs
+    num.partitions=1
+    num.recovery.threads.per.data.dir=1
+    share.coordinator.state.topic.replication.factor=1
+    share.coordinator.state.topic.min.isr=1
+    log.retention.hours=168
+    """
+    config, unknown = broker_config(parse_properties(text))
+    config.check_roles()
+    (told,) = warnings_of(unknown, SETTINGS)
+    assert told.startswith(
+        "settings of Apache Kafka that have no effect here: controller.quorum.bootstrap.servers, num.n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("auto.create.topic.enable", "auto.create.topics.enable"), ("min.insync.replica", "min.insync.replicas")],
+)
+def test_a_misspelt_setting_names_the_nearest(name: str, nearest: str) -> None:
+    assert warnings_of([name], SETTINGS) == [f"unknown setting {name} is ignored; did you mean {nearest}?"]
+
+
+def test_a_setting_that_is_near_no_other_is_only_named() -> None:
+    assert warnings_of(["zookeeper.connect"], SETTINGS) == ["unknown setting zookeeper.connect is ignored"]

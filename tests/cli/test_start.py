@@ -100,7 +100,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         (("-X", "num.partitions"), "-X takes key=value, not 'num.partitions'"),
         (("-X", "auto.create.topics.enable=perhaps"), "auto.create.topics.enable is true or false, not 'perhaps'"),
         (("--config", "/nowhere/server.properties"), "cannot read /nowhere/server.properties"),
-        (("-X", "listeners=SSL://:1"), "listeners: only PLAINTEXT is spoken, not SSL"),
+        (("-X", "listeners=SSL://:1"), "listeners: SSL is SSL, which is not supported"),
+        (("-X", "authorizer.class.name=A"), "authorizer.class.name is not supported: clients are neither encrypted"),
+        (("-X", "log.dirs=/a,/b", "-X", "num.partitions=1"), "log.dirs=/a,/b: one folder is supported"),
         (("-X", "controller.quorum.bootstrap.servers=a:1,b:1"), "controller.quorum.bootstrap.servers: name every"),
     ],
 )
@@ -145,6 +147,7 @@ def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Pa
     assert ready["data_dir"] == str(tmp_path / "data")
     assert "node.id=7" in (tmp_path / "data" / "meta.properties").read_text()
     assert "unknown setting zookeeper.connect is ignored" in errors
+    assert errors.count("can act as a broker") == 1
 
 
 def test_a_start_that_waits_for_its_controllers_says_so_and_ends_with_a_signal(tmp_path: Path) -> None:

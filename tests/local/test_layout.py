@@ -68,3 +68,21 @@ def test_a_folder_with_another_number_of_brokers_is_refused(tmp_path: Path) -> N
     assert len(plan(tmp_path, 3)) == 3
     with pytest.raises(LayoutError, match="has the data of 3 brokers, not of 5"):
         plan(tmp_path, 5)
+
+
+def test_brokers_talk_on_loopback_by_a_secret_that_only_the_owner_can_read(tmp_path: Path) -> None:
+    plans = plan_cluster(tmp_path, 3, host="0.0.0.0", first_port=0)
+    write_properties(plans, {})
+    secret = (tmp_path / "cluster.secret").read_text()
+    assert len(secret.strip()) >= 40
+    assert (tmp_path / "cluster.secret").stat().st_mode & 0o777 == 0o600
+    for each in plans:
+        config, _unknown = broker_config(parse_properties(each.properties.read_text()))
+        listeners = config.named_listeners
+        assert listeners.brokers is not None and listeners.controllers is not None
+        for listener in (listeners.brokers, listeners.controllers):
+            assert listener.endpoint.host == "127.0.0.1"
+            assert listener.is_authenticated
+        assert not config.clients_may_act_as_brokers
+    write_properties(plans, {})
+    assert (tmp_path / "cluster.secret").read_text() == secret

@@ -13,6 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from einmal.broker.kafka_settings import why_refused
 from einmal.broker.listeners import ConfigError as ConfigError
 from einmal.broker.listeners import Endpoint as Endpoint
 from einmal.broker.listeners import Listeners, ListenerSettings, address_of, endpoints_of, listeners_of
@@ -220,7 +221,9 @@ class BrokerConfig:
         return listeners.clients is not None and listeners.brokers is None and not self.is_alone
 
     def check_roles(self) -> None:
-        """Whether roles, voters and listeners fit together. Raises ConfigError."""
+        """Whether roles, voters, listeners and folders fit together. Raises ConfigError."""
+        if "," in self.log_dirs:
+            raise ConfigError(f"log.dirs={self.log_dirs}: one folder is supported; name one of them")
         voters = self.quorum_voters
         if voters and self.is_controller != (self.node_id in voters):
             role = "is a controller and not" if self.is_controller else "is no controller, but"
@@ -314,7 +317,10 @@ def parse_assignments(items: Iterable[str]) -> dict[str, str]:
 
 
 def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -> tuple[BrokerConfig, tuple[str, ...]]:
-    """The settings, and the keys nobody here knows. Raises ConfigError."""
+    """The settings, and the keys that this broker does not have.
+
+    Raises ConfigError, also for a key that promises what is not kept.
+    """
     known: dict[str, Any] = {}
     unknown = []
     for key, text in values.items():
@@ -328,6 +334,8 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
                     known[target.replace(".", "_")] = count * factor if count >= 0 else -1
         elif key in SETTINGS:
             known[SETTINGS[key].name] = _parse(key, text)
+        elif (reason := why_refused(key, text)) is not None:
+            raise ConfigError(reason)
         else:
             unknown.append(key)
     base = base or BrokerConfig()

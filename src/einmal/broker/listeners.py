@@ -103,6 +103,8 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
         clients = _only_one(list(named.values()), settings.listeners)
     elif named:
         raise ConfigError(f"listeners: {', '.join(named)} would serve nobody: this process is no broker")
+    if controllers is not None and not settings.is_controller:
+        raise ConfigError(f"listeners: {controllers.name} would serve nobody: this process is no controller")
     elsewhere = _protocol(of_controllers, protocols, of_controllers)
     _check_protocol(of_controllers, elsewhere)
     if brokers is not None:
@@ -110,7 +112,7 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
     return Listeners(
         clients=clients,
         brokers=brokers,
-        controllers=controllers if settings.is_controller else None,
+        controllers=controllers,
         controllers_authenticate=elsewhere == SASL_PLAINTEXT,
     )
 

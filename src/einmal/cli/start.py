@@ -26,6 +26,7 @@ import einmal
 sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
 from einmal.broker.config import (  # noqa: E402
+    SETTINGS,
     BrokerConfig,
     ConfigError,
     Endpoint,
@@ -33,6 +34,8 @@ from einmal.broker.config import (  # noqa: E402
     parse_assignments,
     parse_properties,
 )
+from einmal.broker.kafka_settings import warnings_of  # noqa: E402
+from einmal.broker.listeners import endpoints_of  # noqa: E402
 from einmal.seams import ListenError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -56,6 +59,9 @@ _OF_EACH: Final = frozenset(
         "controller.listener.names",
         "listeners",
         "advertised.listeners",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "einmal.cluster.secret.file",
         "log.dirs",
         "log.dir",
     }
@@ -131,15 +137,41 @@ def _config(port: int | None, host: str | None, data_dir: Path | None, values: M
     if "," in values.get(_BOOTSTRAP_SERVERS, "") and not config.quorum_voters:
         # Each of them would be a cluster of its own.
         raise ConfigError(f"{_BOOTSTRAP_SERVERS}: name every controller in controller.quorum.voters=id@host:port,...")
-    for key in unknown:
-        logging.warning("unknown setting %s is ignored", key)
+    _warn_of_unknown(unknown)
     if port is not None or host is not None:
-        told = config.listener
-        address = Endpoint(told.host if host is None else host, told.port if port is None else port)
-        others = [each for each in config.listeners.split(",") if each.strip().upper().startswith("CONTROLLER://")]
-        config = replace(config, listeners=",".join([f"PLAINTEXT://{address}", *others]))
-    folder = data_dir or Path(config.log_dirs.split(",")[0] or _default_data_dir())
+        config = replace(config, listeners=_listeners_at(config, host, port))
+    _check_secret_file(config.einmal_cluster_secret_file)
+    config.check_roles()
+    folder = data_dir or Path(config.log_dirs or _default_data_dir())
     return replace(config, log_dirs=str(folder.expanduser().absolute()))
+
+
+def _warn_of_unknown(keys: Sequence[str]) -> None:
+    for warning in warnings_of(keys, SETTINGS):
+        logging.warning("%s", warning)
+
+
+def _listeners_at(config: BrokerConfig, host: str | None, port: int | None) -> str:
+    """The listeners, with another address for clients. Raises ConfigError."""
+    clients = config.named_listeners.clients
+    if clients is None:
+        raise ConfigError("--host and --port are for clients, and this process is no broker: use -X listeners=...")
+    endpoints = endpoints_of("listeners", config.listeners)
+    told = clients.endpoint
+    endpoints[clients.name] = Endpoint(told.host if host is None else host, told.port if port is None else port)
+    return ",".join(f"{name}://{endpoint}" for name, endpoint in endpoints.items())
+
+
+def _check_secret_file(file: str) -> None:
+    """Raises ConfigError where others than the owner may read it. What is not there is reported when it is read."""
+    if not file or os.name != "posix":
+        return
+    try:
+        mode = Path(file).stat().st_mode & 0o777
+    except OSError:
+        return
+    if mode & 0o077:
+        raise ConfigError(f"einmal.cluster.secret.file={file} can be read by others (mode {mode:o}): chmod 600 {file}")
 
 
 def _run_cluster(
@@ -148,8 +180,7 @@ def _run_cluster(
     from einmal.cli.local_cluster import run as run_cluster
 
     config, unknown = broker_config(values)
-    for key in unknown:
-        logging.warning("unknown setting %s is ignored", key)
+    _warn_of_unknown(unknown)
     for key in values:
         if key in _OF_EACH and key != "listeners":
             logging.warning("%s is chosen for each of the %d brokers: what is given is ignored", key, count)
@@ -240,12 +271,31 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     except OSError as error:
         raise _explain(error, config) from error
     _announce(node, as_json)
+    _warn_of_impersonation(config)
     gc.collect()
     gc.freeze()
     gc.enable()
     await stopping.wait()
     logging.info("stopping")
     await node.stop()
+
+
+def _warn_of_impersonation(config: BrokerConfig) -> None:
+    """What whoever reaches a listener can do, where several processes are one cluster and do not authenticate."""
+    if config.is_alone:
+        return
+    if config.clients_may_act_as_brokers:
+        problem = "clients and brokers share the listener PLAINTEXT, where any client can act as a broker"
+    elif not config.uses_sasl:
+        problem = "the listeners of brokers and controllers do not authenticate: whoever reaches them can act as one"
+    else:
+        return
+    logging.warning(
+        "%s: acknowledge records that no replica has, end transactions, take over the metadata. Set "
+        "inter.broker.listener.name, listener.security.protocol.map and einmal.cluster.secret.file "
+        "(docs/security.md), or let only trusted hosts reach the ports",
+        problem,
+    )
 
 
 async def _started(node: Node, stopping: asyncio.Event) -> bool:

@@ -3,11 +3,16 @@
 A folder holds one cluster: ``broker-N`` is broker N's data, ``broker-N.properties`` its settings, so that any of them
 can be started again by itself, and ``broker-N.log`` what it has to say. The first brokers are controllers too, an odd
 number of them. Topics get three replicas of which two must have a write, fewer where there are fewer brokers.
+
+Brokers and controllers talk to each other on loopback listeners of their own, where they authenticate by the secret in
+``cluster.secret``. So no client can act as one of them.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +23,9 @@ BROKERS_MAX: Final = 9
 PORT_STEP: Final = 1_000
 _CONTROLLERS_MAX: Final = 5
 _REPLICAS_MAX: Final = 3
-_CONTROLLER_PORT_OFFSET: Final = 1
 _PORT_MAX: Final = 65_535
-_WILDCARDS: Final = ("", "0.0.0.0", "::")
+_INTERNAL: Final = "INTERNAL"
+_SECRET_BYTES: Final = 32
 _DATA: Final = re.compile(r"broker-(\d+)")
 
 
@@ -30,11 +35,12 @@ class LayoutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """``controller_port``: None for a broker that is no controller."""
+    """``internal_port``: for other brokers. ``controller_port``: None for a broker that is no controller."""
 
     node_id: int
     host: str
     port: int
+    internal_port: int
     controller_port: int | None
     folder: Path
 
@@ -43,10 +49,12 @@ class BrokerPlan:
         return _address(self.host, self.port)
 
     @property
+    def internal_address(self) -> str:
+        return _address(_loopback(self.host), self.internal_port)
+
+    @property
     def controller_address(self) -> str | None:
-        # Nobody can connect to a wildcard, and the brokers are on one machine.
-        host = "127.0.0.1" if self.host in _WILDCARDS else self.host
-        return None if self.controller_port is None else _address(host, self.controller_port)
+        return None if self.controller_port is None else _address(_loopback(self.host), self.controller_port)
 
     @property
     def data(self) -> Path:
@@ -60,9 +68,15 @@ class BrokerPlan:
     def log(self) -> Path:
         return self.folder / f"broker-{self.node_id}.log"
 
+    @property
+    def secret(self) -> Path:
+        return self.folder / "cluster.secret"
+
 
 def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> list[BrokerPlan]:
     """Who listens where: on ``first_port``, 1,000 above it and so on; where one is taken, on any free one.
+
+    The controller of a broker is one port above it, and two above is what other brokers use.
 
     ``first_port`` 0: all on free ones. Raises LayoutError when the folder holds a cluster of another size.
     """
@@ -71,24 +85,35 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
         raise LayoutError(f"{folder} has the data of {len(found)} brokers, not of {count}")
     controllers = min(count, _CONTROLLERS_MAX)
     controllers -= controllers % 2 == 0
+    internal = _loopback(host)
     wanted = []
     for number in range(count):
         port = first_port and first_port + number * PORT_STEP
-        wanted.append(port)
-        if number < controllers:
-            wanted.append(port and port + _CONTROLLER_PORT_OFFSET)
-    ports = iter(_free_ports(host, wanted))
+        wanted += [(host, port), (internal, port and port + 1), (internal, port and port + 2)]
+    ports = _free_ports(wanted)
     return [
-        BrokerPlan(number + 1, host, next(ports), next(ports) if number < controllers else None, folder)
+        BrokerPlan(
+            number + 1,
+            host,
+            port=ports[3 * number],
+            internal_port=ports[3 * number + 2],
+            controller_port=ports[3 * number + 1] if number < controllers else None,
+            folder=folder,
+        )
         for number in range(count)
     ]
 
 
-def _free_ports(host: str, wanted: Iterable[int]) -> list[int]:
+def _loopback(host: str) -> str:
+    """Where the brokers of one machine find each other."""
+    return "::1" if ":" in host and host != "::" else "127.0.0.1"
+
+
+def _free_ports(wanted: Iterable[tuple[str, int]]) -> list[int]:
     """The wanted ports, and any free one in place of one that is taken."""
     sockets = []
     try:
-        for port in wanted:
+        for host, port in wanted:
             each = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
             sockets.append(each)
             # As the brokers will: a port whose last connections are still closing is free.
@@ -104,7 +129,11 @@ def _free_ports(host: str, wanted: Iterable[int]) -> list[int]:
 
 
 def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -> None:
-    """Write each broker's settings; ``settings`` hold for all of them, and win."""
+    """Write each broker's settings, and the secret they share; ``settings`` hold for all of them, and win.
+
+    Raises OSError.
+    """
+    _make_secret(plans[0].secret)
     voters = ",".join(f"{plan.node_id}@{address}" for plan in plans if (address := plan.controller_address) is not None)
     replicas = min(_REPLICAS_MAX, len(plans))
     in_sync = max(1, replicas - 1)
@@ -115,6 +144,11 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
             "listeners": _listeners(plan),
+            "inter.broker.listener.name": _INTERNAL,
+            "listener.security.protocol.map": (
+                f"PLAINTEXT:PLAINTEXT,{_INTERNAL}:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"
+            ),
+            "einmal.cluster.secret.file": str(plan.secret),
             "log.dirs": str(plan.data),
             "default.replication.factor": str(replicas),
             "min.insync.replicas": str(in_sync),
@@ -126,8 +160,18 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
         plan.properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
 
 
+def _make_secret(file: Path) -> None:
+    """One that only the owner of the folder can read, unless there is one."""
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(handle, "w") as opened:
+        opened.write(secrets.token_urlsafe(_SECRET_BYTES) + "\n")
+
+
 def _listeners(plan: BrokerPlan) -> str:
-    told = f"PLAINTEXT://{plan.bootstrap_server}"
+    told = f"PLAINTEXT://{plan.bootstrap_server},{_INTERNAL}://{plan.internal_address}"
     return told if plan.controller_port is None else f"{told},CONTROLLER://{plan.controller_address}"
 
 

@@ -1,0 +1,159 @@
+"""Kafka's broker settings that this broker does not have: which of them stop a start, and which only are named.
+
+A setting that promises safety (who may do what, what is encrypted, what survives) must not be dropped: a cluster would
+run without what its operator relies on. The others are harmless; a name that nobody has is probably a slip of the pen.
+Names are those of Apache Kafka 4.4.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+_NO_SECURITY: Final = (
+    "clients are neither encrypted nor authenticated nor authorized yet: remove it, and keep the ports off networks "
+    "that you do not trust (docs/security.md)"
+)
+_NO_POLICY: Final = "requests are not checked by classes of your own: remove it"
+_NO_LIMIT: Final = "there is no such limit: remove it; max.connections limits all connections of a listener"
+_FLUSH: Final = "only log.flush.interval.messages=1 (every write is flushed before it is acknowledged) is supported"
+
+_REFUSED: Final[Mapping[str, str]] = {
+    "allow.everyone.if.no.acl.found": _NO_SECURITY,
+    "authorizer.class.name": _NO_SECURITY,
+    "connections.max.reauth.ms": _NO_SECURITY,
+    "delegation.token.*": _NO_SECURITY,
+    "listener.name.*": _NO_SECURITY,
+    "principal.builder.class": _NO_SECURITY,
+    "sasl.*": _NO_SECURITY,
+    "security.inter.broker.protocol": "set inter.broker.listener.name and listener.security.protocol.map instead",
+    "security.providers": _NO_SECURITY,
+    "ssl.*": _NO_SECURITY,
+    "super.users": _NO_SECURITY,
+    "alter.config.policy.class.name": _NO_POLICY,
+    "client.quota.callback.class": _NO_POLICY,
+    "create.topic.policy.class.name": _NO_POLICY,
+    "max.connection.creation.rate": _NO_LIMIT,
+    "max.connections.per.ip": _NO_LIMIT,
+    "max.connections.per.ip.overrides": _NO_LIMIT,
+    "log.flush.interval.ms": _FLUSH,
+    "log.flush.scheduler.interval.ms": _FLUSH,
+    "config.providers": "values are taken as they are written: write them out",
+    "remote.log.storage.system.enable": "tiered storage is not supported: remove it",
+    "transaction.two.phase.commit.enable": "two-phase commit (KIP-939) is not supported: remove it",
+}
+"""By name, or by what names begin with: what to do."""
+
+_HARMLESS: Final[Mapping[str, str]] = {
+    "connections.max.reauth.ms": "0",
+    "remote.log.storage.system.enable": "false",
+    "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+    "security.inter.broker.protocol": "PLAINTEXT",
+    "ssl.client.auth": "none",
+    "transaction.two.phase.commit.enable": "false",
+}
+"""Values that promise nothing that is not so anyway. So does an empty one."""
+
+_NAMES_WITHOUT_EFFECT: Final = """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds background.threads
+    compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
+    controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
+    controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
+    controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes controller.quorum.retry.backoff.ms
+    controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms cordoned.log.dirs
+    delete.records.purgatory.purge.interval.requests early.start.listeners
+    errors.deadletterqueue.auto.create.topics.enable errors.deadletterqueue.topic.name.prefix
+    fetch.purgatory.purge.interval.requests follower.fetch.last.tiered.offset.enable
+    group.consumer.assignment.interval.ms group.consumer.assignor.offload.enable group.consumer.assignors
+    group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
+    group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms group.consumer.max.size
+    group.consumer.migration.policy group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
+    group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms group.consumer.session.timeout.ms
+    group.coordinator.append.linger.ms group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
+    group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignment.interval.ms
+    group.share.assignor.offload.enable group.share.assignors group.share.delivery.count.limit
+    group.share.dlq.manager.class.name group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
+    group.share.max.assignment.interval.ms group.share.max.delivery.count.limit group.share.max.heartbeat.interval.ms
+    group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
+    group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
+    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit group.share.min.heartbeat.interval.ms
+    group.share.min.partition.max.record.locks group.share.min.record.lock.duration.ms
+    group.share.min.session.timeout.ms group.share.partition.max.record.locks group.share.persister.class.name
+    group.share.record.lock.duration.ms group.share.session.timeout.ms group.streams.acceptable.recovery.lag
+    group.streams.assignment.interval.ms group.streams.assignor.offload.enable group.streams.assignors
+    group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+    group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
+    group.streams.max.session.timeout.ms group.streams.max.size group.streams.max.standby.replicas
+    group.streams.max.warmup.replicas group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
+    group.streams.min.session.timeout.ms group.streams.min.task.offset.interval.ms group.streams.num.standby.replicas
+    group.streams.num.warmup.replicas group.streams.rack.aware.assignment.tags group.streams.session.timeout.ms
+    group.streams.task.offset.interval.ms group.streams.topology.description.plugin.class
+    initial.broker.registration.timeout.ms kafka.metrics.polling.interval.secs kafka.metrics.reporters
+    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads
+    log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms
+    log.index.size.max.bytes log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
+    log.message.timestamp.before.max.ms log.preallocate log.remote.copy.lag.bytes log.remote.copy.lag.ms
+    log.roll.jitter.hours log.roll.jitter.ms log.segment.delete.delay.ms max.decompressed.message.bytes
+    max.request.partition.size.limit metadata.log.dir metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
+    metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
+    metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
+    num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
+    offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec
+    producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests quota.window.num
+    quota.window.size.seconds remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+    remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
+    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
+    remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
+    remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
+    remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
+    remote.log.manager.follower.thread.pool.size remote.log.manager.task.interval.ms
+    remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms
+    remote.log.manager.task.retry.jitter remote.log.manager.thread.pool.size
+    remote.log.metadata.custom.metadata.max.bytes remote.log.metadata.manager.class.name
+    remote.log.metadata.manager.class.path remote.log.metadata.manager.impl.prefix
+    remote.log.metadata.manager.listener.name remote.log.reader.max.pending.tasks remote.log.reader.threads
+    remote.log.storage.manager.class.name remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
+    replica.fetch.backoff.ms replica.high.watermark.checkpoint.interval.ms replica.selector.class
+    replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
+    replication.quota.window.size.seconds request.timeout.ms server.max.startup.time.ms
+    share.coordinator.append.linger.ms share.coordinator.cached.buffer.max.bytes
+    share.coordinator.cold.partition.snapshot.interval.ms share.coordinator.load.buffer.size
+    share.coordinator.snapshot.update.records.per.snapshot share.coordinator.state.topic.compression.codec
+    share.coordinator.state.topic.min.isr share.coordinator.state.topic.num.partitions
+    share.coordinator.state.topic.prune.interval.ms share.coordinator.state.topic.replication.factor
+    share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
+    share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms socket.listen.backlog.size socket.receive.buffer.bytes socket.send.buffer.bytes
+    telemetry.max.bytes transaction.abort.timed.out.transaction.cleanup.interval.ms
+    transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable
+    unstable.feature.versions.enable
+"""
+_WITHOUT_EFFECT: Final = frozenset(_NAMES_WITHOUT_EFFECT.split())
+_NEAR_ENOUGH: Final = 0.75
+
+
+def why_refused(name: str, value: str) -> str | None:
+    """What is wrong with a setting that is not supported, and what to do; None: it may be left out."""
+    if not value or value.lower() == _HARMLESS.get(name, "").lower():
+        return None
+    family = next((each for each in _REFUSED if each.endswith("*") and name.startswith(each[:-1])), name)
+    advice = _REFUSED.get(family)
+    return None if advice is None else f"{name} is not supported: {advice}"
+
+
+def warnings_of(unknown: Iterable[str], known: Collection[str]) -> list[str]:
+    """What to say of settings that are left out: one line for Kafka's, one for each that nobody has."""
+    names = list(unknown)
+    warnings = [_misspelt(name, known) for name in names if name not in _WITHOUT_EFFECT]
+    without_effect = [name for name in names if name in _WITHOUT_EFFECT]
+    if without_effect:
+        warnings.append(f"settings of Apache Kafka that have no effect here: {', '.join(without_effect)}")
+    return warnings
+
+
+def _misspelt(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, [*known, *_WITHOUT_EFFECT], n=1, cutoff=_NEAR_ENOUGH)
+    return f"unknown setting {name} is ignored" + (f"; did you mean {near[0]}?" if near else "")
