@@ -1,6 +1,7 @@
 """Topics and their settings through the APIs, over restarts."""
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -172,7 +173,7 @@ def test_settings_are_set_appended_and_taken_back(tmp_path: Path) -> None:
             assert await change("cleanup.policy", 0, "burn") is ErrorCode.invalid_config
             assert await change("no.such.setting", 0, "1") is ErrorCode.invalid_config
             settings = await settings_of(client, "t")
-            assert settings["cleanup.policy"] == ("compact", 1)
+            assert settings["cleanup.policy"] == ("delete,compact", 1)
             assert settings["max.message.bytes"] == ("1048588", 5)
             resource = {"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": "5"}]}
             await client.call(ALTER_CONFIGS, 2, {"resources": [resource]})
@@ -196,7 +197,8 @@ def test_a_brokers_settings_are_not_changed_but_what_nobody_has_set_can_be_taken
 
             assert await change("1", 1) is ErrorCode.none
             assert await change("1", 1, 0) is ErrorCode.invalid_request
-            assert await change("", 1) is ErrorCode.invalid_request
+            assert await change("", 1) is ErrorCode.none
+            assert await change("", 0) is ErrorCode.invalid_config
             configs = [{"name": "num.partitions", "value": "1"}]
             resources = [{"resource_type": 4, "resource_name": "1", "configs": configs}]
             answer = await client.call(ALTER_CONFIGS, 2, {"resources": resources})
@@ -210,6 +212,7 @@ def test_the_brokers_own_settings_are_told(tmp_path: Path) -> None:
         async with running_node(tmp_path, {"num.partitions": 3}) as node, Client.connect(node) as client:
             resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["num.partitions", "log.dirs"]}
             answer = await client.call(DESCRIBE_CONFIGS, 4, {"resources": [resource]})
+            assert not any(item.synonyms or item.documentation for item in answer.results[0].configs)
             told = {item.name: (item.value, item.config_source, item.read_only) for item in answer.results[0].configs}
             assert told == {"num.partitions": ("3", 4, True), "log.dirs": (str(tmp_path), 4, True)}
 
@@ -303,5 +306,78 @@ def test_what_is_left_to_do_for_a_deleted_partition_does_not_touch_its_successor
             before = names_in(tmp_path / "t-0")
             await partition.checkpoint()
             assert names_in(tmp_path / "t-0") == before
+
+    run(scenario())
+
+
+def test_settings_of_all_brokers_change_at_once_and_are_told_with_their_source(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, {"message.max.bytes": 1_000}) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+
+            async def change(resource_type: int, name: str, key: str, value: str, operation: int = 0) -> Any:
+                configs = [{"name": key, "config_operation": operation, "value": value}]
+                resource = {"resource_type": resource_type, "resource_name": name, "configs": configs}
+                answer = await client.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource]})
+                return answer.responses[0]
+
+            async def described(resource_type: int, name: str, key: str) -> Any:
+                resource = {"resource_type": resource_type, "resource_name": name, "configuration_keys": [key]}
+                fields = {"resources": [resource], "include_synonyms": True, "include_documentation": True}
+                (entry,) = (await client.call(DESCRIBE_CONFIGS, 4, fields)).results[0].configs
+                return entry
+
+            assert (await change(4, "", "message.max.bytes", "500")).error_code is ErrorCode.none
+            assert (await client.produce("t", batch(bytes(600)))).error_code is ErrorCode.message_too_large
+            entry = await described(2, "t", "max.message.bytes")
+            assert (entry.value, entry.config_source) == ("500", 3)
+            assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
+                ("message.max.bytes", "500", 3),
+                ("message.max.bytes", "1000", 4),
+            ]
+            entry = await described(4, "1", "message.max.bytes")
+            assert (entry.value, entry.config_source, entry.read_only) == ("500", 3, False)
+            assert entry.documentation
+            assert (await described(4, "", "message.max.bytes")).value == "500"
+            assert (await change(4, "", "message.max.bytes", "", 1)).error_code is ErrorCode.none
+            assert (await client.produce("t", batch(bytes(600)))).error_code is ErrorCode.none
+            refused = await change(32, "g", "consumer.session.timeout.ms", "5")
+            assert (refused.error_code, "KIP-848" in refused.error_message) == (ErrorCode.invalid_request, True)
+            refused = await change(4, "1", "message.max.bytes", "5")
+            assert (refused.error_code, "all brokers" in refused.error_message) == (ErrorCode.invalid_request, True)
+
+    run(scenario())
+
+
+def test_acls_are_told_to_be_disabled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            every = {"resource_type_filter": 1, "operation": 1, "permission_type": 1, "pattern_type_filter": 1}
+            own = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:a"}
+            own |= {"host": "*", "operation": 3, "permission_type": 3}
+            for version in (1, 2, 3):
+                assert (await client.call(29, version, every)).error_code is ErrorCode.security_disabled
+                answer = await client.call(30, version, {"creations": [own, own]})
+                assert [each.error_code for each in answer.results] == [ErrorCode.security_disabled] * 2
+                answer = await client.call(31, version, {"filters": [every]})
+                assert [each.error_code for each in answer.filter_results] == [ErrorCode.security_disabled]
+
+    run(scenario())
+
+
+def test_a_replica_can_be_moved_only_to_the_folder_where_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+
+            async def move(path: str, topic: str) -> ErrorCode:
+                dirs = [{"path": path, "topics": [{"name": topic, "partitions": [0]}]}]
+                answer = await client.call(34, 2, {"dirs": dirs})
+                code: ErrorCode = answer.results[0].partitions[0].error_code
+                return code
+
+            assert await move(str(tmp_path), "t") is ErrorCode.none
+            assert await move("/elsewhere", "t") is ErrorCode.log_dir_not_found
+            assert await move(str(tmp_path), "no") is ErrorCode.unknown_topic_or_partition
 
     run(scenario())

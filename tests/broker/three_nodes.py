@@ -36,6 +36,7 @@ class ThreeNodes:
             "default_replication_factor": 3,
             "min_insync_replicas": 2,
             "auto_leader_rebalance_enable": False,
+            "broker_session_timeout_ms": 3_000,
             "group_initial_rebalance_delay_ms": 100,
             **settings,
         }

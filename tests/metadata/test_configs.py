@@ -22,9 +22,35 @@ def test_settings_change_one_by_one() -> None:
     assert change(DELETE, "cleanup.policy", None) is ErrorCode.none
     assert cluster.image.topic_configs("t") == {"retention.ms": "5"}
     assert change(DELETE, "leader.replication.throttled.replicas", None) is ErrorCode.none
-    assert change(SET, "leader.replication.throttled.replicas", "*") is ErrorCode.invalid_config
+    assert change(SET, "leader.replication.throttled.replicas", "0-1") is ErrorCode.invalid_config
+    assert change(SET, "remote.storage.enable", "true") is ErrorCode.invalid_config
+    assert change(SUBTRACT, "cleanup.policy", "delete") is ErrorCode.none
+    assert cluster.image.topic_configs("t") == {"retention.ms": "5", "cleanup.policy": ""}
     cluster.done(cluster.controller.replace_topic_configs([("t", {"segment.bytes": "1000"})]))
     assert cluster.image.topic_configs("t") == {"segment.bytes": "1000"}
     assert (
         cluster.controller.alter_topic_configs([("no", [])]).response[0].error is ErrorCode.unknown_topic_or_partition
     )
+
+
+def test_settings_of_all_brokers_are_inherited_by_topics_until_they_are_taken_back() -> None:
+    cluster = Cluster(1)
+    cluster.create("t", (1,))
+
+    def change(operation: int, name: str, value: str | None) -> ErrorCode:
+        decision = cluster.controller.alter_cluster_configs([ConfigChange(name=name, operation=operation, value=value)])
+        return cluster.done(decision).error
+
+    assert change(SET, "log.retention.ms", "7") is ErrorCode.none
+    assert cluster.image.setting("t", "retention.ms") == "7"
+    assert change(SET, "log.retention.ms", "x") is ErrorCode.invalid_config
+    assert change(SET, "num.partitions", "7") is ErrorCode.invalid_config
+    assert change(SET, "retention.ms", "7") is ErrorCode.invalid_config
+    assert change(SET, "min.insync.replicas", "2") is ErrorCode.invalid_config
+    assert change(DELETE, "num.partitions", None) is ErrorCode.none
+    assert change(DELETE, "log.retention.ms", None) is ErrorCode.none
+    assert cluster.image.setting("t", "retention.ms") is None
+    cluster.done(cluster.controller.replace_cluster_configs({"log.segment.bytes": "5000"}))
+    cluster.done(cluster.controller.replace_cluster_configs({"log.retention.ms": "5"}))
+    assert cluster.image.setting("t", "segment.bytes") is None
+    assert cluster.image.setting("t", "retention.ms") == "5"

@@ -26,6 +26,15 @@ def test_what_a_topic_inherits_is_a_broker_setting() -> None:
         ("segment.bytes", str(2**31), False),
         ("cleanup.policy", "compact,delete", True),
         ("cleanup.policy", "compact,", False),
+        ("cleanup.policy", "", True),
+        ("remote.storage.enable", "false", True),
+        ("remote.storage.enable", "true", False),
+        ("errors.deadletterqueue.group.enable", "true", False),
+        ("flush.ms", "1000", False),
+        ("leader.replication.throttled.replicas", "0:1,2:3", True),
+        ("leader.replication.throttled.replicas", "*", True),
+        ("follower.replication.throttled.replicas", "", True),
+        ("follower.replication.throttled.replicas", "all", False),
         ("min.cleanable.dirty.ratio", "0.3", True),
         ("min.cleanable.dirty.ratio", "nan", False),
         ("min.cleanable.dirty.ratio", "2", False),
@@ -45,3 +54,12 @@ def test_a_topics_own_setting_comes_before_the_brokers() -> None:
     assert (inherited.retention_ms, inherited.flush_each) == (7, True)
     own = log_config(broker, {"retention.ms": "8", "flush.messages": "1000"})
     assert (own.retention_ms, own.flush_each) == (8, False)
+
+
+def test_all_settings_that_a_topic_of_apache_kafka_has_are_known() -> None:
+    assert len(TOPIC_SETTINGS) == 37
+
+
+def test_a_topic_without_a_cleanup_policy_keeps_everything() -> None:
+    config = log_config(BrokerConfig(), {"cleanup.policy": ""})
+    assert (config.is_compacted, config.deletes) == (False, False)

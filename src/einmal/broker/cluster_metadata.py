@@ -181,6 +181,20 @@ class ClusterMetadata:
             lambda controller, _: controller.replace_topic_configs(settings, validate_only=validate_only)
         )
 
+    async def alter_cluster_configs(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> TopicResult | ErrorCode:
+        return await self._node.controller.submit(
+            lambda controller, _: controller.alter_cluster_configs(changes, validate_only=validate_only)
+        )
+
+    async def replace_cluster_configs(
+        self, settings: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> TopicResult | ErrorCode:
+        return await self._node.controller.submit(
+            lambda controller, _: controller.replace_cluster_configs(settings, validate_only=validate_only)
+        )
+
     async def ensure_topic(self, name: str) -> ErrorCode:
         """Create the topic with the cluster's defaults, or as the internal topic that it is, unless it is there."""
         if name in self.image.topics:

@@ -69,7 +69,7 @@ class BrokerConfig:
         20_971_520, "Metadata is written into a snapshot after so much of it.", low=1
     )
     broker_heartbeat_interval_ms: int = _setting(500, "How often a broker tells the controller that it lives.", low=1)
-    broker_session_timeout_ms: int = _setting(3_000, "A broker unheard of for so long is fenced.", low=1)
+    broker_session_timeout_ms: int = _setting(9_000, "A broker unheard of for so long is fenced.", low=1)
     controlled_shutdown_enable: bool = _setting(True, "Hand over what is led before stopping.")
     auto_leader_rebalance_enable: bool = _setting(True, "Move leaders back to the preferred replicas.")
     leader_imbalance_check_interval_seconds: int = _setting(300, "How often that is looked at.", low=1)

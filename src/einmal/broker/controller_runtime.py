@@ -94,6 +94,7 @@ class ControllerRuntime:
                 min_insync_replicas=config.min_insync_replicas,
                 unclean_leader_election=config.unclean_leader_election_enable,
                 session_timeout_ms=config.broker_session_timeout_ms,
+                own_broker=BrokerId(config.node_id) if config.is_broker else None,
                 preferred_leaders_every_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
                 features={**FIRST_LEVELS, **transaction_version},
                 fixed_features=transaction_version if TRANSACTION_VERSION in config.given else {},

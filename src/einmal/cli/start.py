@@ -50,6 +50,8 @@ _OF_SEVERAL: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "2",
 }
 """Kafka's defaults, where there are several voters: what coordinators know must survive a broker."""
+_WITHOUT_A_FILE: Final[Mapping[str, str]] = {"group.initial.rebalance.delay.ms": "0"}
+"""As in the file that comes with Apache Kafka: who tries a broker out does not wait for more members of a group."""
 _OF_EACH: Final = frozenset(
     {
         "node.id",
@@ -121,7 +123,7 @@ def _fail(message: str, hint: str) -> int:
 
 def _values(assignments: Sequence[str], config_file: Path | None) -> dict[str, str]:
     """Settings by Kafka's key: those of the file, and above them those of the command line."""
-    values: dict[str, str] = {}
+    values: dict[str, str] = {} if config_file is not None else dict(_WITHOUT_A_FILE)
     if config_file is not None:
         try:
             values |= parse_properties(config_file.read_text())

@@ -290,10 +290,16 @@ class BrokerDecisions(Deciding):
         return min((session.deadline_ms for session in self._sessions.values()), default=None)
 
     def _fence_one_stale(self, now: Instant) -> Plan | None:
-        """One at a time: who is next decided on what the cluster is without it."""
+        """One at a time: who is next decided on what the cluster is without it.
+
+        The only broker, in the controller's own process, is as alive as the controller: both are starved, and nobody
+        could take over.
+        """
         for broker_id, session in self._sessions.items():
             if session.deadline_ms <= now.monotonic_ms:
-                return self._fence(self.image.brokers[broker_id], "it is not heard of")
+                if list(self.image.brokers) != [self.defaults.own_broker]:
+                    return self._fence(self.image.brokers[broker_id], "it is not heard of")
+                self._session(broker_id, now)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Topics' settings change: one by one, or all at once (KIP-339).
+"""Settings change: those of topics, and those of all brokers that topics inherit; one by one, or all at once (KIP-339).
 
 Where a setting says how many replicas must be in sync, or that anybody may lead, it is looked at once more who may.
 """
@@ -6,9 +6,10 @@ Where a setting says how many replicas must be in sync, or that anybody may lead
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from einmal.metadata.image import TOPIC_RESOURCE
+from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
 from einmal.metadata.plan import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Deciding, Plan
 from einmal.metadata.records import ConfigRecord
 from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
@@ -27,6 +28,13 @@ class ConfigChange:
 
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
+
+CHANGED_FOR_ALL: Final[Mapping[str, str]] = {
+    setting.broker_key: name
+    for name, setting in TOPIC_SETTINGS.items()
+    if setting.broker_key not in (None, MIN_INSYNC_REPLICAS)
+}
+"""The settings of all brokers that can be changed while they run, with the name that topics have for them."""
 
 
 class ConfigDecisions(Deciding):
@@ -53,6 +61,41 @@ class ConfigDecisions(Deciding):
             results.append(self._change_configs(plan, name, changes))
         return Decision(response=results) if validate_only else plan.decision(results)
 
+    def alter_cluster_configs(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> Decision[TopicResult]:
+        """Change single settings of all brokers."""
+        plan = self._plan()
+        result = self._change_cluster_configs(plan, changes)
+        return Decision(response=result) if validate_only else plan.decision(result)
+
+    def replace_cluster_configs(
+        self, wanted: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> Decision[TopicResult]:
+        """Give all brokers these settings and no others. What the controllers agree on by their files stays."""
+        dropped = [name for name in self.image.cluster_configs if name not in wanted and name != MIN_INSYNC_REPLICAS]
+        changes = [ConfigChange(name=name, operation=DELETE, value=None) for name in dropped]
+        changes += [ConfigChange(name=name, operation=SET, value=value) for name, value in wanted.items()]
+        return self.alter_cluster_configs(changes, validate_only=validate_only)
+
+    def _change_cluster_configs(self, plan: Plan, changes: Sequence[ConfigChange]) -> TopicResult:
+        settings: dict[str, str | None] = dict(self.image.cluster_configs)
+        touched: dict[str, None] = {}
+        for change in changes:
+            if change.operation == DELETE and change.name not in settings:
+                continue
+            value, problem = _changed_at_brokers(settings.get(change.name), change)
+            if problem is not None:
+                return TopicResult(name=CLUSTER_DEFAULT, error=ErrorCode.invalid_config, message=problem)
+            settings[change.name] = value
+            touched[change.name] = None
+        plan.records += [ConfigRecord(BROKER_RESOURCE, CLUSTER_DEFAULT, item, settings[item]) for item in touched]
+        if UNCLEAN_LEADER_ELECTION in touched:
+            plan.cluster_settings[UNCLEAN_LEADER_ELECTION] = settings[UNCLEAN_LEADER_ELECTION]
+            for topic in self.image.topics.values():
+                plan.reconsider(topic)
+        return TopicResult(name=CLUSTER_DEFAULT)
+
     def _change_configs(self, plan: Plan, name: str, changes: Sequence[ConfigChange]) -> TopicResult:
         topic = self.image.topics.get(name)
         if topic is None:
@@ -75,6 +118,17 @@ class ConfigDecisions(Deciding):
         return TopicResult(name=name)
 
 
+def _changed_at_brokers(current: str | None, change: ConfigChange) -> tuple[str | None, str | None]:
+    """As ``_changed``, of a setting that all brokers have."""
+    topic_name = CHANGED_FOR_ALL.get(change.name)
+    if change.name == MIN_INSYNC_REPLICAS:
+        return None, f"{MIN_INSYNC_REPLICAS} of all brokers is what the controllers' file says: change it there."
+    if topic_name is None:
+        return None, f"Cannot update these configs dynamically: {change.name}"
+    value, problem = _changed(current, replace(change, name=topic_name))
+    return value, None if problem is None else problem.replace(topic_name, change.name, 1)
+
+
 def _changed(current: str | None, change: ConfigChange) -> tuple[str | None, str | None]:
     """The new value of a setting, and what is wrong with the change."""
     value = change.value
@@ -86,7 +140,7 @@ def _changed(current: str | None, change: ConfigChange) -> tuple[str | None, str
         setting = TOPIC_SETTINGS.get(change.name)
         if setting is None or setting.kind != "LIST":
             return None, f"{change.name} is not a list: nothing can be appended to it or subtracted from it"
-        items = [item for item in (current or "").split(",") if item]
+        items = [item for item in (setting.default if current is None else current).split(",") if item]
         if change.operation == APPEND:
             value = ",".join(dict.fromkeys([*items, *value.split(",")]))
         else:

@@ -30,6 +30,7 @@ from einmal.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 
 TOPIC_RESOURCE: Final = 2
@@ -196,11 +197,17 @@ class ClusterImage:
     def setting(self, topic: str, name: str) -> str | None:
         """The topic's own, else what holds for all brokers; None: what is in a broker's file holds."""
         own = self.topic_configs(topic).get(name)
-        return self.cluster_setting(name) if own is None else own
+        broker_key = TOPIC_SETTINGS[name].broker_key
+        return self.cluster_setting(broker_key) if own is None and broker_key is not None else own
 
     def cluster_setting(self, name: str) -> str | None:
-        """What holds for all brokers."""
-        return self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}).get(name)
+        """What holds for all brokers, under the broker's name of the setting."""
+        return self.cluster_configs.get(name)
+
+    @property
+    def cluster_configs(self) -> Mapping[str, str]:
+        """The settings that were given for all brokers."""
+        return self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {})
 
     # --- records in ----------------------------------------------------------------------------------------------
 

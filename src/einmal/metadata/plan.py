@@ -34,7 +34,9 @@ class ControllerDefaults:
     replication_factor: int = 1
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
-    session_timeout_ms: int = 3_000
+    session_timeout_ms: int = 9_000
+    own_broker: BrokerId | None = None
+    """The broker in the controller's own process."""
     preferred_leaders_every_ms: int | None = 300_000
     """None: leaders are not moved back unless somebody asks."""
     features: Mapping[str, int] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Plan:
         self.actions: list[Any] = []
         self.settings: dict[str, Mapping[str, str]] = {}
         """Topics' settings, all of them, of those topics whose settings this decision changes."""
-        self.cluster_settings: dict[str, str] = {}
+        self.cluster_settings: dict[str, str | None] = {}
         """Those settings of all brokers that this decision changes."""
         self._image = image
         self._defaults = defaults

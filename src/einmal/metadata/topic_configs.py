@@ -13,13 +13,16 @@ from typing import Final
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+_THROTTLED: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
+"""Replicas as ``partition:broker,...``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
     """``broker_key``: the broker's setting that holds where the topic has none; else ``default`` holds.
 
-    ``kind``: Kafka's type name, as DescribeConfigs reports it.
+    ``kind``: Kafka's type name, as DescribeConfigs reports it. ``only``: the one value that is supported, and why. What
+    has no effect is described as such in ``docs/topic-settings.md``.
     """
 
     kind: str
@@ -28,9 +31,15 @@ class TopicSetting:
     low: int | None = None
     high: int | None = None
     one_of: tuple[str, ...] = ()
+    only: tuple[str, str] | None = None
+    pattern: str | None = None
 
     def problem(self, value: str) -> str | None:
         """Why ``value`` cannot be meant; None: it can."""
+        if self.only is not None and value.lower() != self.only[0]:
+            return f"{value!r} is not supported: {self.only[1]}"
+        if self.pattern is not None and not re.fullmatch(self.pattern, value):
+            return f"{value!r} is not of the form {self.pattern}"
         if self.kind in ("INT", "LONG"):
             bound = _INT32_MAX if self.kind == "INT" else _INT64_MAX
             low, high = -bound if self.low is None else self.low, self.high or bound
@@ -51,20 +60,35 @@ class TopicSetting:
         return None
 
     def _items(self, value: str) -> list[str]:
-        return value.split(",") if self.kind == "LIST" else [value]
+        if self.kind != "LIST":
+            return [value]
+        return value.split(",") if value else []
 
 
 TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
-    "cleanup.policy": TopicSetting("LIST", "log.cleanup.policy", one_of=("delete", "compact")),
+    "cleanup.policy": TopicSetting("LIST", "log.cleanup.policy", "delete", one_of=("delete", "compact")),
+    "compression.gzip.level": TopicSetting("INT", default="-1", low=-1, high=9),
+    "compression.lz4.level": TopicSetting("INT", default="9", low=1, high=17),
     "compression.type": TopicSetting(
         "STRING", "compression.type", one_of=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     ),
+    "compression.zstd.level": TopicSetting("INT", default="3", low=-131_072, high=22),
     "delete.retention.ms": TopicSetting("LONG", "log.cleaner.delete.retention.ms", low=0),
+    "errors.deadletterqueue.group.enable": TopicSetting(
+        "BOOLEAN", default="false", only=("false", "there are no share groups")
+    ),
     "file.delete.delay.ms": TopicSetting("LONG", default="60000", low=0),
     "flush.messages": TopicSetting("LONG", "log.flush.interval.messages", low=1),
-    "flush.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
+    "flush.ms": TopicSetting(
+        "LONG", default=str(_INT64_MAX), only=(str(_INT64_MAX), "flush.messages=1 flushes every write instead")
+    ),
+    "follower.replication.throttled.replicas": TopicSetting("LIST", pattern=_THROTTLED),
     "index.interval.bytes": TopicSetting("INT", "log.index.interval.bytes", low=0),
+    "leader.replication.throttled.replicas": TopicSetting("LIST", pattern=_THROTTLED),
+    "local.retention.bytes": TopicSetting("LONG", default="-2", low=-2),
+    "local.retention.ms": TopicSetting("LONG", default="-2", low=-2),
     "max.compaction.lag.ms": TopicSetting("LONG", "log.cleaner.max.compaction.lag.ms", low=1),
+    "max.decompressed.message.bytes": TopicSetting("INT", default="2147483639", low=1, high=2_147_483_639),
     "max.message.bytes": TopicSetting("INT", "message.max.bytes", low=0),
     "message.timestamp.after.max.ms": TopicSetting("LONG", "log.message.timestamp.after.max.ms", low=0),
     "message.timestamp.before.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
@@ -75,6 +99,11 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "min.compaction.lag.ms": TopicSetting("LONG", "log.cleaner.min.compaction.lag.ms", low=0),
     "min.insync.replicas": TopicSetting("INT", "min.insync.replicas", low=1),
     "preallocate": TopicSetting("BOOLEAN", default="false"),
+    "remote.copy.lag.bytes": TopicSetting("LONG", default="-1", low=-1),
+    "remote.copy.lag.ms": TopicSetting("LONG", default="0", low=-1),
+    "remote.log.copy.disable": TopicSetting("BOOLEAN", default="false"),
+    "remote.log.delete.on.disable": TopicSetting("BOOLEAN", default="false"),
+    "remote.storage.enable": TopicSetting("BOOLEAN", default="false", only=("false", "there is no tiered storage")),
     "retention.bytes": TopicSetting("LONG", "log.retention.bytes"),
     "retention.ms": TopicSetting("LONG", "log.retention.ms", low=-1),
     "segment.bytes": TopicSetting("INT", "log.segment.bytes", low=14),

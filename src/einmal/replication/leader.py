@@ -239,8 +239,9 @@ class Leader:
             for follower in self._followers.values()
             if follower.broker_id in self.isr or follower.broker_id in self._possible or follower.is_joining
         ]
-        self.has_enough_replicas = len(self.isr) >= self._min_insync_replicas
-        self._may_commit = len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
+        # A topic of fewer replicas than the minimum needs all of them, as on Apache Kafka.
+        self.has_enough_replicas = len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
+        self._may_commit = self.has_enough_replicas
 
     def _is_eligible(self, follower: _Follower) -> bool:
         return self._eligible.get(follower.broker_id, -1) == follower.broker_epoch

@@ -313,6 +313,7 @@ def _broker_config(profile: Profile, member: Member) -> BrokerConfig:
         log_segment_bytes=profile.segment_bytes,
         log_index_interval_bytes=512,
         replica_lag_time_max_ms=3_000,
+        broker_session_timeout_ms=3_000,
         log_cleaner_backoff_ms=700,
         log_cleaner_min_cleanable_ratio=0.1,
         transaction_state_log_num_partitions=2,
