@@ -277,7 +277,7 @@ def test_an_open_transaction_is_found_and_ended(cluster: Cluster, tools: ApacheT
 
 def test_its_clients_find_what_they_need(cluster: Cluster, tools: ApacheTools, topic: str) -> None:
     cluster.create_topic(topic)
-    can = {"offsets-for-times": True, "cluster-id": True, "create-topics": True, "describe-acls": False}
+    can = {"offsets-for-times": True, "cluster-id": True, "create-topics": True, "describe-acls": True}
     can |= {"describe-configs": True, "idempotent-producer": True}
     arguments = [part for name, is_so in can.items() for part in (f"--{name}-supported", str(is_so))]
     arguments += ["--expect-record-too-large-exception", "False", "--num-cluster-nodes", "3", "--topic", topic]
