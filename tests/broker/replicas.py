@@ -69,6 +69,7 @@ class Stand:
         )
         self.metadata = SimpleNamespace(image=ClusterImage())
         self.broker_epoch = -1
+        self.directory_id = UUID(int=broker_id)
         self.replica_sessions = ReplicaSessions(self)  # type: ignore[arg-type]
         self.isr_updates = IsrUpdates(self)  # type: ignore[arg-type]
         self.fetchers = ReplicaFetchers(self)  # type: ignore[arg-type]

@@ -416,3 +416,16 @@ def test_a_broker_is_unregistered() -> None:
         assert again.error_code is ErrorCode.broker_id_not_registered
 
     node.run(main)
+
+
+def test_a_heartbeat_cannot_claim_to_have_seen_what_is_not_written() -> None:
+    node = ControllerNode()
+
+    async def main() -> None:
+        await node.lead()
+        await node.join(1, 2)
+        answer = await node.beat(2, current_metadata_offset=2**40)
+        assert answer.error_code is ErrorCode.invalid_request
+        assert not node.image.brokers[BrokerId(2)].is_fenced
+
+    node.run(main)

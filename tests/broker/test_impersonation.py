@@ -119,6 +119,30 @@ def test_a_replica_fetch_at_a_broker_that_is_alone_is_refused(tmp_path: Path) ->
     run(main())
 
 
+def test_a_forged_replica_fetch_on_a_shared_listener_does_not_move_the_high_watermark(tmp_path: Path) -> None:
+    """Its sender does not know the directory.id of the broker that it claims to be."""
+
+    async def main() -> None:
+        async with three_brokers(tmp_path, secret=None) as cluster:
+            leader = await create(cluster)
+            followers = [node for node in cluster.nodes.values() if node is not leader]
+            for follower in followers:
+                await follower.fetchers.stop()
+            partition = leader.partitions.get(T0)
+            assert partition is not None and partition.replication is not None
+            async with Client.connect(leader) as producer, Client.connect(leader) as client:
+                produced = asyncio.ensure_future(producer.produce("t", batch(b"x"), acks=-1))
+                await cluster.until(lambda: partition.log.log_end_offset == 1)
+                for follower in followers:
+                    answer = await send_fetch(client, replica_fetch(leader, follower, 1))
+                    assert answer.error_code is ErrorCode.cluster_authorization_failed
+                assert partition.high_watermark == 0
+                assert not produced.done()
+                produced.cancel()
+
+    run(main())
+
+
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_the_metadata_log_is_not_fetched_on_the_clients_listener(tmp_path: Path, secret: str | None) -> None:
     async def main() -> None:

@@ -181,6 +181,17 @@ def test_a_broker_that_is_not_heard_of_is_fenced_after_the_session_timeout() -> 
     assert (cluster.partition().leader, cluster.partition().isr) == (TWO, ids(2))
 
 
+def test_the_only_broker_is_not_fenced_by_the_controller_in_its_own_process() -> None:
+    defaults = replace(DEFAULTS, own_broker=ONE)
+    alone, together = Cluster(1, defaults), Cluster(2, defaults)
+    alone.pass_time(TIMEOUT + 1, alive=[])
+    together.pass_time(TIMEOUT + 1, alive=[2])
+    assert not alone.image.brokers[ONE].is_fenced
+    deadline = alone.controller.next_deadline()
+    assert deadline is not None and deadline > alone.now_ms
+    assert together.image.brokers[ONE].is_fenced
+
+
 def test_brokers_that_are_lost_together_are_fenced_one_after_the_other() -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))

@@ -141,6 +141,7 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
         _INT32 if version >= 12 else absent,
         _INT64 if version >= 5 else absent,
         _INT64 if version >= 18 else st.just(fetch.NO_MATTER),
+        st.uuids() if version >= 17 else st.just(fetch.NO_DIRECTORY),
     )
     has_session = version >= 7
     request = FetchRequest(
@@ -162,7 +163,10 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
         "max_wait": request.max_wait_ms,
         "replica_state": {"replica_id": request.replica_id, "replica_epoch": -1},
         "topics": [
-            {**_topic_fields(topic, "topic"), "partitions": [item._asdict() for item in items]}
+            {
+                **_topic_fields(topic, "topic"),
+                "partitions": [{**item._asdict(), "replica_directory_id": item.directory_id} for item in items],
+            }
             for topic, items in request.topics
         ],
         "forgotten_topics_data": [

@@ -273,7 +273,8 @@ class _Fetcher:
             else:
                 followed.asked, followed.asked_in = followed.question(), self._number
                 session.known[key] = None
-                topics.setdefault(key[0], []).append(followed.asked)
+                asked = followed.asked._replace(directory_id=node.directory_id)
+                topics.setdefault(key[0], []).append(asked)
         self._changed.clear()
         request = FetchRequest(
             # The session's first answer brings its id, without which nothing else can be asked.

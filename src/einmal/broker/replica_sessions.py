@@ -115,6 +115,9 @@ class ReplicaSessions:
 
     def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         """A Fetch with a replica id."""
+        if not self._knows_itself(request):
+            error = context.refuse_client("Fetch of a replica")
+            return encode_fetch_response(context.api_version, FetchResponse([], error))
         session = self._session(request)
         if isinstance(session, ErrorCode):
             return encode_fetch_response(context.api_version, FetchResponse([], session))
@@ -138,6 +141,15 @@ class ReplicaSessions:
             self._end_wait(session)
 
     # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def _knows_itself(self, request: FetchRequest) -> bool:
+        """Whether it names the folder that the broker has registered with: ids are public, that one is not."""
+        broker = self._node.metadata.image.brokers.get(BrokerId(request.replica_id))
+        if broker is None or broker.broker_epoch != request.replica_epoch or not broker.log_dirs:
+            return True
+        return all(
+            asked.directory_id in broker.log_dirs for _topic, partitions in request.topics for asked in partitions
+        )
 
     def _session(self, request: FetchRequest) -> _Session | ErrorCode:
         replica = BrokerId(request.replica_id)

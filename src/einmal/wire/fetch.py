@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -54,6 +55,7 @@ _FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
 _REPLICA_STATE: Final = 15
 _NODE_ENDPOINTS: Final = 16
+_DIRECTORY_ID: Final = 17
 _HIGH_WATERMARK: Final = 18
 
 _REQUEST_SETTINGS: Final = struct.Struct(">iiib")
@@ -63,12 +65,16 @@ _ABORTED: Final = struct.Struct(">qq")
 _EPOCH_END: Final = struct.Struct(">iq")
 _SNAPSHOT_ID: Final = struct.Struct(">qi")
 _RESPONSE_HEAD: Final = struct.Struct(">ihi")
+_UUID: Final = struct.Struct("16s")
 _V4: Final = struct.Struct(">ihqq")
 _V5: Final = struct.Struct(">ihqqq")
 
 
 NO_MATTER: Final = 2**63 - 1
 """A high watermark that none is above."""
+
+
+NO_DIRECTORY: Final = UUID(int=0)
 
 
 class FetchPartition(NamedTuple):
@@ -82,6 +88,8 @@ class FetchPartition(NamedTuple):
     log_start_offset: int = -1
     high_watermark: int = NO_MATTER
     """Of a replica that wants to hear at once of a later one (v18, KIP-1166)."""
+    directory_id: UUID = NO_DIRECTORY
+    """Of a replica's data folder (v17, KIP-853)."""
 
 
 class FetchRequest(NamedTuple):
@@ -235,10 +243,10 @@ def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[
         for _ in range(partition_count):
             values = unpack_from(frame, position)
             position += size
-            high_watermark = NO_MATTER
+            high_watermark, directory_id = NO_MATTER, NO_DIRECTORY
             if flexible:
-                if frame[position] and version >= _HIGH_WATERMARK:
-                    high_watermark = _read_high_watermark(frame, position)
+                if frame[position] and version >= _DIRECTORY_ID:
+                    high_watermark, directory_id = _read_of_replica(frame, position)
                 position = skip_tags(frame, position)
             partitions.append(
                 FetchPartition(
@@ -249,6 +257,7 @@ def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[
                     values[fetched_epoch_at] if fetched_epoch_at > 0 else -1,
                     values[log_start_at] if log_start_at > 0 else -1,
                     high_watermark,
+                    directory_id,
                 )
             )
         topics.append((topic, partitions))
@@ -257,10 +266,22 @@ def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[
     return topics, position
 
 
-def _read_high_watermark(frame: Frame, position: int) -> int:
+def _read_of_replica(frame: Frame, position: int) -> tuple[int, UUID]:
+    """High watermark and directory id."""
     tags, _end = read_tags(frame, position)
-    starts = [start for tag, start in tags if tag == 1]
-    return int(INT64.unpack_from(frame, starts[0])[0]) if starts else NO_MATTER
+    starts = dict(tags)
+    high_watermark = int(INT64.unpack_from(frame, starts[1])[0]) if 1 in starts else NO_MATTER
+    directory_id = UUID(bytes=_UUID.unpack_from(frame, starts[0])[0]) if 0 in starts else NO_DIRECTORY
+    return high_watermark, directory_id
+
+
+def _encode_of_replica(version: int, partition: FetchPartition) -> bytes:
+    tags = []
+    if version >= _DIRECTORY_ID and partition.directory_id != NO_DIRECTORY:
+        tags.append((0, partition.directory_id.bytes))
+    if version >= _HIGH_WATERMARK and partition.high_watermark != NO_MATTER:
+        tags.append((1, INT64.pack(partition.high_watermark)))
+    return encode_tags(tags)
 
 
 def _read_forgotten(version: int, frame: Frame, position: int) -> tuple[list[tuple[Topic, list[int]]], int]:
@@ -296,8 +317,7 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     for topic, partitions in request.topics:
         parts += (encode_topic(topic, flexible), encode_length(len(partitions), flexible))
         for partition in partitions:
-            is_waiting = version >= _HIGH_WATERMARK and partition.high_watermark != NO_MATTER
-            own = encode_tags([(1, INT64.pack(partition.high_watermark))]) if is_waiting else tags
+            own = _encode_of_replica(version, partition) if version >= _DIRECTORY_ID else tags
             parts += (_encode_requested(version, partition), own)
         parts.append(tags)
     if version >= _SESSIONS:
@@ -318,7 +338,7 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
 
 
 def _encode_requested(version: int, partition: FetchPartition) -> bytes:
-    index, offset, max_bytes, leader_epoch, fetched_epoch, log_start, _high_watermark = partition
+    index, offset, max_bytes, leader_epoch, fetched_epoch, log_start = partition[:6]
     fields = _LAYOUT_OF[version].fields
     if version >= _FLEXIBLE:
         return fields.pack(index, leader_epoch, offset, fetched_epoch, log_start, max_bytes)

@@ -20,6 +20,16 @@ VERSIONS: Final = Versions(0, 1, flexible=0)
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     controller = context.node.controller
+    if controller.is_active and request.current_metadata_offset >= controller.next_offset:
+        # Nobody has seen what is not written yet; it would let a broker take part that has seen nothing.
+        context.node.refusals.note(
+            "heartbeat",
+            "refused a heartbeat of broker %d: metadata offset %d is beyond the end of the log",
+            request.broker_id,
+            request.current_metadata_offset,
+            client=context.client_address,
+        )
+        return {"error_code": ErrorCode.invalid_request, "is_fenced": True}
     beat = Heartbeat(
         broker_id=BrokerId(request.broker_id),
         broker_epoch=request.broker_epoch,
