@@ -316,6 +316,25 @@ def test_a_marker_of_an_epoch_that_no_coordinator_has_had_fences_none(tmp_path: 
     run(scenario())
 
 
+def test_list_filters_by_a_pattern(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_client(tmp_path) as client:
+            await client.begin("orders-1")
+            await client.begin("payments-1")
+
+            async def listed(pattern: str | None) -> Any:
+                fields = {"transactional_id_pattern": pattern, "duration_filter": -1}
+                return await client.client.call(LIST, 2, fields)
+
+            told = await listed("orders-[0-9]+")
+            assert [each.transactional_id for each in told.transaction_states] == ["orders-1"]
+            assert len((await listed(None)).transaction_states) == 2
+            assert len((await listed("")).transaction_states) == 2
+            assert (await listed("(")).error_code is ErrorCode.invalid_regular_expression
+
+    run(scenario())
+
+
 def test_list_filters_by_state_producer_and_duration(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_client(tmp_path) as client:
