@@ -9,7 +9,9 @@ from typing import Any
 from einmal.broker.marker_writer import Markers, TransactionEnd
 from einmal.broker.node import Node
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.replication.leader import Membership
 from einmal.types import (
+    BrokerId,
     ErrorCode,
     LeaderEpoch,
     ProducerEpoch,
@@ -18,7 +20,7 @@ from einmal.types import (
     TopicPartition,
     TransactionVersion,
 )
-from tests.broker.three_nodes import ThreeNodes
+from tests.broker.three_nodes import IDS, ThreeNodes
 
 DATA = TopicPartition("t", 0)
 
@@ -120,7 +122,10 @@ def test_while_too_few_replicas_are_in_sync_the_retries_leave_no_copies() -> Non
         partition = world.leader.partitions.get(DATA)
         assert partition is not None
         assert partition.replication is not None
-        partition.replication.settings_changed(4)
+        alone = Membership(
+            tuple(map(BrokerId, IDS)), (BrokerId(world.leader_id),), partition.replication.partition_epoch + 1
+        )
+        partition.replication.membership_changed(alone, 0)
         for _ in range(3):
             assert await world.write(Markers(marker(), (DATA,))) == [{DATA: ErrorCode.not_enough_replicas}]
         assert world.end == 0

@@ -244,6 +244,7 @@ def test_a_write_that_was_begun_with_enough_replicas_is_told_when_they_are_gone(
         assert produced.error_code is ErrorCode.not_enough_replicas_after_append
         assert not partition.has_enough_replicas
         assert (await cluster.produce(leader, b"b")).error_code is ErrorCode.not_enough_replicas
+        assert (await cluster.produce(leader, b"c", acks=1)).error_code is ErrorCode.none
         assert partition.high_watermark == 0
         assert (await cluster.fetch(leader, 0)).records == b""
 
