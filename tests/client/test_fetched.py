@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from einmal.client.fetched import CorruptData, RawBatch, visible_batches, whole_batches
 from einmal.client.records import OffsetRange
 from einmal.types import TopicPartition
+from einmal.wire.compression import Compression, compress
 from einmal.wire.control_batch import encode_marker
 from einmal.wire.record_batch import NewRecord, encode_batch, patch
+from tests.log.malformed import BASE_OFFSET, LENGTH, good, resealed, sealed
 
 T0 = TopicPartition("t", 0)
 
@@ -138,3 +140,19 @@ def test_reading_in_pieces_gives_exactly_what_was_committed(seed: int) -> None:
             seen += [record.value for record in batch.records() if record.offset >= position]
         position = batches[-1].header.next_offset
     assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (resealed(good(3, 0)[:70] + bytes(20), {LENGTH: 78}), "longer or shorter"),
+        (sealed(compress(Compression.ZSTD, bytes(200 << 20)), 3, 0, Compression.ZSTD), "more than"),
+    ],
+    ids=["malformed", "a bomb"],
+)
+def test_a_batch_that_cannot_be_unpacked_is_named_with_the_way_past_it(batch: bytes, reason: str) -> None:
+    (raw,) = whole_batches(T0, memoryview(bytes(resealed(batch, {BASE_OFFSET: 5}))))
+    with pytest.raises(CorruptData) as caught:
+        raw.records()
+    text = str(caught.value)
+    assert "t-0, the batch of offsets 5 to 7" in text and "seek to 8" in text and reason in text

@@ -40,7 +40,6 @@ from einmal.seams import ListenError  # noqa: E402
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
-    from einmal.broker.supervision import log_defect
 
 _LOCK_FILE: Final = ".lock"
 _INTERRUPTED: Final = 130
@@ -255,6 +254,7 @@ class _lock:
 
 async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) -> None:
     from einmal.broker.node import Node
+    from einmal.broker.supervision import log_defect
     from einmal.log.disk import OsDisk
     from einmal.log.errors import LogCorruption
     from einmal.seams import SystemClock, TcpNetwork

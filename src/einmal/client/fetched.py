@@ -19,8 +19,8 @@ from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_h
 
 
 class CorruptData(KafkaError):
-    meaning = "a record batch in the log is damaged: its CRC-32C or its structure is wrong"
-    what_to_do = "restore the partition from a replica, or seek past the batch and lose it"
+    meaning = "a record batch in the log is damaged or too large: its CRC-32C, its structure, or its size unpacked"
+    what_to_do = "restore the partition from a replica, or seek to the offset after the batch and lose its records"
 
 
 class RawBatch(NamedTuple):
@@ -35,14 +35,14 @@ class RawBatch(NamedTuple):
         try:
             return records_section(self.data, 0, self.header)
         except WireError as error:
-            raise _corrupt(self.topic_partition, self.header.base_offset, error) from error
+            raise _corrupt(self.topic_partition, self.header, error) from error
 
     def records(self, bounds: OffsetRange | None = None) -> list[Record]:
         """The records, within ``bounds`` where given. Raises CorruptData."""
         try:
             records = decode_records(self.data, 0, self.header)
         except WireError as error:
-            raise _corrupt(self.topic_partition, self.header.base_offset, error) from error
+            raise _corrupt(self.topic_partition, self.header, error) from error
         if bounds is None or (bounds.start <= self.header.base_offset and self.header.next_offset <= bounds.end):
             return records
         return [record for record in records if bounds.start <= record.offset < bounds.end]
@@ -53,8 +53,8 @@ def whole_batches(topic_partition: TopicPartition, buffer: memoryview, *, check_
 
     Raises CorruptData where that is the very first: whoever reads on from the last good one comes to it.
     """
-    batches = []
-    position = 0
+    batches: list[RawBatch] = []
+    header = None
     try:
         for position, header in iter_headers(buffer):
             if check_crcs:
@@ -62,7 +62,7 @@ def whole_batches(topic_partition: TopicPartition, buffer: memoryview, *, check_
             batches.append(RawBatch(topic_partition, header, buffer[position : position + header.size]))
     except WireError as error:
         if not batches:
-            raise _corrupt(topic_partition, position, error) from error
+            raise _corrupt(topic_partition, header, error) from error
     return batches
 
 
@@ -88,8 +88,11 @@ def _is_abort(batch: RawBatch) -> bool:
         # A compacted marker may have lost its record; what it ended is not listed as aborted any more then.
         return any(control_type(record) == ABORT for record in batch.records())
     except WireError as error:
-        raise _corrupt(batch.topic_partition, batch.header.base_offset, error) from error
+        raise _corrupt(batch.topic_partition, batch.header, error) from error
 
 
-def _corrupt(topic_partition: TopicPartition, where: int, error: WireError) -> CorruptData:
-    return CorruptData(detail=f"{topic_partition} at {where}: {error}")
+def _corrupt(topic_partition: TopicPartition, header: BatchHeader | None, error: WireError) -> CorruptData:
+    if header is None:
+        return CorruptData(detail=f"{topic_partition}, the batch at the position: {error}")
+    where = f"{topic_partition}, the batch of offsets {header.base_offset} to {header.last_offset}"
+    return CorruptData(detail=f"{where}: {error}; seek to {header.next_offset} to go on without it")
