@@ -398,10 +398,10 @@ def records_section(
     ``strict``: only in a framing that every client reads.
     Raises CorruptBatch where it is too short for the records that the header claims, or TooLarge.
     """
-    section = bytes(memoryview(buffer)[position + HEADER_SIZE : position + header.size])
-    codec = header.compression
-    if codec:
-        section = decompress(codec, section, max_bytes, strict=strict)
+    end = position + header.batch_length + LENGTH_OVERHEAD
+    section = bytes(memoryview(buffer)[position + HEADER_SIZE : end])
+    if header.attributes & CODEC_MASK:
+        section = decompress(header.compression, section, max_bytes, strict=strict)
     if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(section):
         raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
     return section
