@@ -74,11 +74,12 @@ def test_a_batch_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path
 
 
 def test_a_batch_of_very_many_records_is_searched_while_others_are_served(tmp_path: Path) -> None:
+    count = 300_000
+    records = [NewRecord(None, None, 1_000)] * (count - 1) + [NewRecord(None, None, 2_000)]
+    data = encode_batch(records, compression=Compression.ZSTD)
+
     async def scenario() -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as client, Client.connect(node) as other:
-            count = 300_000
-            records = [NewRecord(None, None, 1_000)] * (count - 1) + [NewRecord(None, None, 2_000)]
-            data = encode_batch(records, compression=Compression.ZSTD)
             await client.create_topic("t")
             await other.create_topic("other")
             assert (await client.produce("t", data)).error_code is ErrorCode.none

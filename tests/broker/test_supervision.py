@@ -155,6 +155,22 @@ def test_a_poison_batch_leaves_its_log_uncleaned_and_the_others_clean(
     assert sum("bad-0 is uncleanable" in record.message for record in caplog.records) == 1
 
 
+def test_whoever_waits_for_a_flush_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    async def main() -> None:
+        async with running_node(tmp_path, {"log.flush.interval.messages": 1}) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            fault = Fault(monkeypatch, PartitionLog, "flush")
+            fault.left = 1
+            monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", told.append)
+            assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.kafka_storage_error
+            assert (await client.produce("t", batch(b"b"))).error_code is ErrorCode.none
+
+    run(main())
+    assert len(told) == 1
+
+
 def _virtually(main: Callable[[], Any]) -> list[str]:
     """Run it on virtual time; what the event loop's exception handler was told."""
     told: list[str] = []

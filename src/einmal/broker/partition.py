@@ -337,11 +337,11 @@ class Partition:
                     self.log.mark_flushed(end)
                 self._writing.release(end)
                 self._local_end_moved()
-        except Exception as error:
-            # Nobody knows what is flushed, and nobody may wait for it.
+        except Exception as error:  # noqa: BLE001 - nobody knows what is flushed, and nobody may wait for it.
             self._go_offline(error)
             if not isinstance(error, OSError):
-                raise
+                what = {"message": f"flushing {self.topic_partition} failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(what)
         finally:
             self._flushing = None
 

@@ -40,9 +40,9 @@ NONE: Final = ErrorCode.none
 """Looked up once: every append needs it."""
 SECTION_BYTES_MAX: Final = 64 * 1024 * 1024
 """What the records of a client's batch may decompress to. Apache Kafka has no bound; librdkafka's is 100 MB."""
-_QUICK_RECORDS: Final = 2_000
+QUICK_RECORDS: Final = 2_000
 _QUICK_COMPRESSED_BYTES: Final = 32 * 1024
-_QUICK_BYTES: Final = 256 * 1024
+QUICK_BYTES: Final = 256 * 1024
 """A batch with no more than this is checked in about a millisecond."""
 _MAGIC_POSITION: Final = 16
 _NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | APPEND_TIME_BIT | DELETE_HORIZON
@@ -105,12 +105,12 @@ class Admission:
 
     def _decide_quickly(self) -> None:
         header = self.headers[0]
-        if header.record_count > _QUICK_RECORDS:
+        if header.record_count > QUICK_RECORDS:
             return
         if header.attributes & CODEC_MASK and header.size > _QUICK_COMPRESSED_BYTES:
             return
         try:
-            self._check_records(_QUICK_BYTES, _QUICK_RECORDS)
+            self._check_records(QUICK_BYTES, QUICK_RECORDS)
         except (TooLarge, TooLong):
             # Only a longer look can tell.
             return
@@ -180,8 +180,8 @@ class Admission:
 
     def correct(self) -> None:
         """Make the header of an admitted batch say the latest time of its records, which its producer may not have."""
-        (header,) = self.headers
-        if header.max_timestamp != self.max_timestamp:
+        header = self.headers[0]
+        if header.max_timestamp != self.max_timestamp and self._config.timestamp_type != LOG_APPEND_TIME:
             set_max_timestamp(self._batches, 0, self.max_timestamp)
             self.headers = [read_header(self._batches)]
 

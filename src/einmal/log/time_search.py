@@ -5,16 +5,13 @@ Pure. A batch may decompress to a thousand times its size: what takes long may b
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from einmal.log.admission import SECTION_BYTES_MAX
+from einmal.log.admission import QUICK_BYTES, QUICK_RECORDS, SECTION_BYTES_MAX
 from einmal.types import LeaderEpoch, Offset
 from einmal.wire.errors import TooLarge
 from einmal.wire.record_batch import BatchHeader, records_section
 from einmal.wire.record_scan import record_times
-
-_QUICK_RECORDS: Final = 2_000
-_QUICK_BYTES: Final = 256 * 1024
 
 
 class TimestampOffset(NamedTuple):
@@ -38,8 +35,8 @@ class TimeSearch:
         self.found: TimestampOffset | None = None
         self.is_decided = False
         """False: ``decide`` has to look, which takes longer than an event loop may stand."""
-        if header.record_count <= _QUICK_RECORDS and len(data) <= _QUICK_BYTES:
-            self.decide(_QUICK_BYTES)
+        if header.record_count <= QUICK_RECORDS and len(data) <= QUICK_BYTES:
+            self.decide(QUICK_BYTES)
 
     @property
     def next_offset(self) -> Offset:
