@@ -2,6 +2,7 @@ from uuid import UUID
 
 import pytest
 
+from einmal.metadata.configs import APPEND, DELETE, SET, ConfigChange
 from einmal.metadata.image import CONSUMER_OFFSETS
 from einmal.metadata.plan import ControllerDefaults
 from einmal.metadata.topics import PARTITIONS_PER_REQUEST_MAX, NewPartitions, NewTopic
@@ -44,6 +45,39 @@ def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
     assert error_of(cluster, new("a_b")) is ErrorCode.invalid_topic_exception
     assert error_of(cluster, new("a.b")) is ErrorCode.topic_already_exists
     assert error_of(cluster, new("a-b")) is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("__cluster_metadata", ErrorCode.topic_authorization_failed),
+        ("__cluster.metadata", ErrorCode.invalid_topic_exception),
+        ("__consumer.offsets", ErrorCode.invalid_topic_exception),
+        ("..transaction_state", ErrorCode.invalid_topic_exception),
+    ],
+)
+def test_the_names_of_internal_topics_are_reserved_before_they_exist(name: str, error: ErrorCode) -> None:
+    assert error_of(with_brokers(1), new(name)) is error
+
+
+@pytest.mark.parametrize("policy", [None, "delete", "compact,delete"])
+def test_an_internal_topic_that_would_forget_by_age_is_not_created(policy: str | None) -> None:
+    configs = {} if policy is None else {"cleanup.policy": policy}
+    assert error_of(with_brokers(1), new(CONSUMER_OFFSETS, configs=configs)) is ErrorCode.invalid_config
+
+
+def test_the_cleanup_policy_of_an_internal_topic_stays_compact() -> None:
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new(CONSUMER_OFFSETS, configs={"cleanup.policy": "compact"})]))
+
+    def changed(operation: int, value: str | None, name: str = "cleanup.policy") -> ErrorCode:
+        change = ConfigChange(name=name, operation=operation, value=value)
+        return cluster.controller.alter_topic_configs([(CONSUMER_OFFSETS, [change])]).response[0].error
+
+    assert changed(SET, "delete") is changed(APPEND, "delete") is changed(DELETE, None) is ErrorCode.invalid_config
+    assert changed(SET, "compact") is changed(SET, "1000000", "segment.bytes") is ErrorCode.none
+    replaced = cluster.controller.replace_topic_configs([(CONSUMER_OFFSETS, {"segment.bytes": "1000000"})])
+    assert replaced.response[0].error is ErrorCode.invalid_config
 
 
 @pytest.mark.parametrize(
@@ -112,7 +146,9 @@ def test_topics_are_deleted_by_name_or_by_id_and_take_their_settings_along() -> 
 
 def test_a_coordinators_topic_is_neither_deleted_nor_resized() -> None:
     cluster = with_brokers(1)
-    cluster.done(cluster.controller.create_topics([new(CONSUMER_OFFSETS, partitions=3)]))
+    cluster.done(
+        cluster.controller.create_topics([new(CONSUMER_OFFSETS, partitions=3, configs={"cleanup.policy": "compact"})])
+    )
     assert cluster.controller.delete_topics([(CONSUMER_OFFSETS, UUID(int=0))]).response[0].error is not ErrorCode.none
     assert cluster.controller.create_partitions([NewPartitions(name=CONSUMER_OFFSETS, count=5)]).response[0].error is (
         ErrorCode.invalid_request

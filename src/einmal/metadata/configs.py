@@ -13,7 +13,7 @@ from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOUR
 from einmal.metadata.plan import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Deciding, Plan
 from einmal.metadata.records import ConfigRecord
 from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
-from einmal.metadata.topics import TopicResult
+from einmal.metadata.topics import TopicResult, policy_problem
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode
 
@@ -111,6 +111,8 @@ class ConfigDecisions(Deciding):
                 return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
             settings[change.name] = value
             touched[change.name] = None
+        if "cleanup.policy" in touched and (problem := policy_problem(name, settings)) is not None:
+            return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
         plan.records += [ConfigRecord(TOPIC_RESOURCE, name, item, settings[item]) for item in touched]
         plan.settings[name] = {item: value for item, value in settings.items() if value is not None}
         if MIN_INSYNC_REPLICAS in touched or UNCLEAN_LEADER_ELECTION in touched:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from einmal.metadata.image import CONSUMER_OFFSETS, TOPIC_RESOURCE, TRANSACTION_STATE
+from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOURCE
 from einmal.metadata.placement import Placement, Replicas
 from einmal.metadata.plan import Deciding
 from einmal.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -24,6 +24,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 """As in Kafka, where one request may write so many records."""
 _NAME_LENGTH_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_RESERVED: Final = {name: name for name in (CLUSTER_METADATA, *INTERNAL_TOPICS)}
 _NO_TOPIC_ID: Final = UUID(int=0)
 _TOO_MANY: Final = f"More than {PARTITIONS_PER_REQUEST_MAX} partitions in one request."
 
@@ -59,6 +60,30 @@ class NewPartitions:
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
+def name_problem(name: str) -> tuple[ErrorCode, str | None]:
+    """What is wrong with the name of a new topic, whatever topics there are."""
+    if not name or name in (".", "..") or len(name) > _NAME_LENGTH_MAX or not _LEGAL_NAME.fullmatch(name):
+        return (
+            ErrorCode.invalid_topic_exception,
+            f"Topic name is invalid: 1 to {_NAME_LENGTH_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-'.",
+        )
+    if name == CLUSTER_METADATA:
+        # The metadata log's own directory would be this topic's: Apache Kafka answers the same.
+        return ErrorCode.topic_authorization_failed, f"Topic name {name} is reserved for the metadata log."
+    reserved = _RESERVED.get(name.replace(".", "_"), name)
+    if reserved != name:
+        # The internal topic may not exist yet, and could not be created any more.
+        return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with internal topic: {reserved}"
+    return ErrorCode.none, None
+
+
+def policy_problem(name: str, configs: Mapping[str, str | None]) -> str | None:
+    """What would let an internal topic forget committed offsets or transactional ids by age; None: nothing."""
+    if name in INTERNAL_TOPICS and configs.get("cleanup.policy") != "compact":
+        return f"{name} keeps the state of coordinators: it must have cleanup.policy=compact."
+    return None
+
+
 class TopicDecisions(Deciding):
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Decision[list[TopicResult]]:
         records: list[MetadataRecord] = []
@@ -85,6 +110,8 @@ class TopicDecisions(Deciding):
                 if (reason := problem_of(name, value)) is not None:
                     error, message = ErrorCode.invalid_config, reason
                     break
+        if error is ErrorCode.none and (reason := policy_problem(topic.name, topic.configs)) is not None:
+            error, message = ErrorCode.invalid_config, reason
         replicas: list[Replicas] = []
         if error is ErrorCode.none:
             error, message, replicas = self._place(topic, placement, room)
@@ -101,11 +128,9 @@ class TopicDecisions(Deciding):
         )
 
     def _name_problem(self, name: str) -> tuple[ErrorCode, str | None]:
-        if not name or name in (".", "..") or len(name) > _NAME_LENGTH_MAX or not _LEGAL_NAME.fullmatch(name):
-            return (
-                ErrorCode.invalid_topic_exception,
-                f"Topic name is invalid: 1 to {_NAME_LENGTH_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-'.",
-            )
+        error, message = name_problem(name)
+        if error is not ErrorCode.none:
+            return error, message
         if name in self.image.topics:
             return ErrorCode.topic_already_exists, f"Topic '{name}' already exists."
         # Kafka's metric names have '_' for '.', so it refuses names that differ only in that.
@@ -222,7 +247,7 @@ class TopicDecisions(Deciding):
         added = wanted.count - has
         if added > PARTITIONS_PER_REQUEST_MAX:
             return refuse(ErrorCode.invalid_partitions, _TOO_MANY)
-        if wanted.name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+        if wanted.name in INTERNAL_TOPICS:
             # Who coordinates a group or a transaction follows from the count: it must never change.
             return refuse(ErrorCode.invalid_request, f"The partitions of {wanted.name} are fixed.")
         existing = [partition.replicas for partition in topic.partitions]
