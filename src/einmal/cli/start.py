@@ -96,6 +96,7 @@ def run(
     # Modules and what they hold stay: looking through them while they come costs a tenth of the start.
     gc.disable()
     _set_up_logging()
+    _raise_descriptor_limit()
     try:
         values = _values(assignments, config_file)
         if brokers > 1:
@@ -221,6 +222,20 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
+def _raise_descriptor_limit() -> None:
+    """Segments and connections need file descriptors, and the soft limit is often 1,024: take what is allowed."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            logging.warning("no more than %d file descriptors: %s", soft, error)
+
+
 class _lock:
     """The data folder, kept from a second broker. Raises _StartError."""
 
@@ -279,7 +294,13 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     gc.enable()
     await stopping.wait()
     logging.info("stopping")
-    await node.stop()
+    try:
+        await node.stop()
+    except OSError as error:
+        raise _StartError(
+            f"stopped, but not everything could be written: {error}",
+            "make room on the disk; the next start recovers what was acknowledged from the logs",
+        ) from error
 
 
 def _warn_of_impersonation(config: BrokerConfig) -> None:
