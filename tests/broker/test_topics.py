@@ -1,15 +1,20 @@
 """Topics and their settings through the APIs, over restarts."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from einmal.broker.broker_lifecycle import CLEAN_SHUTDOWN_FILE, RUNNING_FILE
-from einmal.broker.config import ConfigError
+from einmal.broker.high_watermarks import FILE_NAME as HIGH_WATERMARKS
+from einmal.broker.node import BOOT_FILE
+from einmal.broker.partition_folders import PartitionFolders
 from einmal.log import partition_metadata
-from einmal.types import ErrorCode, Offset, TopicPartition
+from einmal.log.disk import OsDisk
+from einmal.log.errors import LogCorruption
+from einmal.metadata.image import PartitionImage, TopicImage
+from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
 from tests.broker.nodes import Client, batch, new_node, run, running_node
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, METADATA = 19, 20, 37, 3
@@ -23,7 +28,7 @@ async def delete(client: Client, *names: str) -> list[ErrorCode]:
 
 def names_in(folder: Path) -> set[str]:
     """Beside what says how the node stopped, or that it has not."""
-    return {path.name for path in folder.iterdir()} - {CLEAN_SHUTDOWN_FILE, RUNNING_FILE}
+    return {path.name for path in folder.iterdir()} - {BOOT_FILE, CLEAN_SHUTDOWN_FILE, RUNNING_FILE, HIGH_WATERMARKS}
 
 
 async def settings_of(client: Client, topic: str) -> dict[str, tuple[str, int]]:
@@ -107,26 +112,162 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(tmp_path: Pa
 
 
 def test_a_deletion_that_was_cut_off_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    deleted = tmp_path / f"t-0.{UUID(int=5).hex}-delete"
+
     async def scenario() -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as client:
             await client.create_topic("t")
+        deleted.mkdir()
+        (deleted / "00000000000000000000.log").write_bytes(b"x")
+        (deleted / "partition.metadata").write_bytes(partition_metadata.encode(UUID(int=5)))
+        (tmp_path / f"t-1.{UUID(int=5).hex}-delete").mkdir()
+        async with running_node(tmp_path) as node:
+            assert [str(item.topic_partition) for item in node.partitions] == ["t-0"]
+        assert names_in(tmp_path) == {"t-0", "__cluster_metadata-0", "meta.properties"}
+
+    run(scenario())
+
+
+def test_a_deletion_that_is_committed_while_its_broker_is_down_is_carried_out_by_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.produce("t", batch(b"a"))
+            node.partitions.apply = lambda delta, image: None  # type: ignore[method-assign]
+            assert await delete(client, "t") == [ErrorCode.none]
+        assert "t-0" in names_in(tmp_path)
+        async with running_node(tmp_path):
+            pass
+        assert names_in(tmp_path) == {"__cluster_metadata-0", "meta.properties"}
+
+    run(scenario())
+
+
+def stray_names(tmp_path: Path) -> list[str]:
+    return sorted(name for name in names_in(tmp_path) if name.endswith("-stray"))
+
+
+def test_a_directory_of_no_topic_is_kept_as_stray_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
             await client.create_topic("kept")
         (tmp_path / "gone-0").mkdir()
         (tmp_path / "gone-0" / "00000000000000000000.log").write_bytes(b"x")
         (tmp_path / "gone-0" / "partition.metadata").write_bytes(partition_metadata.encode(UUID(int=5)))
-        (tmp_path / f"t-0.{UUID(int=5).hex}-delete").mkdir()
-        async with running_node(tmp_path) as node:
-            assert [str(item.topic_partition) for item in node.partitions] == ["t-0", "kept-0"]
-        assert names_in(tmp_path) == {"t-0", "kept-0", "__cluster_metadata-0", "meta.properties"}
+        for _ in range(2):
+            async with running_node(tmp_path) as node:
+                assert [str(item.topic_partition) for item in node.partitions] == ["kept-0"]
 
     run(scenario())
+    stray = f"gone-0.{UUID(int=5).hex}-stray"
+    assert names_in(tmp_path) == {"kept-0", stray, "__cluster_metadata-0", "meta.properties"}
+    assert (tmp_path / stray / "00000000000000000000.log").read_bytes() == b"x"
+    assert [stray in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
+
+
+def test_the_directory_of_an_earlier_topic_of_the_same_name_is_kept_as_stray(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.produce("t", batch(b"a"))
+        path = tmp_path / "t-0"
+        (path / "partition.metadata").write_bytes(partition_metadata.encode(UUID(int=5)))
+        (path / "recovery-checkpoint").unlink()
+        # This broker has never heard of the topic that has the name now.
+        (tmp_path / HIGH_WATERMARKS).unlink()
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            assert (await client.fetch("t", 0)).high_watermark == 0
+
+    run(scenario())
+    stray = f"t-0.{UUID(int=5).hex}-stray"
+    assert stray_names(tmp_path) == [stray]
+    assert (tmp_path / stray / "00000000000000000000.log").stat().st_size > 0
+
+
+@pytest.mark.parametrize("other", [HIGH_WATERMARKS, "t-0/recovery-checkpoint"])
+def test_a_directory_whose_identity_is_contradicted_is_neither_deleted_nor_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            await client.create_topic("other")
+            await client.produce("t", batch(b"a"))
+        path = tmp_path / "t-0" / "partition.metadata"
+        before = path.read_bytes()
+        path.write_bytes(partition_metadata.encode(UUID(int=5)))
+        (tmp_path / other).unlink()
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            assert (await client.produce("t", batch(b"b"))).error_code is ErrorCode.kafka_storage_error
+            assert (await client.produce("other", batch(b"b"))).error_code is ErrorCode.none
+        assert any("t-0 is offline" in record.getMessage() for record in caplog.records)
+        path.unlink()
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            assert (await client.fetch("t", 0)).high_watermark == 1
+        assert path.read_bytes() == before
+
+    run(scenario())
+    assert stray_names(tmp_path) == []
+
+
+def test_long_names_of_two_partitions_do_not_meet_when_they_are_moved_aside(tmp_path: Path) -> None:
+    folders = PartitionFolders(OsDisk(), PurePosixPath(tmp_path))
+    for partition in range(2):
+        (tmp_path / f"{'x' * 249}-{partition}").mkdir()
+        folders.move_aside(TopicPartition("x" * 249, partition), UUID(int=5), "a test")
+    assert len(stray_names(tmp_path)) == 2
+    assert all(len(name) == 255 for name in stray_names(tmp_path))
+
+
+INTERNAL = "__cluster_metadata"
+
+
+@pytest.mark.parametrize("way", ["create", "auto-create", "produce"])
+def test_no_request_creates_a_topic_with_the_name_of_the_metadata_log(tmp_path: Path, way: str) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            if way == "create":
+                topic = {"name": INTERNAL, "num_partitions": 1, "replication_factor": 1}
+                answer = await client.call(19, 7, {"topics": [topic], "timeout": 9_000})
+                assert answer.topics[0].error_code is ErrorCode.topic_authorization_failed
+            elif way == "auto-create":
+                asked = {"topics": [{"name": INTERNAL}], "allow_auto_topic_creation": True}
+                answer = await client.call(3, 9, asked)
+                assert answer.topics[0].error_code is ErrorCode.topic_authorization_failed
+            else:
+                answer = await client.produce(INTERNAL, batch(b"a"))
+                assert answer.error_code is ErrorCode.unknown_topic_or_partition
+            assert await delete(client, INTERNAL) == [ErrorCode.unknown_topic_or_partition]
+            assert list(node.metadata.image.topics) == ["t"]
+        async with running_node(tmp_path) as node:
+            assert list(node.metadata.image.topics) == ["t"]
+
+    run(scenario())
+    assert names_in(tmp_path) == {"t-0", "__cluster_metadata-0", "meta.properties"}
+
+
+def test_a_topic_that_an_earlier_version_let_have_that_name_does_not_touch_the_metadata_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node:
+            own = (BrokerId(node.config.node_id),)
+            partition = PartitionImage(own[0], LeaderEpoch(0), own, own, 0)
+            node.partitions.open(TopicImage(INTERNAL, UUID(int=5), (partition,)), {})
+            assert not list(node.partitions)
+        async with running_node(tmp_path):
+            pass
+
+    run(scenario())
+    assert names_in(tmp_path) == {"__cluster_metadata-0", "meta.properties"}
 
 
 def test_data_without_their_metadata_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
 
     async def scenario() -> None:
-        with pytest.raises(ConfigError, match="whose they are"):
+        with pytest.raises(LogCorruption, match="whose they are"):
             await new_node(tmp_path).start()
 
     run(scenario())
@@ -285,7 +426,7 @@ def test_partitions_whose_cluster_metadata_is_gone_are_not_taken_for_deleted_one
             await client.produce("t", batch(b"a"))
         for file in (tmp_path / "__cluster_metadata-0").iterdir():
             file.unlink()
-        with pytest.raises(ConfigError, match="__cluster_metadata"):
+        with pytest.raises(LogCorruption, match="__cluster_metadata"):
             await new_node(tmp_path).start()
         assert (tmp_path / "t-0" / "00000000000000000000.log").stat().st_size > 0
 

@@ -114,10 +114,14 @@ def end_transaction(
 
 
 def open_log(
-    disk: Disk, folder: Path | PurePosixPath = FOLDER, config: LogConfig = SMALL, now: Instant = NOW
+    disk: Disk,
+    folder: Path | PurePosixPath = FOLDER,
+    config: LogConfig = SMALL,
+    now: Instant = NOW,
+    lost_power: bool = True,
 ) -> PartitionLog:
     """A log whose high watermark is its end."""
-    log = PartitionLog.open(disk, PurePosixPath(folder), TOPIC_PARTITION, config, now)
+    log = PartitionLog.open(disk, PurePosixPath(folder), TOPIC_PARTITION, config, now, lost_power=lost_power)
     log.advance_high_watermark(log.log_end_offset)
     return log
 

@@ -514,8 +514,8 @@ def test_a_damaged_segment_is_reported_and_not_cleaned(machine: Machine, log: Pa
     disk = machine.process()
     data = bytearray(disk.read_file(path))
     data[200] ^= 1
-    disk.write_file(path, data)
     log = open_log(disk, config=CONFIG)
+    disk.write_file(path, data)
     cleaning = log.begin_cleaning(NOW, 10**6)
     with pytest.raises(LogCorruption):
         list(cleaning.map_keys())

@@ -17,6 +17,7 @@ from einmal.log.disk import Buffer, Disk, OsDisk
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import Origin
+from einmal.simulation.disk import DiskFaults
 from einmal.types import ErrorCode, LeaderEpoch, Offset, Sequence, TransactionVersion
 from einmal.wire.control_batch import encode_marker
 from einmal.wire.record_batch import decode_records, iter_headers, read_header, validate
@@ -408,9 +409,51 @@ def test_when_everything_is_old_a_new_empty_segment_remains(machine: Machine) ->
     log.retain(at(10**12))
     assert (log.log_start_offset, log.log_end_offset, log.size()) == (end, end, 0)
     assert append(log, batch()).base_offset == end
-    log.close(clean=False)
+    assert len(log_names(machine)) > 1
+    log.close(clean=True)
+    assert len(log_names(machine)) == 1
     log = open_log(machine.process())
     assert (log.log_start_offset, log.log_end_offset) == (end, end + 1)
+
+
+def log_names(machine: Machine) -> list[str]:
+    return [name for name in machine.disk.folder(FOLDER).names if name.endswith(".log")]
+
+
+def test_deleted_segments_stay_on_disk_until_a_checkpoint_does_not_name_them(machine: Machine) -> None:
+    log = filled(machine)
+    log.close(clean=True)
+    log = open_log(machine.process())
+    before = batches_of(log)
+    log.retain(at(10**12))
+    log.close(clean=False)
+    log = open_log(machine.process())
+    assert batches_of(log) == before
+    log.retain(at(10**12))
+    assert log.checkpoint_due
+    checkpoint = log.begin_checkpoint()
+    checkpoint.store()
+    log.finish_checkpoint(checkpoint)
+    assert len(log_names(machine)) == 1
+    log.close(clean=False)
+    assert batches_of(open_log(machine.process())) == []
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_checkpoint_that_a_full_disk_refuses_is_made_later(machine: Machine, full: bool) -> None:
+    log = filled(machine)
+    checkpoint = log.begin_checkpoint()
+    machine.disk.faults = DiskFaults(full=1.0)
+    with pytest.raises(OSError, match="no space"):
+        checkpoint.store()
+    machine.disk.faults = DiskFaults()
+    assert not log.is_offline and log.checkpoint_due
+    expected = batches_of(log)
+    if full:
+        log.close(clean=True)
+    else:
+        log.close(clean=False)
+    assert batches_of(open_log(machine.process())) == expected
 
 
 def test_retention_leaves_what_is_not_committed(machine: Machine) -> None:
@@ -623,7 +666,7 @@ def test_appends_rolls_and_retention_go_on_while_another_thread_flushes(tmp_path
     expected, last = batches_of(log), log.log_end_offset - 1
     log.close(clean=False)
     log = open_log(disk, tmp_path / "t-0")
-    assert batches_of(log) == expected
+    assert batches_of(log)[-len(expected) :] == expected
     assert append(log, batch(of=P, sequence=last, value=bytes(100))).is_duplicate
 
 

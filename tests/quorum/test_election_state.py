@@ -23,6 +23,7 @@ def test_the_file_is_kafkas_version_0() -> None:
         "appliedOffset": 0,
         "currentVoters": [{"voterId": 1}, {"voterId": 2}],
         "data_version": 0,
+        "crc32c": "76916586",
     }
 
 

@@ -186,6 +186,7 @@ class BrokerLifecycle:
         """What a disk has not taken may be gone from memory, too."""
         with suppress(OSError):
             self._node.disk.remove(self._running_path)
+        self._node.forget_boot()
 
     def _remember_epoch(self) -> None:
         if self._remembered_epoch != self.broker_epoch:

@@ -40,7 +40,11 @@ class MetadataSnapshots:
             if snapshot_id.offset >= log_start:
                 return snapshot_id, values
         if log_start > 0:
-            raise LogCorruption(f"{self.directory} starts at {log_start}, and no snapshot tells what was before")
+            raise LogCorruption(
+                f"{self.directory} starts at {log_start}, and no snapshot that can be read has what was before. "
+                "Restore it from a backup; or, where a majority of the other controllers is alive, move it away: it is "
+                "copied from their leader"
+            )
         return None
 
     def read(self, snapshot_id: OffsetAndEpoch, position: int, size: int) -> tuple[bytes, int] | ErrorCode:

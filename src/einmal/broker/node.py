@@ -16,17 +16,19 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
+from einmal.broker import meta_properties
 from einmal.broker.authentication import new_nonce
 from einmal.broker.batch_checks import BatchChecks
 from einmal.broker.broker_lifecycle import BrokerLifecycle
 from einmal.broker.cluster_metadata import METADATA_PARTITION, ClusterMetadata, cluster_id_of, new_cluster_id
-from einmal.broker.config import BrokerConfig, ConfigError, Endpoint, parse_properties
+from einmal.broker.config import BrokerConfig, ConfigError, Endpoint
 from einmal.broker.controller_runtime import ControllerRuntime
 from einmal.broker.fetch_sessions import FetchSessions
 from einmal.broker.group_service import GroupService
 from einmal.broker.isr_updates import IsrUpdates
 from einmal.broker.listeners import Audience
 from einmal.broker.log_cleaner import LogCleaner
+from einmal.broker.meta_properties import MetaProperties
 from einmal.broker.partitions import Partitions
 from einmal.broker.peers import Peers
 from einmal.broker.quorum_runtime import QuorumRuntime
@@ -38,13 +40,15 @@ from einmal.broker.server import Server
 from einmal.broker.supervision import Supervisor
 from einmal.broker.transaction_service import TransactionService
 from einmal.log.disk import Disk
+from einmal.log.errors import LogCorruption
 from einmal.metadata.features import SUPPORTED_FEATURES
 from einmal.metadata.image import ImageDelta
 from einmal.seams import Clock, Listener, Network
 
 log = logging.getLogger(__name__)
 
-_META_PROPERTIES: Final = "meta.properties"
+BOOT_FILE: Final = ".boot"
+"""The boot of the machine in which the data was written."""
 _CHECKPOINT_SECONDS: Final = 5.0
 _SECRET_LENGTH_MIN: Final = 16
 
@@ -136,13 +140,17 @@ class Node:
             self.disk.sync_directory(self.directory.parent)
         self._identify()
         self._read_secret()
+        self._look_for_power_cut()
         self.lifecycle.load()
         await self.quorum.load()
         self._is_loaded = True
         is_blank = self.quorum.voters == (self.config.node_id,) and self.quorum.partition.log.log_end_offset == 0
-        if is_blank and self.partitions.folders():
+        if is_blank and self.partitions.folders.all():
             # They would be taken for what is left of deleted topics.
-            raise ConfigError(f"{self.directory} holds partitions, but {METADATA_PARTITION} has lost what they are")
+            raise LogCorruption(
+                f"{self.directory} holds partitions, but {METADATA_PARTITION} has lost what they are. "
+                "Restore it from a backup"
+            )
         address = self.config.controller_listener
         if address is not None:
             self._controller_listener = await self.network.listen(self.controller_server.connection, *address)
@@ -158,10 +166,12 @@ class Node:
             self.lifecycle.start()
             await self.lifecycle.unfenced()
             await self.partitions.flushed()
+            self.partitions.check_internal()
             await self.transactions.start()
             self.isr_updates.start()
             self.server.start()
             self.broker_server.start()
+        self._remember_boot()
         self._every(_CHECKPOINT_SECONDS, "checkpointing", self._look_after_partitions)
         self._every(self.config.log_retention_check_interval_ms / 1000, "retention", self._retain)
         if self.config.log_cleaner_enable:
@@ -230,30 +240,58 @@ class Node:
             raise ConfigError(f"einmal.cluster.secret.file={file} has less than {_SECRET_LENGTH_MIN} characters")
 
     def _identify(self) -> None:
-        """The ids of cluster and data folder: read, or given now to an empty one. Raises ConfigError."""
-        path = self.directory / _META_PROPERTIES
+        """The ids of cluster and data folder: read, or given now to an empty one. Raises ConfigError, LogCorruption."""
+        path = self.directory / meta_properties.FILE_NAME
         if self.disk.exists(path):
-            known = parse_properties(self.disk.read_file(path).decode())
-            if known.get("node.id") != str(self.config.node_id):
+            try:
+                known = meta_properties.decode(self.disk.read_file(path))
+            except ValueError as error:
+                raise LogCorruption(f"{path}: {error}. {self._how_to_identify}") from error
+            if known.node_id != self.config.node_id:
                 raise ConfigError(
-                    f"the data in {self.directory} is of node.id={known.get('node.id')}, "
+                    f"the data in {self.directory} is of node.id={known.node_id}, "
                     f"this broker is node.id={self.config.node_id}"
                 )
-            self.metadata.cluster_id = known["cluster.id"]
-            if "directory.id" in known:
-                self.directory_id = UUID(known["directory.id"])
-                return
-        elif self.partitions.folders() or self.disk.exists(self.directory / str(METADATA_PARTITION)):
-            raise ConfigError(f"{self.directory} holds partitions, but no {_META_PROPERTIES} that says whose they are")
-        else:
-            voters = self.config.quorum_voters
-            self.metadata.cluster_id = cluster_id_of(voters) if voters else new_cluster_id(self.new_uuid())
+            self.metadata.cluster_id = known.cluster_id
+            self.directory_id = known.directory_id
+            return
+        if self.partitions.folders.all() or self.disk.exists(self.directory / str(METADATA_PARTITION)):
+            raise LogCorruption(
+                f"{self.directory} holds partitions, but no {meta_properties.FILE_NAME} that says whose they are. "
+                f"{self._how_to_identify}"
+            )
+        voters = self.config.quorum_voters
+        self.metadata.cluster_id = cluster_id_of(voters) if voters else new_cluster_id(self.new_uuid())
         self.directory_id = self.new_uuid()
-        text = (
-            f"version=1\ncluster.id={self.metadata.cluster_id}\nnode.id={self.config.node_id}\n"
-            f"directory.id={self.directory_id}\n"
+        written = MetaProperties(self.metadata.cluster_id, self.config.node_id, self.directory_id)
+        self.disk.write_file(path, meta_properties.encode(written))
+
+    @property
+    def _how_to_identify(self) -> str:
+        return (
+            "Restore it from a backup, or write it again: version=1, cluster.id= as in "
+            f"{METADATA_PARTITION}/quorum-state, node.id={self.config.node_id}, directory.id= a UUID"
         )
-        self.disk.write_file(path, text.encode())
+
+    def _look_for_power_cut(self) -> None:
+        """Whether the machine may have been started anew since data was last written here. Raises OSError."""
+        path = self.directory / BOOT_FILE
+        known = self.disk.read_file(path) if self.disk.exists(path) else b""
+        self.partitions.lost_power = not known or known != self.disk.boot_id().encode()
+
+    def _remember_boot(self) -> None:
+        """Every log has been recovered: from now on only the end of the machine's boot tears anything."""
+        if self.partitions.lost_power and not self.partitions.may_open_more:
+            try:
+                self.disk.write_file(self.directory / BOOT_FILE, self.disk.boot_id().encode())
+            except OSError as error:
+                # The next start may take damage for a torn tail, no more.
+                log.warning("%s: %s", self.directory / BOOT_FILE, error)
+
+    def forget_boot(self) -> None:
+        """The disk has refused writes: what this process wrote may be lost although the machine has kept its power."""
+        with suppress(OSError):
+            self.disk.remove(self.directory / BOOT_FILE)
 
     def _every(self, seconds: float, name: str, chore: Callable[[], Awaitable[None]]) -> None:
         async def repeat() -> None:

@@ -108,6 +108,8 @@ class Partition:
         """Of a leader: what it knows of its followers. None where somebody else says what is committed."""
         self.min_insync_replicas = 1
         self.is_closed = False
+        self.before_cut: Callable[[Offset], None] = lambda offset: None
+        """Called before the log is cut at an offset. May raise OSError."""
         self.bytes_appended = 0
         """Since this process began; a Fetch that waits for bytes takes the difference."""
         self._disk = disk
@@ -116,6 +118,8 @@ class Partition:
         self._flush_each = flush_each
         self._commitment: Commitment | None = None
         self._flushing: asyncio.Task[None] | None = None
+        self._lacks_checkpoint = False
+        self._reported = ""
         self._background = asyncio.Lock()
         """Held by whoever works on the log's files in the background: one at a time, and not while it is closed."""
         self._committing = _Waiting()
@@ -301,11 +305,21 @@ class Partition:
 
     async def truncate_to(self, offset: Offset) -> None:
         """Cut off what the leader does not have. Raises OSError or LogCorruption."""
-        await self._as_follower(lambda: self.log.truncate_to(offset))
+
+        def truncate() -> None:
+            self.before_cut(offset)
+            self.log.truncate_to(offset)
+
+        await self._as_follower(truncate)
 
     async def restart_at(self, offset: Offset) -> None:
         """Forget everything; the log is empty from here on, and goes on at ``offset``. Raises OSError."""
-        await self._as_follower(lambda: self.log.restart_at(offset))
+
+        def restart() -> None:
+            self.before_cut(offset)
+            self.log.restart_at(offset)
+
+        await self._as_follower(restart)
 
     async def _as_follower(self, change: Callable[[], None]) -> None:
         """Nothing happens where the leader epoch, for which the change was decided, is over by the time."""
@@ -357,10 +371,11 @@ class Partition:
             checkpoint = self.log.begin_checkpoint()
             try:
                 await self._disk.in_background(checkpoint.store)
-            except OSError as error:
-                self._go_offline(error)
-            else:
                 self.log.finish_checkpoint(checkpoint)
+            except OSError as error:
+                self._checkpoint_failed(error)
+            else:
+                self._lacks_checkpoint = False
 
     async def replace_segments(self, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
         """Put a cleaned segment in the place of those it was made from. False: the round has come to nothing."""
@@ -372,7 +387,7 @@ class Partition:
                 await self._disk.in_background(checkpoint.store)
                 if self.is_closed:
                     # The folder may be another topic's by now; where it is not, recovery does the rest.
-                    checkpoint.failed()
+                    checkpoint.failed(False)
                     return False
                 left_over = self.log.finish_swap(cleaned, checkpoint)
                 await self._disk.in_background(lambda: segment_swap.remove(self._disk, left_over))
@@ -380,6 +395,26 @@ class Partition:
                 self._go_offline(error)
                 return False
             return True
+
+    def _checkpoint_failed(self, error: OSError) -> None:
+        if self.log.is_offline:
+            self._go_offline(error)
+        elif not self._lacks_checkpoint:
+            self._lacks_checkpoint = True
+            log.error("no checkpoint of %s, tried again until there is one: %s", self.topic_partition, error)
+
+    def check_directory(self) -> None:
+        """Go offline if the log's files were deleted."""
+        try:
+            self.log.check_directory()
+        except OSError as error:
+            self._go_offline(error)
+
+    def report(self, error: Exception) -> None:
+        """Log what a reader has met; the same once, however often clients ask again."""
+        if str(error) != self._reported:
+            self._reported = str(error)
+            log.error("partition %s: %s", self.topic_partition, error)
 
     def _go_offline(self, error: Exception) -> None:
         log.error("partition %s is offline: %s", self.topic_partition, error)

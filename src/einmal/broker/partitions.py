@@ -8,28 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
 from einmal.broker.config import BrokerConfig
+from einmal.broker.high_watermarks import HighWatermarks
 from einmal.broker.partition import Partition
+from einmal.broker.partition_folders import PartitionFolders
 from einmal.broker.supervision import Supervisor
-from einmal.log import partition_metadata
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption, SyncFailed
 from einmal.log.partition_log import PartitionLog
-from einmal.metadata.image import CLUSTER_METADATA, ClusterImage, ImageDelta, PartitionImage, TopicImage
+from einmal.metadata.image import (
+    CLUSTER_METADATA,
+    INTERNAL_TOPICS,
+    ClusterImage,
+    ImageDelta,
+    PartitionImage,
+    TopicImage,
+)
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.replication.leader import Leader, Membership
 from einmal.seams import Clock
-from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
+from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
-
-_DELETED_SUFFIX: Final = "-delete"
 
 
 class Partitions:
@@ -41,6 +47,10 @@ class Partitions:
         self._disk = disk
         self._clock = clock
         self._supervisor = Supervisor()
+        self.folders = PartitionFolders(disk, directory)
+        self._marks = HighWatermarks(disk, directory)
+        self.lost_power = True
+        """Whether the machine may have lost its power since the last process wrote here."""
         self._partitions: dict[TopicPartition, Partition] = {}
         self._eligible: Mapping[BrokerId, int] = {}
         """Brokers that may be in an ISR, with their epochs."""
@@ -53,6 +63,8 @@ class Partitions:
 
         Not after a failed sync: the next one would seem to succeed, and what is not on the disk be acknowledged.
         """
+        self._damaged: dict[TopicPartition, LogCorruption] = {}
+        """Those of them whose files cannot be believed."""
         self._removals: list[asyncio.Task[None]] = []
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
@@ -119,33 +131,51 @@ class Partitions:
 
     def open(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
         """Bring the replicas of a topic in line with the image. Those that cannot be opened are left out."""
+        if topic.name == CLUSTER_METADATA:
+            # Written by a controller that did not reserve the name. The directory is the metadata log's.
+            log.error("topic %s has the name of the metadata log and is ignored: delete it", topic.name)
+            return
         for partition_id, image in enumerate(topic.partitions):
             topic_partition = TopicPartition(topic.name, partition_id)
             if self._config.node_id in image.replicas:
-                partition = self._opened(topic_partition, topic.topic_id, configs)
+                partition = self._opened(topic_partition, topic.topic_id, configs, image.leader_epoch)
                 if partition is not None:
                     self._assign(partition, image)
             elif topic_partition in self._partitions:
                 # It was reassigned to others.
                 self._remove_replica(topic_partition, self._partitions[topic_partition])
 
+    def check_internal(self) -> None:
+        """Raises LogCorruption where a coordinator's log is damaged: it would forget what it has promised."""
+        for topic_partition, error in self._damaged.items():
+            if topic_partition.topic in INTERNAL_TOPICS:
+                raise error
+
     def open_all(self, image: ClusterImage) -> None:
         """Try once more what could not be opened."""
         for topic in list(image.topics.values()):
             self.open(topic, _settings(image, topic.name))
 
-    def _opened(self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str]) -> Partition | None:
+    def _opened(
+        self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str], leader_epoch: LeaderEpoch
+    ) -> Partition | None:
         partition = self._partitions.get(topic_partition)
         if partition is not None or self._offline.get(topic_partition) is False:
             return partition
         try:
-            self._discard_predecessor(self._directory / str(topic_partition), topic_id)
+            has_mark = self._marks.mark_of(topic_id, topic_partition) > 0
+            self.folders.claim(topic_partition, topic_id, has_mark=has_mark, lost_power=self.lost_power)
             partition = self._open(topic_partition, topic_id, log_config(self._config, configs))
+            _check_epoch(partition, leader_epoch)
         except (OSError, LogCorruption) as error:
-            log.error("partition %s is offline: %s", topic_partition, error)
+            if topic_partition not in self._offline:
+                log.error("partition %s is offline: %s", topic_partition, error)
+            if isinstance(error, LogCorruption):
+                self._damaged[topic_partition] = error
             self._offline[topic_partition] = isinstance(error, OSError) and not isinstance(error, SyncFailed)
             return None
         self._offline.pop(topic_partition, None)
+        self._damaged.pop(topic_partition, None)
         partition.min_insync_replicas = int(setting(self._config, configs, "min.insync.replicas"))
         self._partitions[topic_partition] = partition
         return partition
@@ -184,11 +214,21 @@ class Partitions:
         )
 
     def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
-        """The metadata log: it is not in its own image. Raises OSError."""
+        """The metadata log: it is not in its own image. Raises OSError or LogCorruption."""
+        named = self.folders.topic_id_of(topic_partition)
+        if named not in (None, topic_id):
+            raise LogCorruption(
+                f"{self.folders.path(topic_partition)} belongs to topic id {named}: directories, or files in them, "
+                "were exchanged. Restore it from a backup, or exchange them again"
+            )
+        self._marks.load()
         self._metadata = self._open(topic_partition, topic_id, log_config(self._config, _METADATA_CONFIGS))
         return self._metadata
 
     def _open(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Partition:
+        mark = self._marks.mark_of(topic_id, topic_partition)
+        if mark and not self._disk.exists(self.folders.path(topic_partition)):
+            raise LogCorruption(f"{self.folders.path(topic_partition)} is missing. {self._ways_out(mark)}")
         partition_log = PartitionLog.open(
             self._disk,
             self._directory / str(topic_partition),
@@ -196,10 +236,31 @@ class Partitions:
             config,
             self._clock.now(),
             topic_id=topic_id,
+            lost_power=self.lost_power,
         )
-        broker_id = BrokerId(self._config.node_id)
-        return Partition(
-            partition_log, topic_id, self._disk, self._clock, broker_id=broker_id, flush_each=config.flush_each
+        end = partition_log.log_end_offset
+        if end < mark:
+            found = f"{self.folders.path(topic_partition)} ends at offset {end}"
+            if config.flush_each or not self.lost_power:
+                partition_log.close(clean=False)
+                raise LogCorruption(f"{found}. {self._ways_out(mark)}")
+            log.warning("%s: offsets up to %d were not flushed before the power failed, and are lost", found, mark)
+            self._marks.lower(topic_id, topic_partition, end)
+        partition = Partition(
+            partition_log,
+            topic_id,
+            self._disk,
+            self._clock,
+            broker_id=BrokerId(self._config.node_id),
+            flush_each=config.flush_each,
+        )
+        partition.before_cut = lambda offset: self._marks.lower(topic_id, topic_partition, offset)
+        return partition
+
+    def _ways_out(self, mark: Offset) -> str:
+        return (
+            f"It had committed records up to offset {mark}. Restore it from a backup; or, to give them up or to have "
+            f"them copied from the leader, remove its line from {self._marks.path}"
         )
 
     def reconfigure(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
@@ -211,7 +272,7 @@ class Partitions:
                 if partition.replication is not None:
                     partition.advance(partition.replication.settings_changed(partition.min_insync_replicas))
 
-    # --- folders -------------------------------------------------------------------------------------------------
+    # --- directories ---------------------------------------------------------------------------------------------
 
     def delete(self, name: str, topic_id: UUID) -> None:
         """Remove the replicas of a topic whose removal is committed.
@@ -226,10 +287,10 @@ class Partitions:
 
     def _remove_replica(self, topic_partition: TopicPartition, partition: Partition) -> None:
         del self._partitions[topic_partition]
+        self._marks.forget(partition.topic_id, topic_partition)
         partition.retire()
         try:
-            directory = self._rename_away(self._directory / str(topic_partition), partition.topic_id)
-            self._disk.sync_directory(self._directory)
+            directory = self.folders.begin_removal(topic_partition, partition.topic_id)
         except OSError as error:
             # The folder stays until the next start; its topic id keeps a successor from using it.
             log.error("cannot remove partition %s: %s", topic_partition, error)
@@ -240,61 +301,32 @@ class Partitions:
     async def _finish_removal(self, partition: Partition, directory: PurePosixPath) -> None:
         await partition.close(clean=False)
         try:
-            self._remove(directory)
+            self.folders.finish_removal(directory)
         except OSError as error:
             log.error("cannot remove %s: %s", directory, error)
         self._removals = [task for task in self._removals if not task.done() and task is not asyncio.current_task()]
 
-    def remove_strays(self, topics: Mapping[str, TopicImage]) -> None:
-        """Remove what unfinished deletions left. Raises OSError.
+    def sort_out(self, image: ClusterImage, deleted: Container[UUID]) -> None:
+        """Finish removals that were cut short, and move aside what the metadata does not know. Raises OSError.
 
-        A folder is made only after its topic is committed in the metadata log, which is always flushed: so a folder
-        without a topic is one that was being deleted.
+        ``deleted``: topics whose removal was committed while this broker was down.
         """
-        for name in self._disk.list_directory(self._directory):
-            if name.endswith(_DELETED_SUFFIX):
-                self._remove(self._directory / name)
-        for topic_partition in self.folders():
-            image = topics.get(topic_partition.topic)
-            is_known = image is not None and topic_partition.partition < len(image.partitions)
-            directory = self._directory / str(topic_partition)
-            # Without our mark it only has such a name.
-            is_ours = self._disk.exists(directory / partition_metadata.FILE_NAME)
-            if is_ours and not is_known and topic_partition not in self._partitions:
-                log.warning("removing %s: its topic was deleted", topic_partition)
-                self._remove(directory)
-
-    def folders(self) -> list[TopicPartition]:
-        """Of topics: whose folders there are on disk, by their names, opened or not."""
-        found = []
-        for name in self._disk.list_directory(self._directory):
-            topic, _, partition_id = name.rpartition("-")
-            if topic not in ("", CLUSTER_METADATA) and partition_id.isdecimal():
-                found.append(TopicPartition(topic, int(partition_id)))
-        return found
-
-    def _rename_away(self, directory: PurePosixPath, topic_id: UUID) -> PurePosixPath:
-        target = directory.with_name(f"{directory.name[:200]}.{topic_id.hex}{_DELETED_SUFFIX}")
-        self._disk.rename(directory, target)
-        return target
-
-    def _remove(self, directory: PurePosixPath) -> None:
-        for name in self._disk.list_directory(directory):
-            self._disk.remove(directory / name)
-        self._disk.remove(directory)
-
-    def _discard_predecessor(self, directory: PurePosixPath, topic_id: UUID) -> None:
-        """Remove a folder that belongs to a deleted topic of the same name."""
-        identity = directory / partition_metadata.FILE_NAME
-        if not self._disk.exists(identity):
-            return
-        try:
-            belongs_to = partition_metadata.decode(self._disk.read_file(identity))
-        except ValueError:
-            # Torn by a power cut: then it was just made, for this topic, since ``delete`` syncs.
-            return
-        if belongs_to != topic_id:
-            self._remove(self._rename_away(directory, belongs_to))
+        self.folders.resume_removals()
+        for topic_partition in self.folders.all():
+            topic = image.topics.get(topic_partition.topic)
+            is_known = topic is not None and topic_partition.partition < len(topic.partitions)
+            if is_known or topic_partition in self._partitions or not self.folders.is_ours(topic_partition):
+                continue
+            topic_id = self.folders.topic_id_of(topic_partition)
+            try:
+                if topic_id in deleted and topic_id is not None:
+                    log.info("removing %s: its topic was deleted", topic_partition)
+                    self._marks.forget(topic_id, topic_partition)
+                    self.folders.finish_removal(self.folders.begin_removal(topic_partition, topic_id))
+                else:
+                    self.folders.move_aside(topic_partition, topic_id, "the cluster's metadata has no such partition")
+            except OSError as error:
+                log.error("cannot move partition %s away: %s", topic_partition, error)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -309,7 +341,17 @@ class Partitions:
 
     async def checkpoint(self) -> None:
         for partition in self._all():
+            partition.check_directory()
             await self._supervisor.attempt(f"the checkpoint of {partition.topic_partition}", partition.checkpoint)
+        await self._store_marks()
+
+    async def _store_marks(self) -> None:
+        """Raises OSError; the last marks still hold then."""
+        data = self._marks.changed(
+            {(partition.topic_id, partition.topic_partition): partition.high_watermark for partition in self._all()}
+        )
+        if data is not None:
+            await self._disk.in_background(lambda: self._marks.store(data))
 
     async def flushed(self) -> None:
         """Wait until what recovery found is flushed where only flushed offsets count."""
@@ -317,11 +359,23 @@ class Partitions:
             await partition.flushed()
 
     async def close(self, *, clean: bool = True) -> None:
+        """Close every log, whatever becomes of the others. Raises OSError when not all of them could be flushed."""
         for removal in self._removals:
             await removal
+        if clean:
+            try:
+                await self._store_marks()
+            except OSError as error:
+                log.warning("%s: %s", self._marks.path, error)
+        failures: list[OSError] = []
         for partition in self._all():
-            await partition.close(clean=clean)
+            try:
+                await partition.close(clean=clean)
+            except OSError as error:
+                failures.append(error)
         self._partitions.clear()
+        if failures:
+            raise OSError(failures[0].errno, f"{len(failures)} logs could not be flushed, the first: {failures[0]}")
 
 
 _METADATA_CONFIGS: Final = {
@@ -359,6 +413,15 @@ def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         flush_each=number("flush.messages") == 1,
     )
+
+
+def _check_epoch(partition: Partition, leader_epoch: LeaderEpoch) -> None:
+    """No CRC covers a batch's leader epoch. Raises LogCorruption for one that no leader has had."""
+    if partition.log.latest_epoch > leader_epoch:
+        raise LogCorruption(
+            f"{partition.topic_partition} has batches of leader epoch {partition.log.latest_epoch}, and the cluster's "
+            f"metadata knows none after {leader_epoch}: its log or the metadata is damaged; restore one of them"
+        )
 
 
 def _settings(image: ClusterImage, topic: str) -> Mapping[str, str]:

@@ -60,9 +60,10 @@ from einmal.quorum.messages import (
     VoteAnswered,
 )
 from einmal.quorum.raft import EPOCH_MAX, Raft, RaftConfig
-from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset
+from einmal.types import NO_LEADER_EPOCH, BrokerId, ErrorCode, LeaderEpoch, Offset
 from einmal.wire.errors import WireError
 from einmal.wire.fetch import FetchRequest
+from einmal.wire.record_batch import iter_headers
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -71,6 +72,12 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
 _EPOCH_SPENT: Final = EPOCH_MAX - 1_000
+_CHECK_BYTES: Final = 1 << 20
+_WAYS_OUT: Final = (
+    f"Restore {METADATA_PARTITION} from a backup; or, where a majority of the other controllers is alive, move it "
+    "away: it is copied from their leader"
+)
+"""Where this member's memory is damaged."""
 _LANE: Final = "quorum"
 _REQUEST: Final = "request of the metadata quorum"
 _FAREWELL_MS: Final = 500
@@ -138,6 +145,7 @@ class QuorumRuntime:
         """Open log, snapshot and state file. Raises OSError or LogCorruption."""
         self.partition = self._node.partitions.open_metadata(METADATA_PARTITION, METADATA_TOPIC_ID)
         await self._load_snapshot()
+        self._check_log()
         persisted = self._read_state()
         self._start_machine(persisted)
         self._bytes_covered = -self.partition.log.size()
@@ -160,19 +168,49 @@ class QuorumRuntime:
         decoded = [record for value in values if (record := records.decode(None, value)) is not None]
         self._node.metadata.load_snapshot(decoded, Offset(snapshot_id.offset), snapshot_id.epoch)
 
+    def _check_log(self) -> None:
+        """Read all that the image will be made of: with a part of it the node would wait for the rest for ever.
+
+        Raises LogCorruption or OSError.
+        """
+        partition_log = self.partition.log
+        offset, end = self._node.metadata.next_offset, partition_log.log_end_offset
+        while offset < end:
+            batches = partition_log.read(offset, _CHECK_BYTES, below=end)
+            if not batches:
+                raise LogCorruption(f"{self.snapshots.directory}: nothing to read at offset {offset}. {_WAYS_OUT}")
+            for _, header in iter_headers(batches):
+                # No batch of this log is ever compacted away.
+                if not header.base_offset <= offset < header.next_offset:
+                    raise LogCorruption(
+                        f"{self.snapshots.directory}: offset {header.base_offset} where {offset} is due. {_WAYS_OUT}"
+                    )
+                offset = header.next_offset
+
     def _read_state(self) -> ElectionState | None:
-        if not self._node.disk.exists(self._state_path):
-            return None
-        try:
-            state = election_state.decode(self._node.disk.read_file(self._state_path))
-        except ValueError as error:
-            raise LogCorruption(f"{self._state_path}: {error}") from error
-        if state.epoch > _EPOCH_SPENT:
+        """Raises LogCorruption, ConfigError or OSError."""
+        state, log_epoch = None, self.partition.log.latest_epoch
+        if self._node.disk.exists(self._state_path):
+            try:
+                state = election_state.decode(self._node.disk.read_file(self._state_path))
+            except ValueError as error:
+                raise LogCorruption(f"{self._state_path}: {error}. {_WAYS_OUT}") from error
+        if self.is_voter and log_epoch > (NO_LEADER_EPOCH if state is None else state.epoch):
+            if state is None and len(self.voters) == 1:
+                # Nobody else votes: all that matters is that the next epoch is a new one.
+                log.warning("%s is missing: begun anew after epoch %d of the log", self._state_path, log_epoch)
+                return None
+            known = "is missing" if state is None else f"has epoch {state.epoch}"
+            raise LogCorruption(
+                f"{self._state_path} {known}, and the log beside it has epoch {log_epoch}: this controller does not "
+                f"know whom it has voted for. {_WAYS_OUT}"
+            )
+        if state is not None and state.epoch > _EPOCH_SPENT:
             raise ConfigError(
                 f"{self._state_path} is of epoch {state.epoch}, which leaves no epoch for another election. No cluster "
-                "comes there by itself. Stop all controllers and write the same leaderEpoch, with leaderId=-1 and "
-                "votedId=-1, into quorum-state on each: one more than the last epoch of any controller's log "
-                f"(here {self.partition.log.latest_epoch})"
+                "comes there by itself. Stop all controllers and write the same leaderEpoch, with leaderId=-1, "
+                "votedId=-1 and no crc32c, into quorum-state on each: one more than the last epoch of any controller's "
+                f"log (here {log_epoch})"
             )
         return state
 

@@ -1,21 +1,24 @@
 """Walks over the record batches of a segment file.
 
 ``walk`` looks at headers only and believes them; ``scan`` reads every byte and believes the CRC-32C; ``pieces`` gives
-the bytes and leaves that to others. Knows no index.
+the bytes and leaves that to others; ``holds_batch`` looks for a batch among bytes that are not batches. Knows no index.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from einmal.log.disk import File
-from einmal.wire.errors import CorruptBatch, Truncated
-from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, iter_headers, peek_header, read_header, validate
+from einmal.wire.errors import CorruptBatch, Truncated, WireError
+from einmal.wire.record_batch import HEADER_SIZE, MAGIC, BatchHeader, iter_headers, peek_header, read_header, validate
 
 _WALK_BYTES: Final = 4096
 """A page: one read for many small batches, little waste for large ones."""
 _SCAN_BYTES: Final = 1 << 20
+_CHECKED_BYTES_MAX: Final = 64 << 20
+"""So many bytes are checked at most in search of a batch: garbage may look like any number of headers."""
 
 
 def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -80,3 +83,30 @@ def pieces(file: File, position: int, end: int, size: int) -> Iterator[bytes]:
             read_header(chunk)
         yield chunk[:whole]
         position += whole
+
+
+def holds_batch(file: File, start: int, end: int, offset: int) -> bool:
+    """Whether a valid batch with an offset not below ``offset`` begins between two positions, anywhere.
+
+    Also true where it would take too long to tell.
+    """
+    # A header has its magic 16 bytes after an offset whose upper half is that of its segment's other batches.
+    upper = (offset >> 32).to_bytes(4, "big")
+    pattern = re.compile(b"(?s)(?=" + re.escape(upper) + b".{12}" + re.escape(bytes([MAGIC])) + b")")
+    left = _CHECKED_BYTES_MAX
+    for chunk_position in range(start, end, _SCAN_BYTES):
+        chunk = file.read(chunk_position, min(_SCAN_BYTES + HEADER_SIZE, end - chunk_position))
+        for match in pattern.finditer(chunk, 0, _SCAN_BYTES + HEADER_SIZE):
+            position = chunk_position + match.start()
+            try:
+                header = peek_header(file.read(position, HEADER_SIZE))
+                if not offset <= header.base_offset or position + header.size > end:
+                    continue
+                left -= header.size
+                if left < 0:
+                    return True
+                validate(file.read(position, header.size), 0, header)
+            except WireError:
+                continue
+            return True
+    return False

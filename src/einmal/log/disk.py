@@ -126,6 +126,10 @@ class OsDisk:
             while view:
                 view = view[os.write(fd, view) :]
             os.fdatasync(fd)
+        except OSError:
+            # Half a file would keep the room on a full disk.
+            os.unlink(temporary)
+            raise
         finally:
             os.close(fd)
         self.rename(temporary, path)

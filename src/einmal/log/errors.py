@@ -5,6 +5,14 @@ LogCorruption         bytes that were flushed once are not a valid batch any mor
 SyncFailed            an OSError after which nobody knows what the disk holds until the machine has started again
 """
 
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""Of room or file descriptors: nothing was written, and the same write may succeed later."""
+
 
 class LogCorruption(Exception):
     """A segment's bytes cannot be trusted; the text says which file and where."""

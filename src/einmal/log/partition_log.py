@@ -4,15 +4,16 @@ Synchronous, for one event loop; only ``flush`` and ``Checkpoint.store`` may run
 time. Knows no replica, no coordinator and no network. Expected refusals are error codes in the result.
 
 Invariants: log start offset <= last stable offset <= high watermark <= log end offset. State changes only after the
-bytes are written. After an I/O error other than a full disk the log is offline: what the disk holds is then unknown,
-and only recovery may say.
+bytes are written. After an I/O error other than a shortage (full disk, no file descriptors) the log is offline: what
+the disk holds is then unknown, and only recovery may say.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -24,13 +25,23 @@ from einmal.log.checkpoint import Checkpoint
 from einmal.log.compaction import Cleanable, CleanedSegment, Cleaning
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
-from einmal.log.errors import LogCorruption
+from einmal.log.errors import SHORTAGES, LogCorruption
 from einmal.log.leader_epochs import LeaderEpochs
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import CLIENT, REPLICATION, BatchMetadata, Origin, ProducerStates, VerificationGuard
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
-from einmal.log.segment import NOTHING_STORED, SNAPSHOT, BatchPlace, Segment, Stored, file_name, place_of
+from einmal.log.segment import (
+    LOG,
+    NOTHING_STORED,
+    SNAPSHOT,
+    BatchPlace,
+    Segment,
+    SegmentSummary,
+    Stored,
+    file_name,
+    place_of,
+)
 from einmal.log.time_search import TimeSearch
 from einmal.types import (
     NO_OFFSET,
@@ -49,9 +60,10 @@ from einmal.wire.record_batch import (
     read_header,
 )
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
-_FULL_DISK: Final = (errno.ENOSPC, errno.EDQUOT)
 _CHECKPOINT_BYTES: Final = 32 << 20
 _CHECKPOINT_BATCHES: Final = 10_000
 """After so much a checkpoint is due: recovery of one partition then takes a fraction of a second."""
@@ -86,8 +98,10 @@ class PartitionLog:
         config: LogConfig,
         now: Instant,
         topic_id: UUID | None,
+        lost_power: bool,
     ) -> None:
-        recovered = recover(disk, directory, config, now, topic_id)
+        partition = topic_partition.partition
+        recovered = recover(disk, directory, config, now, topic_id, partition=partition, lost_power=lost_power)
         self._disk = disk
         self._directory = directory
         self._now = now
@@ -115,6 +129,8 @@ class PartitionLog:
         self._marks_moved = False
         self._is_busy = False
         self._is_offline = False
+        self._lacks_room = False
+        """The last append was refused; said once."""
         self._retired: list[Segment] = []
         self._warm: list[Segment] = []
         self._cleaned_offset = recovered.cleaned_offset
@@ -131,8 +147,12 @@ class PartitionLog:
         now: Instant,
         *,
         topic_id: UUID | None = None,
+        lost_power: bool = True,
     ) -> PartitionLog:
-        """Recover the log in ``directory``, which is made when it is not there. Raises LogCorruption or OSError."""
+        """Recover the log in ``directory``, which is made when it is not there. Raises LogCorruption or OSError.
+
+        ``lost_power``: the machine may have lost its power since the log was written to.
+        """
         disk.make_directory(directory)
         path = directory / partition_metadata.FILE_NAME
         if topic_id is not None:
@@ -144,7 +164,7 @@ class PartitionLog:
                 topic_id = partition_metadata.decode(disk.read_file(path))
             except ValueError as error:
                 raise LogCorruption(f"{path}: {error}") from error
-        log = cls(disk, directory, topic_partition, config, now, topic_id)
+        log = cls(disk, directory, topic_partition, config, now, topic_id, lost_power)
         if config.flush_each:
             log.flush()
             log.mark_flushed(log.log_end_offset)
@@ -294,6 +314,9 @@ class PartitionLog:
             active.append(batches, places)
         except OSError as error:
             return self._storage_error(error)
+        if self._lacks_room:
+            self._lacks_room = False
+            log.info("%s can be written to again", self._directory)
         self._unstored_bytes += len(batches)
         self._unstored_batches += len(headers)
         self._has_changed = True
@@ -342,6 +365,21 @@ class PartitionLog:
         self._bases.append(base)
         self._active = segment
 
+    def _roll_if_there_is_room(self) -> None:
+        """Raises OSError; after a shortage nothing has changed."""
+        try:
+            self._roll()
+        except OSError as error:
+            self._is_offline = self._is_offline or error.errno not in SHORTAGES
+            raise
+
+    def check_directory(self) -> None:
+        """Somebody may have deleted the files of a running broker. Raises OSError: then the log is offline."""
+        path = self._active.path(LOG)
+        if not self._is_offline and not self._disk.exists(path):
+            self._is_offline = True
+            raise OSError(errno.ENOENT, f"{path} was deleted while the broker ran")
+
     def _refuse(self, error: ErrorCode) -> AppendResult:
         return AppendResult(error, NO_OFFSET, NO_OFFSET, -1, self._log_start_offset)
 
@@ -356,9 +394,13 @@ class PartitionLog:
         )
 
     def _storage_error(self, error: OSError) -> AppendResult:
-        # With a full disk nothing was written, so the log may go on once there is room.
-        if error.errno not in _FULL_DISK:
+        if error.errno not in SHORTAGES:
             self._is_offline = True
+            log.error("%s cannot be written to and is offline: %s", self._directory, error)
+        elif not self._lacks_room:
+            # Nothing was written, so the log may go on once there is room.
+            self._lacks_room = True
+            log.error("%s cannot be written to, records are refused until it can: %s", self._directory, error)
         return self._refuse(ErrorCode.kafka_storage_error)
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -453,11 +495,13 @@ class PartitionLog:
             limit=self._high_watermark,
         )
         if count == len(self._segments):
-            self._guarded(self._roll)
+            self._roll_if_there_is_room()
         if count:
             self._delete(count)
-        if self._retired and not self._is_busy:
-            self._guarded(self._remove_retired)
+        if not self._is_busy:
+            # At once: on a full disk they make room for the checkpoint after which the segments themselves may go.
+            for segment in self._retired:
+                self._guarded(segment.remove_indexes)
         return count
 
     def delete_records_before(self, offset: Offset) -> None:
@@ -478,13 +522,9 @@ class PartitionLog:
         gone, self._segments, self._bases = self._segments[:count], self._segments[count:], self._bases[count:]
         self._warm = [segment for segment in self._warm if segment not in gone]
         self._start_at(self._segments[0].base_offset)
-        # Not removed at once: a flush in another thread may still hold their files.
+        # Not removed at once: what the last checkpoint names must be there, and a flush may still hold their files.
         self._retired += gone
-
-    def _remove_retired(self) -> None:
-        while self._retired:
-            self._retired[0].remove()
-            del self._retired[0]
+        self._marks_moved = True
 
     def truncate_to(self, offset: Offset) -> None:
         """Cut off all that is at or after ``offset``, as a follower does. Raises OSError or LogCorruption.
@@ -503,7 +543,7 @@ class PartitionLog:
         self._flush_now()
         # First a checkpoint that knows nothing of what goes, so that after a crash in between it contradicts nothing.
         before = tuple(segment.summary(segment.stored) for segment in self._segments[: kept - 1])
-        summary = checkpoint.Summary(self._log_start_offset, before, self._stored_epochs, self.topic_id)
+        summary = self._summary(before, self._stored_epochs)
         self._disk.write_file(self._directory / checkpoint.FILE_NAME, summary.encode())
         for segment in reversed(self._segments[kept:]):
             segment.remove()
@@ -530,7 +570,7 @@ class PartitionLog:
         self._cuts += 1
         self._cleaned_offset = offset
         # What is left after a crash in between is the beginning of the old log, which contradicts nothing.
-        summary = checkpoint.Summary(self._log_start_offset, (), NOTHING_STORED, self.topic_id)
+        summary = self._summary((), NOTHING_STORED)
         self._disk.write_file(self._directory / checkpoint.FILE_NAME, summary.encode())
         for snapshot in self._snapshots:
             path = self._directory / file_name(snapshot, SNAPSHOT)
@@ -542,7 +582,7 @@ class PartitionLog:
         self._segments, self._bases = [self._active], [offset]
         self._log_start_offset = self._high_watermark = self._flushed_offset = offset
         self._epochs = LeaderEpochs()
-        self.producers, self._snapshots = ProducerStates(), []
+        self.producers, self._snapshots = ProducerStates(), {}
         self._roll_snapshots.clear()
         self._warm.clear()
         self._names += 1
@@ -616,7 +656,7 @@ class PartitionLog:
         self._warm = [each for each in self._warm if each not in replaced]
         # They remember transactions as open whose markers may be gone.
         stale = [offset for offset in self._snapshots if offset < segment.end_offset]
-        self._snapshots = [offset for offset in self._snapshots if offset >= segment.end_offset]
+        self._snapshots = {offset: stored for offset, stored in self._snapshots.items() if offset >= segment.end_offset}
         self._roll_snapshots = {
             offset: data for offset, data in self._roll_snapshots.items() if offset >= segment.end_offset
         }
@@ -709,6 +749,7 @@ class PartitionLog:
         end = self.log_end_offset
         epochs = self._epochs.encode()
         snapshots = {**self._roll_snapshots, end: self.producers.encode_snapshot()}
+        stored_snapshots = {offset: Stored.of(data) for offset, data in snapshots.items()}
         files = [(self._directory / file_name(offset, SNAPSHOT), data) for offset, data in snapshots.items()]
         if Stored.of(epochs) != self._stored_epochs:
             files.append((self._directory / leader_epochs.FILE_NAME, epochs))
@@ -721,21 +762,41 @@ class PartitionLog:
             unflushed=tuple(segment for segment in self._segments if segment.is_dirty),
             index_writes=tuple(writes),
             files=tuple(files),
-            summary=checkpoint.Summary(
-                self._log_start_offset, tuple(summaries), Stored.of(epochs), self.topic_id, self._cleaned_offset
-            ),
-            snapshots=tuple(snapshots),
+            summary=self._summary(tuple(summaries), Stored.of(epochs), {**self._snapshots, **stored_snapshots}),
+            snapshots=stored_snapshots,
+            retired=tuple(self._retired),
             sync_names=self._sync_names,
-            failed=self._go_offline,
+            failed=self._checkpoint_failed,
             prepare=prepare,
         )
 
-    def _go_offline(self) -> None:
-        self._is_offline = True
+    def _summary(
+        self,
+        segments: tuple[SegmentSummary, ...],
+        epochs: Stored,
+        snapshots: Mapping[Offset, Stored | None] | None = None,
+    ) -> checkpoint.Summary:
+        return checkpoint.Summary(
+            self._log_start_offset,
+            segments,
+            epochs,
+            self.topic_id,
+            self._cleaned_offset,
+            self.topic_partition.partition,
+            None
+            if snapshots is None
+            else tuple((offset, stored) for offset, stored in snapshots.items() if stored is not None),
+        )
+
+    def _checkpoint_failed(self, may_try_again: bool) -> None:
         self._is_busy = False
+        if may_try_again:
+            self._has_changed = self._marks_moved = True
+        else:
+            self._is_offline = True
 
     def finish_checkpoint(self, stored: Checkpoint) -> None:
-        """``stored`` is on disk."""
+        """``stored`` is on disk. Raises OSError when what it made superfluous cannot be removed."""
         self._is_busy = False
         summary = stored.summary
         segments = {segment.base_offset: segment for segment in self._segments}
@@ -747,13 +808,21 @@ class PartitionLog:
                 self._cool(segment)
         self._stored_epochs = summary.leader_epochs
         self.mark_flushed(stored.end_offset)
-        self._sweep_snapshots(stored.snapshots)
+        self._guarded(lambda: self._remove_retired(stored.retired))
+        self._guarded(lambda: self._sweep_snapshots(stored.snapshots))
 
-    def _sweep_snapshots(self, added: tuple[Offset, ...]) -> None:
-        """Of the snapshots keep the newest and those at the beginning of a segment."""
+    def _remove_retired(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.remove()
+            self._retired.remove(segment)
+
+    def _sweep_snapshots(self, added: Mapping[Offset, Stored]) -> None:
+        """Of the snapshots keep the newest and those at the beginning of a segment. Raises OSError."""
         newest = max(added)
-        known = sorted({*self._snapshots, *added})
-        self._snapshots = [offset for offset in known if offset == newest or offset in self._bases]
+        known = dict(sorted({**self._snapshots, **added}.items()))
+        self._snapshots = {
+            offset: stored for offset, stored in known.items() if offset == newest or offset in self._bases
+        }
         for offset in known:
             if offset not in self._snapshots:
                 path = self._directory / file_name(offset, SNAPSHOT)

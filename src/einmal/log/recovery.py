@@ -1,25 +1,28 @@
 """Opening a partition's folder: from files of unknown state to segments, producer state and leader epochs.
 
-Only the log is believed. What the last checkpoint proves to be flushed is taken over; everything after it is read and
-validated. The first batch there that is not valid is where the log ends (a torn tail: it was never flushed), and later
-segments go. Bytes that had been flushed and are not valid any more are no torn tail but LogCorruption. Without a
-checkpoint all segments are read; a segment that has an index file was flushed once, as indexes are written after that.
+Only the log is believed. What the last checkpoint proves to be flushed is taken over, and must be there: a segment that
+is missing, shorter or another one is LogCorruption, found before anything is changed. Everything after the checkpoint
+is read and validated. The first batch there that is not valid is where the log ends, and later segments go, if it can
+be a torn tail: after a power cut anything that was never flushed, within one boot of the machine only the beginning of
+a single last write. What is cut is logged. Other invalid bytes are LogCorruption. Without a checkpoint all segments are
+read; a segment that has an index file was flushed once, as indexes are written after that.
 
 State derived from batches is replayed from a snapshot, or from the start where no snapshot can be believed.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
 from einmal.log import checkpoint, leader_epochs, segment_swap
 from einmal.log.aborted_index import AbortedEntry
-from einmal.log.batches import scan
+from einmal.log.batches import holds_batch, scan
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -34,13 +37,17 @@ from einmal.log.segment import (
     SNAPSHOT,
     TIME_INDEX,
     Segment,
+    SegmentSummary,
     Stored,
     file_name,
+    fingerprint_of,
 )
 from einmal.types import Instant, Offset, ProducerIdAndEpoch
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
-from einmal.wire.errors import WireError
-from einmal.wire.record_batch import CONTROL, BatchHeader, decode_records
+from einmal.wire.errors import Truncated, WireError
+from einmal.wire.record_batch import CONTROL, HEADER_SIZE, BatchHeader, decode_records, is_whole_batch
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _DERIVED: Final = (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX)
@@ -57,7 +64,8 @@ class Recovered:
     flushed_offset: Offset
     epochs: LeaderEpochs
     producers: ProducerStates
-    snapshots: list[Offset]
+    snapshots: dict[Offset, Stored | None]
+    """Rising; None: no checkpoint says what is in the file."""
     matches_checkpoint: bool = False
     """Whether a new checkpoint would say nothing new."""
     stored_epochs: Stored = NOTHING_STORED
@@ -68,16 +76,25 @@ class Recovered:
 
 
 def recover(
-    disk: Disk, directory: PurePosixPath, config: LogConfig, now: Instant, topic_id: UUID | None = None
+    disk: Disk,
+    directory: PurePosixPath,
+    config: LogConfig,
+    now: Instant,
+    topic_id: UUID | None = None,
+    *,
+    partition: int | None = None,
+    lost_power: bool = True,
 ) -> Recovered:
-    """Read a partition's folder, cutting a torn tail off. Raises LogCorruption or OSError."""
-    summary = checkpoint.load(disk, directory)
-    if summary is not None and summary.topic_id != topic_id:
-        summary = None
+    """Read a partition's folder, cutting a torn tail off. Raises LogCorruption or OSError.
+
+    ``lost_power``: what was not flushed may be lost or torn. Else it was only a process that ended.
+    """
+    summary = _own(checkpoint.load(disk, directory), directory, topic_id, partition)
+    if summary is not None:
+        _check_promises(disk, directory, summary)
     segment_swap.settle(disk, directory, summary)
     files = _list(disk, directory)
-    summary = _believed(summary, disk, directory, files[LOG])
-    recovered = _segments(disk, directory, config, summary, files)
+    recovered = _segments(disk, directory, config, summary, files, lost_power)
     segments = recovered.segments
     for suffix in _DERIVED:
         _remove(disk, directory, suffix, sorted(set(files[suffix]) - {segment.base_offset for segment in segments}))
@@ -86,6 +103,61 @@ def recover(
     recovered.matches_checkpoint = has_epochs and proved
     load_state(disk, directory, config, recovered, now)
     return recovered
+
+
+def _own(
+    summary: checkpoint.Summary | None, directory: PurePosixPath, topic_id: UUID | None, partition: int | None
+) -> checkpoint.Summary | None:
+    """The checkpoint, unless an earlier topic of the name has left it. Raises LogCorruption."""
+    if summary is None:
+        return None
+    path = directory / checkpoint.FILE_NAME
+    if summary.topic_id != topic_id:
+        log.warning("%s is of topic id %s, not %s: the whole log is read instead", path, summary.topic_id, topic_id)
+        return None
+    # Checkpoints of earlier versions do not name the partition.
+    if None not in (partition, summary.partition) and summary.partition != partition:
+        raise LogCorruption(
+            f"{path} is of partition {summary.partition}: the directories, or files in them, were exchanged. "
+            "Restore them from a backup, or exchange them again"
+        )
+    return summary
+
+
+# --- what is promised ------------------------------------------------------------------------------------------
+
+
+def _check_promises(disk: Disk, directory: PurePosixPath, summary: checkpoint.Summary) -> None:
+    """Make sure that what the checkpoint proves to be on disk is there. Raises LogCorruption or OSError."""
+    for known in summary.segments:
+        # Only the last one may have grown since.
+        may_grow = known is summary.segments[-1]
+        problem = _problem(disk, directory / file_name(known.base_offset, LOG), known, may_grow)
+        if problem:
+            swap = directory / file_name(known.base_offset, LOG + segment_swap.SWAP)
+            if not disk.exists(swap) or _problem(disk, swap, known, may_grow=False):
+                raise LogCorruption(
+                    f"{problem}. Flushed records up to offset {known.end_offset} were in it. Restore the file from a "
+                    f"backup; or, to give these records up, remove {directory / checkpoint.FILE_NAME}: what can still "
+                    "be read is kept then; or, with other replicas, move the directory away: it is copied from the "
+                    "leader"
+                )
+
+
+def _problem(disk: Disk, path: PurePosixPath, known: SegmentSummary, may_grow: bool) -> str:
+    """How a segment's file differs from what the checkpoint knows; empty: it does not."""
+    if not disk.exists(path):
+        return f"{path} is missing"
+    file = disk.open(path)
+    try:
+        size = file.size()
+        if size < known.size or (size > known.size and not may_grow):
+            return f"{path} has {size} bytes, {checkpoint.FILE_NAME} promises {known.size}"
+        if known.fingerprint is not None and fingerprint_of(file, known.size) != known.fingerprint:
+            return f"{path} is not the file that {checkpoint.FILE_NAME} promises, or is damaged"
+    finally:
+        file.close()
+    return ""
 
 
 def _list(disk: Disk, directory: PurePosixPath) -> dict[str, list[Offset]]:
@@ -100,25 +172,6 @@ def _list(disk: Disk, directory: PurePosixPath) -> dict[str, list[Offset]]:
     return files
 
 
-def _believed(
-    summary: checkpoint.Summary | None, disk: Disk, directory: PurePosixPath, bases: list[Offset]
-) -> checkpoint.Summary | None:
-    """The checkpoint, without segments that retention has deleted since; None when the log contradicts it."""
-    if summary is None or not bases:
-        return None
-    segments = tuple(segment for segment in summary.segments if segment.base_offset >= bases[0])
-    if bases[: len(segments)] != [segment.base_offset for segment in segments]:
-        return None
-    for segment in segments:
-        file = disk.open(directory / file_name(segment.base_offset, LOG))
-        size = file.size()
-        file.close()
-        is_last = segment is segments[-1]
-        if size < segment.size or (size > segment.size and not is_last):
-            return None
-    return replace(summary, segments=segments)
-
-
 # --- the segments ----------------------------------------------------------------------------------------------
 
 
@@ -128,6 +181,7 @@ def _segments(
     config: LogConfig,
     summary: checkpoint.Summary | None,
     files: dict[str, list[Offset]],
+    lost_power: bool,
 ) -> Recovered:
     bases = files[LOG]
     known = {segment.base_offset: segment for segment in summary.segments} if summary else {}
@@ -143,12 +197,15 @@ def _segments(
             # What lies after the checkpoint is replayed in any case, and before it where the file is not the one meant.
             if segment.load_aborted_index():
                 aborted_from[base] = segment.end_offset
+            else:
+                log.warning("%s is not what the checkpoint knows: rebuilt", segment.path(ABORTED_INDEX))
         following = bases[number + 1] if number + 1 < len(bases) else None
         is_proved = base in known and base != growing
         is_flushed = is_proved or (summary is None and following is not None and base in files[OFFSET_INDEX])
-        is_whole = is_proved or _scan(segment, is_flushed=is_flushed)
+        may_be_torn = not is_flushed and (lost_power or following is None)
+        is_whole = is_proved or _scan(segment, may_be_torn=may_be_torn, lost_power=lost_power)
         if is_whole and following is not None:
-            is_whole = _reaches(segment, following, config, is_flushed=is_flushed)
+            is_whole = _reaches(segment, following, config, may_be_torn=may_be_torn)
         if not is_whole:
             _drop(disk, directory, config, bases[number + 1 :])
             break
@@ -161,18 +218,26 @@ def _segments(
         flushed_offset=summary.segments[-1].end_offset if summary and summary.segments else segments[0].base_offset,
         epochs=LeaderEpochs(),
         producers=ProducerStates(),
-        snapshots=files[SNAPSHOT],
+        snapshots=_known_snapshots(files[SNAPSHOT], summary),
         aborted_from=aborted_from,
         cleaned_offset=min(summary.cleaned_offset, segments[-1].end_offset) if summary else Offset(0),
     )
 
 
-def _scan(segment: Segment, *, is_flushed: bool) -> bool:
+def _known_snapshots(offsets: list[Offset], summary: checkpoint.Summary | None) -> dict[Offset, Stored | None]:
+    if summary is None or summary.snapshots is None:
+        return dict.fromkeys(offsets)
+    # One that the checkpoint does not know was written for a checkpoint that has not come about.
+    known = dict(summary.snapshots)
+    return {offset: known.get(offset, NOTHING_STORED) for offset in offsets}
+
+
+def _scan(segment: Segment, *, may_be_torn: bool, lost_power: bool) -> bool:
     """Read what is not known of a segment; false: the rest of it was not valid and has been cut off."""
     segment.is_dirty = True
     # A batch is taken when the next one has confirmed its offset: of two that contradict each other both go.
     held: tuple[int, BatchHeader] | None = None
-    end_offset, error = segment.end_offset, ""
+    end_offset, error, is_short = segment.end_offset, "", False
     try:
         for position, header in scan(segment.file, segment.size, segment.file.size()):
             if not end_offset <= header.base_offset <= segment.base_offset + RELATIVE_OFFSET_MAX:
@@ -182,25 +247,49 @@ def _scan(segment: Segment, *, is_flushed: bool) -> bool:
                 segment.adopt(*held)
             held, end_offset = (position, header), header.next_offset
     except WireError as wire_error:
-        error = str(wire_error)
+        error, is_short = f"{wire_error} at {end_offset}", isinstance(wire_error, Truncated)
     if held is not None:
         segment.adopt(*held)
     if not error:
         return True
-    if is_flushed:
-        raise LogCorruption(f"{segment.path(LOG)}: {error}")
+    is_torn = may_be_torn and (lost_power or (is_short and _is_partial_write(segment)))
+    if not is_torn:
+        raise LogCorruption(
+            f"{segment.path(LOG)}: {error}. This is damage, not the torn tail of a crash: the bytes had been flushed, "
+            "or other batches follow, or the machine has not lost its power. Restore the file from a backup; or, to "
+            f"give up everything from offset {segment.end_offset} on, cut it to {segment.size} bytes and remove the "
+            "segments after it; or, with other replicas, move the directory away: it is copied from the leader"
+        )
+    log.warning(
+        "%s: %s: the torn tail of a crash, %d bytes from offset %d on, is cut off at %d",
+        segment.path(LOG),
+        error,
+        segment.file.size() - segment.size,
+        segment.end_offset,
+        segment.size,
+    )
     segment.cut(segment.size)
     # At once: what is appended now must not be followed by old bytes again after a power cut.
     segment.sync()
     return False
 
 
-def _reaches(segment: Segment, following: Offset, config: LogConfig, *, is_flushed: bool) -> bool:
+def _is_partial_write(segment: Segment) -> bool:
+    """Whether what follows the last valid batch can be the beginning of one write that a kill has cut short."""
+    start, end = segment.size, segment.file.size()
+    head = segment.file.read(start, HEADER_SIZE)
+    if len(head) == HEADER_SIZE and is_whole_batch(segment.file.read(start, end - start)):
+        # All of it is there, but for its length.
+        return False
+    return not holds_batch(segment.file, start + 1, end, segment.end_offset)
+
+
+def _reaches(segment: Segment, following: Offset, config: LogConfig, *, may_be_torn: bool) -> bool:
     """Whether the segment goes on to where the next begins; false: its end was never flushed, and is lost."""
     # Compaction may have left a hole in what was flushed. Anywhere else one means that batches are gone.
-    is_hole = segment.end_offset < following and config.is_compacted and is_flushed
+    is_hole = segment.end_offset < following and config.is_compacted and not may_be_torn
     is_whole = segment.end_offset == following or is_hole
-    if not is_whole and (is_flushed or segment.end_offset > following):
+    if not is_whole and (not may_be_torn or segment.end_offset > following):
         raise LogCorruption(
             f"{segment.path(LOG)}: ends at {segment.end_offset}, the next segment begins at {following}"
         )
@@ -210,6 +299,7 @@ def _reaches(segment: Segment, following: Offset, config: LogConfig, *, is_flush
 def _drop(disk: Disk, directory: PurePosixPath, config: LogConfig, bases: list[Offset]) -> None:
     # The last first: after a crash in between there is no hole.
     for base in reversed(bases):
+        log.warning("%s follows the torn tail of a crash, and goes", directory / file_name(base, LOG))
         Segment(disk, directory, base, config.index_interval_bytes).remove()
 
 
@@ -233,8 +323,12 @@ def _load_epochs(
             recovered.epochs = LeaderEpochs.decode(data)
             recovered.stored_epochs = stored
             return True
-    except (OSError, ValueError):
-        pass
+        if summary:
+            log.warning(
+                "%s is not what the checkpoint knows: rebuilt from the log", directory / leader_epochs.FILE_NAME
+            )
+    except (OSError, ValueError) as error:
+        log.warning("%s: %s: rebuilt from the log", directory / leader_epochs.FILE_NAME, error)
     # Not to be believed: the replay begins at the first segment, which is as good.
     recovered.aborted_from[recovered.segments[0].base_offset] = recovered.segments[0].base_offset
     recovered.segments[0].aborted_index.truncate_to(recovered.segments[0].base_offset)
@@ -256,20 +350,24 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
     start = recovered.segments[0].base_offset
     kept: list[Offset] = []
     is_loaded = False
-    for offset in reversed(recovered.snapshots):
+    for offset, stored in reversed(recovered.snapshots.items()):
         is_usable = offset <= end
         if is_usable and not is_loaded and start <= offset <= replay_from:
             try:
                 data = disk.read_file(directory / file_name(offset, SNAPSHOT))
+                if stored not in (None, Stored.of(data)):
+                    raise ValueError("not the producer snapshot that the checkpoint knows")
                 recovered.producers = ProducerStates.decode_snapshot(data, now, config.producer_id_expiration_ms)
                 start, is_loaded = offset, True
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
                 is_usable = False
+                if stored != NOTHING_STORED:
+                    log.warning("%s is not used: %s", directory / file_name(offset, SNAPSHOT), error)
         if is_usable:
             kept.insert(0, offset)
         else:
             _remove(disk, directory, SNAPSHOT, [offset])
-    recovered.snapshots = kept
+    recovered.snapshots = {offset: recovered.snapshots[offset] for offset in kept}
     _fill_windows(recovered, start)
     _replay(recovered, start, now)
 

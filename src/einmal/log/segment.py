@@ -8,6 +8,7 @@ Knows no producer and no high watermark.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple, TypeVar
@@ -28,6 +29,8 @@ from einmal.types import LeaderEpoch, Offset, Position
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
 
+log = logging.getLogger(__name__)
+
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
@@ -37,6 +40,7 @@ SNAPSHOT: Final = ".snapshot"
 _INDEXES: Final = (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX)
 _KNOWN_POSITIONS: Final = 64
 _VERIFIED_RANGES: Final = 16
+_FINGERPRINT_BYTES: Final = 4096
 
 T = TypeVar("T")
 
@@ -83,6 +87,18 @@ class SegmentSummary(NamedTuple):
     max_timestamp: int
     max_timestamp_offset: Offset
     stored: StoredIndexes
+    fingerprint: int | None = None
+    """Of the first ``size`` bytes of its file, see ``fingerprint_of``; None: unknown."""
+
+
+def fingerprint_of(file: File, size: int) -> int:
+    """CRC-32C of the beginning and the end of the first ``size`` bytes: tells segments of the same size apart.
+
+    Both hold the header of a batch, and with it the CRC of everything in the batch. Raises OSError.
+    """
+    tail = min(size, _FINGERPRINT_BYTES)
+    fingerprint: int = crc32c(file.read(0, min(size, HEADER_SIZE)) + file.read(size - tail, tail))
+    return fingerprint
 
 
 class BatchPlace(NamedTuple):
@@ -107,6 +123,7 @@ class Segment:
         "_directory",
         "_disk",
         "_file",
+        "_fingerprint",
         "_first_timestamp",
         "_index_interval_bytes",
         "_known",
@@ -142,6 +159,7 @@ class Segment:
         self._file: File | None = None
         self._first_timestamp: int | None = None
         self._bytes_since_entry = 0
+        self._fingerprint: tuple[int, int | None] = (-1, None)
         # Where some batches begin: a reader comes back at the offset at which its last read ended.
         self._known: dict[Offset, int] = {}
         # From here to the end every byte was validated when it was written or recovered; before, ranges by and by.
@@ -179,14 +197,32 @@ class Segment:
         self.end_offset = summary.end_offset
         self.max_timestamp, self.max_timestamp_offset = summary.max_timestamp, summary.max_timestamp_offset
         self.stored = summary.stored
+        self._fingerprint = (summary.size, summary.fingerprint)
         self._trusted_from = summary.size
         self._offset_index = self._time_index = None
 
     def summary(self, stored: StoredIndexes) -> SegmentSummary:
         """The segment as it is now, with that much of its indexes stored."""
         return SegmentSummary(
-            self.base_offset, self.size, self.end_offset, self.max_timestamp, self.max_timestamp_offset, stored
+            self.base_offset,
+            self.size,
+            self.end_offset,
+            self.max_timestamp,
+            self.max_timestamp_offset,
+            stored,
+            self._fingerprinted(),
         )
+
+    def _fingerprinted(self) -> int | None:
+        size, fingerprint = self._fingerprint
+        if size != self.size or fingerprint is None:
+            try:
+                fingerprint = fingerprint_of(self.file, self.size)
+            except OSError:
+                # The flush that follows says what is wrong with the disk.
+                fingerprint = None
+            self._fingerprint = (self.size, fingerprint)
+        return fingerprint
 
     # --- growing ---------------------------------------------------------------------------------------------
 
@@ -371,6 +407,7 @@ class Segment:
         offsets = self._load(OFFSET_INDEX, self.stored.offsets)
         times = self._load(TIME_INDEX, self.stored.times)
         if offsets is None or times is None:
+            log.warning("%s: an index is not what the checkpoint knows: rebuilt", self.path(LOG))
             self._rebuild_indexes()
             return
         self._offset_index = OffsetIndex.decode(self.base_offset, offsets)
@@ -455,6 +492,7 @@ class Segment:
         self.size = size
         self.is_dirty = True
         self._first_timestamp = None
+        self._fingerprint = (-1, None)
 
     def close(self) -> None:
         if self._file is not None:
@@ -465,7 +503,13 @@ class Segment:
         """Close, and delete the segment's files. Raises OSError."""
         self.close()
         # The log first: an index without its log is swept up when the partition is opened.
-        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX):
+        if self._disk.exists(self.path(LOG)):
+            self._disk.remove(self.path(LOG))
+        self.remove_indexes()
+
+    def remove_indexes(self) -> None:
+        """Delete what can be made again from the batches. Raises OSError."""
+        for suffix in _INDEXES:
             path = self.path(suffix)
             if self._disk.exists(path):
                 self._disk.remove(path)

@@ -1,17 +1,21 @@
 """What a member of the metadata quorum must not forget: epoch, leader and vote, in Kafka's ``quorum-state`` file.
 
 Pure: text to values and back. A vote counts only after this is on disk; a member that forgot one could vote twice in
-an epoch. Written as version 0 (static voters, KIP-595); version 1 (KIP-853) is read too.
+an epoch. Written as version 0 (static voters, KIP-595); version 1 (KIP-853) is read too. A field of our own, which
+Apache Kafka skips, has the CRC-32C of the others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+from google_crc32c import value as crc32c
 
 FILE_NAME: Final = "quorum-state"
 _NOBODY: Final = -1
+_CHECKSUM: Final = "crc32c"
 
 
 class ElectionState(NamedTuple):
@@ -32,7 +36,12 @@ def encode(state: ElectionState, cluster_id: str, voters: Sequence[int]) -> byte
         "currentVoters": [{"voterId": voter} for voter in voters],
         "data_version": 0,
     }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return json.dumps({**fields, _CHECKSUM: _checksum(fields)}, separators=(",", ":")).encode()
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    others = {key: value for key, value in fields.items() if key != _CHECKSUM}
+    return f"{crc32c(json.dumps(others, separators=(',', ':')).encode()):08x}"
 
 
 def decode(data: bytes) -> ElectionState:
@@ -41,6 +50,8 @@ def decode(data: bytes) -> ElectionState:
         fields: dict[str, Any] = json.loads(data)
         if fields["data_version"] not in (0, 1):
             raise ValueError(f"quorum state of version {fields['data_version']}")
+        if fields.get(_CHECKSUM, _checksum(fields)) != _checksum(fields):
+            raise ValueError("the CRC-32C does not match")
         return ElectionState(
             int(fields["leaderEpoch"]), _somebody(fields["leaderId"]), _somebody(fields.get("votedId", _NOBODY))
         )

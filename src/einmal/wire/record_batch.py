@@ -181,6 +181,13 @@ def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch("the CRC-32C does not match")
 
 
+def is_whole_batch(buffer: Buffer) -> bool:
+    """Whether the buffer is one batch, whatever length its header claims."""
+    return (
+        len(buffer) >= HEADER_SIZE and _checksum(buffer, 0, len(buffer)) == _CRC.unpack_from(buffer, _CRC_POSITION)[0]
+    )
+
+
 def _checksum(buffer: Buffer, position: int, size: int) -> int:
     # The checksum takes bytes only. A memoryview of a bytearray or of bytes makes this one copy and not two.
     checksum: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size].tobytes())

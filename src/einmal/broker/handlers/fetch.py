@@ -138,10 +138,10 @@ class _Fetch:
             # Only the first records of an answer may exceed the limits: else a large batch could never be read.
             records = partition_log.read(offset, max(room, 0), below=below, min_one=not self._bytes_read)
         except LogCorruption as corruption:
-            log.error("partition %s: %s", partition.topic_partition, corruption)
+            partition.report(corruption)
             return FetchedPartition(wanted.partition, ErrorCode.corrupt_message)
         except OSError as failure:
-            log.error("partition %s cannot be read: %s", partition.topic_partition, failure)
+            partition.report(failure)
             return FetchedPartition(wanted.partition, ErrorCode.kafka_storage_error)
         return self._fetched(wanted, partition, records)
 
