@@ -225,6 +225,7 @@ def without_recording_producer_ids(patch: pytest.MonkeyPatch) -> None:
 def without_a_written_vote(patch: pytest.MonkeyPatch) -> None:
     """A voter that comes back has forgotten whom it has voted for, and in which epoch."""
     patch.setattr(QuorumRuntime, "_write_state", lambda self, state: None)
+    patch.setattr(QuorumRuntime, "_read_state", lambda self: None)
 
 
 def without_comparing_logs_before_voting(patch: pytest.MonkeyPatch) -> None:

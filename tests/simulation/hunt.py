@@ -20,7 +20,7 @@ from einmal.simulation.run import simulate
 from einmal.simulation.schedule import FaultKind as F
 from tests.simulation import cluster_mutants, mutants
 from tests.simulation.mutants import Mutant
-from tests.simulation.where import BOTH, FAR, NEAR, SLOW_DISK, SPIKES, Where, bursts, changed, faults, late
+from tests.simulation.where import ALONE, BOTH, FAR, NEAR, SLOW_DISK, SPIKES, Where, bursts, changed, faults, late
 
 SEEDS_MAX: Final = 60
 
@@ -48,6 +48,7 @@ class Found(NamedTuple):
 
 
 LOST: Final = frozenset({"lost-write", "committed-changed"})
+GONE: Final = frozenset({"lost-write", "committed-changed", "stray", "unseen"})
 STUCK: Final = frozenset({"undecided", "no-end"})
 TORN: Final = frozenset({"G1a", "duplicate", "lost-write", "torn-transaction", "unseen", "int-poll-skip"})
 
@@ -69,6 +70,17 @@ JOINS: Final = bursts(
     transaction_version=2,
 )
 """A follower comes back, is slow, and its leader dies."""
+
+DAMAGED: Final = faults(
+    F.DAMAGE,
+    members=ALONE,
+    replication_factor=1,
+    min_insync_replicas=1,
+    transaction_version=2,
+    workload="ledger",
+    duration=25.0,
+)
+"""A broker alone finds one of its files damaged after the other."""
 
 BROKER: Final = (
     Defect(mutants.without_the_sequence_check, _kinds("duplicate"), profile_of, seeds=(2,)),
@@ -103,6 +115,9 @@ BROKER: Final = (
     Defect(mutants.without_timeouts, _kinds("no-end"), profile_of),
     Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of),
     Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of),
+    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED),
+    Defect(mutants.without_telling_damage_from_torn_tails, GONE, DAMAGED),
+    Defect(mutants.without_checksums_of_identities, GONE, DAMAGED),
 )
 """Of a broker alone."""
 

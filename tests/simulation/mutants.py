@@ -6,19 +6,27 @@ The product has no switch for any of this. Each is a set of replaced functions, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from einmal.broker.high_watermarks import HighWatermarks
 from einmal.broker.marker_sender import MarkerSender
+from einmal.broker.node import Node
+from einmal.broker.partition_folders import PartitionFolders
 from einmal.broker.shard_runtime import ShardRuntime
 from einmal.client.aio import Consumer
 from einmal.client.records import GroupMetadata
+from einmal.log import checkpoint, recovery
+from einmal.log.disk import Disk
+from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import ProducerEntry, ProducerStates
 from einmal.metadata.image import CLUSTER_METADATA
 from einmal.transactions import coordinator, fencing
-from einmal.types import ErrorCode
+from einmal.types import ErrorCode, Offset, TopicPartition
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -109,3 +117,42 @@ def without_producer_state_after_a_restart(patch: pytest.MonkeyPatch) -> None:
         self.producers = ProducerStates()
 
     patch.setattr(PartitionLog, "__init__", forget)
+
+
+def _without_marks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HighWatermarks, "mark_of", lambda self, topic_id, topic_partition: Offset(0))
+
+
+def without_what_checkpoints_promise(patch: pytest.MonkeyPatch) -> None:
+    """A log that has less than its checkpoint promises is recovered as if there were no checkpoint."""
+    load, check = checkpoint.load, recovery._check_promises
+
+    def forgiving(disk: Disk, directory: PurePosixPath) -> checkpoint.Summary | None:
+        summary = load(disk, directory)
+        try:
+            if summary is not None:
+                check(disk, directory, summary)
+        except LogCorruption:
+            return None
+        return summary
+
+    patch.setattr(checkpoint, "load", forgiving)
+    _without_marks(patch)
+
+
+def without_telling_damage_from_torn_tails(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is not valid after the last checkpoint is cut off, although no power has failed."""
+    patch.setattr(Node, "_look_for_power_cut", lambda self: None)
+    _without_marks(patch)
+
+
+def without_checksums_of_identities(patch: pytest.MonkeyPatch) -> None:
+    """A directory whose `partition.metadata` does not name its topic is taken for an earlier topic's."""
+
+    def claim(self: PartitionFolders, topic_partition: TopicPartition, topic_id: UUID, **more: Any) -> None:
+        named = self.topic_id_of(topic_partition)
+        if self._disk.exists(self.path(topic_partition)) and named != topic_id:
+            self.move_aside(topic_partition, named, "a mutant")
+
+    patch.setattr(PartitionFolders, "claim", claim)
+    _without_marks(patch)

@@ -14,6 +14,7 @@ from einmal.simulation.schedule import Fault, FaultKind, draw_schedule
 
 Where = Callable[[int], Profile]
 BOTH: Final = tuple(Member(node_id, "broker,controller") for node_id in (1, 2, 3))
+ALONE: Final = (Member(1, "broker,controller"),)
 APART: Final = (
     *(Member(node_id, "broker") for node_id in (1, 2, 3)),
     *(Member(node_id, "controller") for node_id in (4, 5, 6)),

@@ -42,7 +42,9 @@ class DiskFaults:
 RELIABLE: Final = DiskFaults()
 
 
-class _Inode:
+class Inode:
+    """A file, whatever its name."""
+
     __slots__ = ("data", "is_doomed", "lost_tail", "synced")
 
     def __init__(self) -> None:
@@ -57,9 +59,9 @@ class _Inode:
 
 @dataclass(slots=True)
 class _Folder:
-    names: dict[str, _Inode | _Folder]
-    synced: dict[str, _Inode | _Folder]
-    steps: list[dict[str, _Inode | _Folder]]
+    names: dict[str, Inode | _Folder]
+    synced: dict[str, Inode | _Folder]
+    steps: list[dict[str, Inode | _Folder]]
     """The names after each change since the last sync: what is found after a power cut is one of these."""
 
 
@@ -102,7 +104,7 @@ class SimulatedDisk:
             else:
                 self._tear(entry)
 
-    def _tear(self, inode: _Inode) -> None:
+    def _tear(self, inode: Inode) -> None:
         if inode.lost_tail and self.source.random() < 0.5:
             inode.data[inode.synced :] = inode.lost_tail
             inode.synced = len(inode.data)
@@ -129,9 +131,9 @@ class SimulatedDisk:
             folder = entry
         return folder
 
-    def inode(self, path: PurePosixPath) -> _Inode:
+    def inode(self, path: PurePosixPath) -> Inode:
         entry = self.folder(path.parent).names.get(path.name)
-        if not isinstance(entry, _Inode):
+        if not isinstance(entry, Inode):
             raise FileNotFoundError(2, f"no file {path}")
         return entry
 
@@ -140,13 +142,18 @@ class SimulatedDisk:
         """Remember the names as one of the states in which a power cut may leave them."""
         folder.steps.append(dict(folder.names))
 
-    def sync(self, inode: _Inode) -> None:
+    def sync(self, inode: Inode) -> None:
         if self.faults.sync_error and self.source.random() < self.faults.sync_error:
             inode.is_doomed = True
             raise OSError(5, "input/output error")
         if not inode.is_doomed:
             inode.synced = len(inode.data)
             inode.lost_tail = b""
+
+    def take_space(self) -> None:
+        """Somebody writes. Raises OSError where there is no room."""
+        if self.faults.full and self.source.random() < self.faults.full:
+            raise OSError(28, "no space left on device")
 
     def sync_time(self) -> float:
         faults = self.faults
@@ -173,7 +180,7 @@ class HostDisk:
         if entry is None:
             if not create:
                 raise FileNotFoundError(2, f"no file {path}")
-            entry = folder.names[path.name] = _Inode()
+            entry = folder.names[path.name] = Inode()
             self._disk.changed(folder)
         if isinstance(entry, _Folder):
             raise IsADirectoryError(21, f"{path} is a folder")
@@ -185,8 +192,9 @@ class HostDisk:
 
     def write_file(self, path: PurePosixPath, data: Buffer) -> None:
         self._check()
+        self._disk.take_space()
         folder = self._disk.folder(path.parent)
-        inode = _Inode()
+        inode = Inode()
         inode.data += data
         inode.synced = len(inode.data)
         folder.names[path.name] = inode
@@ -211,7 +219,7 @@ class HostDisk:
                 continue
             parent = self._disk.folder(place.parent)
             entry = parent.names.get(place.name)
-            if isinstance(entry, _Inode):
+            if isinstance(entry, Inode):
                 raise FileExistsError(17, f"{place} is a file")
             if entry is None:
                 parent.names[place.name] = _new_folder()
@@ -264,21 +272,20 @@ class HostDisk:
 
 
 class HostFile:
-    def __init__(self, disk: SimulatedDisk, host: Host, inode: _Inode) -> None:
+    def __init__(self, disk: SimulatedDisk, host: Host, inode: Inode) -> None:
         self._disk = disk
         self._host = host
         self._inode = inode
         self._is_open = True
 
-    def _check(self) -> _Inode:
+    def _check(self) -> Inode:
         if not self._host.is_alive or not self._is_open:
             raise OSError(9, "the process is dead, or the file closed")
         return self._inode
 
     def append(self, data: Buffer) -> int:
         inode = self._check()
-        if self._disk.faults.full and self._disk.source.random() < self._disk.faults.full:
-            raise OSError(28, "no space left on device")
+        self._disk.take_space()
         position = len(inode.data)
         inode.data += data
         return position

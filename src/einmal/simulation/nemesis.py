@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from einmal.client.aio.connection import Disconnected
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE, ClusterImage
+from einmal.simulation.damage import inflict
 from einmal.simulation.disk import DiskFaults
+from einmal.simulation.loop import Host
 from einmal.simulation.profile import Crash
 from einmal.simulation.schedule import Fault, FaultKind
-from einmal.simulation.world import Client, Machine, World
+from einmal.simulation.world import DATA_DIRECTORY, Client, Machine, World
 from einmal.wire.errors import WireError
 
 _LOOK_SECONDS: Final = 0.5
@@ -58,6 +61,7 @@ class Nemesis:
             FaultKind.LAG: self._lag,
             FaultKind.SLOW_DISK: self._slow_disk,
             FaultKind.FULL_DISK: self._full_disk,
+            FaultKind.DAMAGE: self._damage,
             FaultKind.SET_CLOCK: self._set_clock,
             FaultKind.RESET: self._reset,
             FaultKind.ELECT: self._elect,
@@ -207,6 +211,7 @@ class Nemesis:
     async def _wipe(self, fault: Fault, source: random.Random) -> None:
         """A broker without a vote comes back with an empty disk."""
         brokers = [machine for machine in self._running() if not machine.member.is_controller]
+        brokers = [machine for machine in brokers if machine.damage is None]
         if not brokers or not self._is_whole():
             return
         machine = source.choice(brokers)
@@ -331,6 +336,44 @@ class Nemesis:
         if (machine := self._any(source)) is not None:
             await self._with_disk(machine, DiskFaults(full=0.5), fault.lasts)
             await self._crash([machine], 0.1, source)
+
+    async def _damage(self, fault: Fault, source: random.Random) -> None:
+        """A killed node finds a file damaged; when it has had time to notice, an operator restores the file."""
+        world, machine = self._world, self._any(source)
+        if machine is None or not self._may_be_damaged(machine):
+            return
+        world.crash(machine.node_id, Crash.KILL)
+        directory = PurePosixPath(DATA_DIRECTORY)
+        machine.damage = inflict(machine.disk, machine.disk.view(Host("operator")), directory, source)
+        if machine.damage is not None:
+            world.trace.event(world.loop.time(), f"damage {machine.name} {machine.damage.path}")
+        if not machine.downs:
+            world.keep_up(machine)
+        await asyncio.sleep(fault.lasts)
+        if machine.damage is None:
+            return
+        machine.downs += 1
+        if machine.is_alive:
+            world.crash(machine.node_id, Crash.KILL)
+        machine.damage.restore()
+        machine.damage = None
+        names = machine.disk.folder(directory).names
+        if stray := [name for name in names if name.endswith("-stray")]:
+            world.report("stray", f"{machine.name} has moved {', '.join(stray)} aside")
+        self._up_again(machine)
+
+    def _may_be_damaged(self, machine: Machine) -> bool:
+        """It is up, in a boot of its machine that it has noted, and nothing else is wrong with its disk."""
+        node = machine.node
+        return (
+            machine.has_started
+            and machine.damage is None
+            and not machine.downs
+            and node is not None
+            and not node.partitions.may_open_more
+            and machine.disk.faults.is_reliable
+            and self._world.profile.disk.is_reliable
+        )
 
     async def _with_disk(self, machine: Machine, faults: DiskFaults, seconds: float) -> None:
         machine.disk.faults = faults

@@ -13,6 +13,8 @@ Nothing of a profile may lose anything that was acknowledged, and each for a rea
 - A machine's clock is less than an hour off: records that are further ahead of it are refused for good, as in Kafka.
 - A disk is wiped only of a broker that has no vote in the metadata quorum, while every replica is in sync, and where
   two replicas have each acknowledged write.
+- A file is damaged only while its process is down, in a boot that the node has noted, and restored by an operator soon
+  after. Until then its machine keeps its power: after a power cut damage cannot be told from a torn tail.
 - Where syncs fail, every crash is one of the machine, and every stop is followed by its power going: a process that
   starts again beside pages that were never written believes they were.
 - Late requests are only for clients that can be protected from them: below transaction version 2 a request of one
@@ -26,6 +28,7 @@ acknowledged may be gone then, and only what is promised even so is looked at: r
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -195,6 +198,15 @@ def delayed_profile_of(seed: int) -> Profile:
     )
 
 
+def _damages(seed: int, duration: float) -> Iterator[Fault]:
+    """Damaged files in one seed of four, with randomness of their own: the other faults stay what they are."""
+    source = random.Random(f"{seed}/damage")
+    if source.random() < 0.25:
+        for _ in range(source.randint(1, 3)):
+            at, lasts = source.uniform(1.0, duration), source.uniform(0.5, 3.0)
+            yield Fault(round(at, 3), FaultKind.DAMAGE, round(lasts, 3), source.randrange(2**31))
+
+
 def _profile(seed: int, source: random.Random, members: tuple[Member, ...], kinds: tuple[FaultKind, ...]) -> Profile:
     is_cluster = len(members) > 1
     version = source.choice((2, 2, 2, 2, 1, 0))
@@ -238,7 +250,10 @@ def _profile(seed: int, source: random.Random, members: tuple[Member, ...], kind
         crash=crash,
         may_lose=may_lose,
         duration=duration,
-        faults=draw_schedule(source, kinds, seconds=duration, pause_max=source.choice((0.7, 1.5, 4.0))),
+        faults=(
+            *draw_schedule(source, kinds, seconds=duration, pause_max=source.choice((0.7, 1.5, 4.0))),
+            *(_damages(seed, duration) if disk.is_reliable else ()),
+        ),
         network=network,
         disk=disk,
         segment_bytes=source.choice((2_000, 20_000, 1_000_000)),

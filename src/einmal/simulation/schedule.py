@@ -36,6 +36,7 @@ class FaultKind(Enum):
     LAG = "lag"
     SLOW_DISK = "slow-disk"
     FULL_DISK = "full-disk"
+    DAMAGE = "damage"
     SET_CLOCK = "set-clock"
     RESET = "reset"
     ELECT = "elect"

@@ -17,8 +17,10 @@ from typing import Any, Final
 from einmal.broker.config import BrokerConfig
 from einmal.broker.node import Node
 from einmal.checker.history import Anomaly
+from einmal.log.errors import LogCorruption
 from einmal.metadata.image import ImageDelta
 from einmal.simulation.clock import SimulatedClock, skewed_clock
+from einmal.simulation.damage import Damage
 from einmal.simulation.disk import RELIABLE, SimulatedDisk
 from einmal.simulation.invariants import Invariants
 from einmal.simulation.loop import Host, SimulatedLoop
@@ -28,6 +30,7 @@ from einmal.simulation.trace import Trace
 from einmal.workloads.process import Process, Role
 from einmal.workloads.reading import NotFinished
 
+DATA_DIRECTORY: Final = "/data"
 PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 _RETRY_SECONDS: Final = 0.2
@@ -57,6 +60,8 @@ class Machine:
         self.incarnations = 0
         self.downs = 0
         """So many faults keep it down."""
+        self.damage: Damage | None = None
+        """Of its files, until the operator restores them."""
         self.starting: asyncio.Task[None] | None = None
 
     @property
@@ -153,6 +158,10 @@ class World:
         def ended(task: asyncio.Task[None]) -> None:
             if task.cancelled() or machine.host is not host or not machine.is_alive or not (error := task.exception()):
                 return
+            if isinstance(error, LogCorruption) and machine.damage is not None:
+                # It has noticed, and waits for its operator.
+                self.crash(machine.node_id, Crash.KILL)
+                return
             if not isinstance(error, OSError) or machine.disk.faults.is_reliable:
                 self._uncaught({"message": f"{machine.name} does not start", "exception": error})
                 return
@@ -170,6 +179,9 @@ class World:
         machine = self.machines[node_id]
         host = machine.host
         assert host is not None, "it has never run"
+        if machine.damage is not None:
+            # After a power cut damage cannot be told from a torn tail.
+            crash = Crash.KILL
         self.trace.event(self.loop.time(), f"crash {machine.name} {crash.value}")
         self.loop.kill(host)
         self.network.lose(host, silently=silently)
@@ -304,7 +316,7 @@ def _broker_config(profile: Profile, member: Member) -> BrokerConfig:
         process_roles=member.roles,
         listeners=",".join(listeners),
         controller_quorum_voters="" if is_alone else voters,
-        log_dirs="/data",
+        log_dirs=DATA_DIRECTORY,
         auto_create_topics_enable=False,
         transaction_version=profile.transaction_version,
         default_replication_factor=profile.replication_factor,

@@ -1,0 +1,105 @@
+"""A file of a simulated disk changes while nobody looks: a bit flips, or its end is gone.
+
+Only where it must be noticed. No checksum covers the first 16 bytes of a batch (its offset and leader epoch), as in
+Apache Kafka, and a log may end anywhere after what its checkpoint promises. What was there is remembered, for the
+operator who restores it.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import PurePosixPath
+from typing import Final
+
+from einmal.log import checkpoint
+from einmal.log.segment import LOG, file_name
+from einmal.simulation.disk import HostDisk, Inode, SimulatedDisk
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import iter_headers
+
+_UNCHECKED_BYTES: Final = 16
+_RESTORED: Final = (LOG, ".checkpoint", "quorum-state", "meta.properties", "partition.metadata")
+"""How the names of files end that cannot be made again."""
+
+
+class Damage:
+    """One damaged file."""
+
+    def __init__(self, disk: SimulatedDisk, path: PurePosixPath, data: bytearray) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = disk.inode(path)
+        self._before = bytes(self._inode.data)
+        self._size = len(data)
+        self._write(data)
+
+    def _write(self, data: bytes | bytearray) -> None:
+        self._inode.data[:] = data
+        self._inode.synced = len(data)
+
+    def restore(self) -> None:
+        """Put back what was there, but for a file that the broker has written anew; what was appended since stays."""
+        if self.path.name.endswith(_RESTORED) and self._is_there():
+            self._write(self._before + bytes(self._inode.data[self._size :]))
+
+    def _is_there(self) -> bool:
+        try:
+            inode: Inode = self._disk.inode(self.path)
+        except FileNotFoundError:
+            return False
+        return inode is self._inode
+
+
+def inflict(disk: SimulatedDisk, view: HostDisk, directory: PurePosixPath, source: random.Random) -> Damage | None:
+    """Damage some file of a data directory; None: the one that was drawn cannot be."""
+    paths = [path for path in _files(view, directory) if view.read_file(path)]
+    if not paths:
+        return None
+    logs = [path for path in paths if path.name.endswith(LOG)]
+    path = source.choice(logs if logs and source.random() < 0.7 else paths)
+    data = bytearray(view.read_file(path))
+    is_log = path.name.endswith(LOG)
+    if source.random() < 0.5:
+        promised = _promised(view, path) if is_log else len(data)
+        if not promised:
+            return None
+        del data[source.randrange(promised) :]
+    else:
+        places = _checked_places(data) if is_log else range(len(data))
+        if not places:
+            return None
+        data[source.choice(places)] ^= 1 << source.randrange(8)
+    return Damage(disk, path, data)
+
+
+def _files(view: HostDisk, directory: PurePosixPath) -> list[PurePosixPath]:
+    found = []
+    for name in view.list_directory(directory):
+        # What is remembered of the machine's boot decides what counts as torn: it is left alone.
+        if name.startswith("."):
+            continue
+        path = directory / name
+        try:
+            found += [path / each for each in view.list_directory(path)]
+        except FileNotFoundError:
+            found.append(path)
+    return found
+
+
+def _promised(view: HostDisk, path: PurePosixPath) -> int:
+    """So many bytes of a log are proved to be there."""
+    summary = checkpoint.load(view, path.parent)
+    segments = () if summary is None else summary.segments
+    sizes = {file_name(segment.base_offset, LOG): segment.size for segment in segments}
+    return min(sizes.get(path.name, 0), len(view.read_file(path)))
+
+
+def _checked_places(data: bytearray) -> list[int]:
+    places: list[int] = []
+    try:
+        for position, header in iter_headers(data):
+            places += range(position + _UNCHECKED_BYTES, position + header.size)
+    except WireError:
+        # What a kill has cut short.
+        pass
+    return places
