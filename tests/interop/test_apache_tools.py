@@ -111,6 +111,12 @@ def test_settings_are_described_and_altered(cluster: Cluster, tools: ApacheTools
     assert "Unknown topic config name: nonsense" in tools.refused(
         CONFIGS, "--alter", *of_topic, "--add-config", "nonsense=1"
     )
+    of_all = ("--entity-type", "brokers", "--entity-default")
+    tools(CONFIGS, "--alter", *of_all, "--add-config", "log.retention.ms=86400001")
+    settled(lambda: tools(CONFIGS, "--describe", *of_all), "log.retention.ms=86400001")
+    tools(CONFIGS, "--alter", *of_all, "--delete-config", "log.retention.ms")
+    at_last(lambda: tools(CONFIGS, "--describe", *of_all), lambda told: "log.retention.ms" not in told)
+    assert "dynamically" in tools.refused(CONFIGS, "--alter", *of_all, "--add-config", "num.partitions=5")
     of_broker = tools(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
     assert "default.replication.factor=3 sensitive=false synonyms={STATIC_BROKER_CONFIG" in of_broker
 

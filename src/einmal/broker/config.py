@@ -120,6 +120,9 @@ class BrokerConfig:
     log_message_timestamp_type: str = _setting(
         "CreateTime", "Whose clock stamps records.", one_of=("CreateTime", "LogAppendTime")
     )
+    log_message_timestamp_before_max_ms: int = _setting(
+        _INT64_MAX, "How far a producer's time may be behind the broker's.", low=0
+    )
     log_message_timestamp_after_max_ms: int = _setting(
         3_600_000, "How far a producer's time may be ahead of the broker's.", low=0
     )

@@ -95,7 +95,7 @@ _NAMES_WITHOUT_EFFECT: Final = """
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads
     log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms
     log.index.size.max.bytes log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
-    log.message.timestamp.before.max.ms log.preallocate log.remote.copy.lag.bytes log.remote.copy.lag.ms
+    log.preallocate log.remote.copy.lag.bytes log.remote.copy.lag.ms
     log.roll.jitter.hours log.roll.jitter.ms log.segment.delete.delay.ms max.decompressed.message.bytes
     max.request.partition.size.limit metadata.log.dir metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
     metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms

@@ -91,7 +91,7 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "max.decompressed.message.bytes": TopicSetting("INT", default="2147483639", low=1, high=2_147_483_639),
     "max.message.bytes": TopicSetting("INT", "message.max.bytes", low=0),
     "message.timestamp.after.max.ms": TopicSetting("LONG", "log.message.timestamp.after.max.ms", low=0),
-    "message.timestamp.before.max.ms": TopicSetting("LONG", default=str(_INT64_MAX), low=0),
+    "message.timestamp.before.max.ms": TopicSetting("LONG", "log.message.timestamp.before.max.ms", low=0),
     "message.timestamp.type": TopicSetting(
         "STRING", "log.message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
     ),

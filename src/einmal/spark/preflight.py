@@ -156,15 +156,6 @@ def write_problems(topic: TopicFacts, *, reads: bool = False) -> Missing:
     found += _denied(topic, WRITE, "write to")
     if reads:
         found += _denied(topic, READ, "read")
-    least = topic.min_insync_replicas
-    if least is not None and topic.replicas < least:
-        found.append(
-            (
-                f"topic {topic.name!r} has {topic.replicas} replica(s), but min.insync.replicas={least}: no write with "
-                "acks=all can succeed",
-                "add replicas, or lower min.insync.replicas",
-            )
-        )
     policy = topic.settings.get("cleanup.policy")
     if reads and policy not in (None, "compact"):
         found.append(

@@ -1,0 +1,75 @@
+"""What settings of topics mean, on our broker and on Apache Kafka: by confluent-kafka."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+
+from tests.interop.conftest import Node
+from tests.interop.topics import at_last
+
+pytestmark = pytest.mark.interop
+
+PATIENCE_S = 30.0
+_names = (f"settings-{number}" for number in count())
+
+
+@pytest.fixture
+def admin(broker: Node) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def topic() -> str:
+    return next(_names)
+
+
+def alter(admin: AdminClient, kind: Any, name: str, key: str, value: str | None, operation: Any) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=operation)
+    (future,) = admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]).values()
+    future.result(PATIENCE_S)
+
+
+def described(admin: AdminClient, kind: Any, name: str) -> dict[str, Any]:
+    (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
+    told: dict[str, Any] = future.result(PATIENCE_S)
+    return told
+
+
+def test_a_topic_with_fewer_replicas_than_the_minimum_takes_writes(
+    broker: Node, admin: AdminClient, topic: str
+) -> None:
+    wanted = NewTopic(topic, 1, 1, config={"min.insync.replicas": "2"})
+    admin.create_topics([wanted])[topic].result(PATIENCE_S)
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "message.timeout.ms": 15_000})
+    producer.produce(topic, b"x", on_delivery=lambda error, _message: errors.append(error))
+    producer.flush(PATIENCE_S)
+    assert errors == [None]
+
+
+def test_a_cleanup_policy_is_appended_to_and_emptied(admin: AdminClient, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
+    of_topic = ConfigResource.Type.TOPIC
+
+    def policy() -> str:
+        value: str = described(admin, of_topic, topic)["cleanup.policy"].value
+        return value
+
+    alter(admin, of_topic, topic, "cleanup.policy", "compact", AlterConfigOpType.APPEND)
+    at_last(policy, lambda told: sorted(told.split(",")) == ["compact", "delete"])
+    alter(admin, of_topic, topic, "cleanup.policy", "compact", AlterConfigOpType.SUBTRACT)
+    alter(admin, of_topic, topic, "cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
+    at_last(policy, lambda told: told == "")
+
+
+def test_a_topic_has_the_same_settings_on_both_brokers(admin: AdminClient, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
+    entries = at_last(lambda: described(admin, ConfigResource.Type.TOPIC, topic), lambda told: len(told) >= 37)
+    assert len(entries) == 37
+    assert entries["remote.storage.enable"].value == "false"
+    assert entries["compression.lz4.level"].value == "9"
