@@ -102,10 +102,10 @@ def test_everything_that_is_missing_is_told_before_the_first_batch(
 def test_topics_that_rows_are_going_to_name_are_looked_at(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     pipeline = Pipeline(bootstrap, str(tmp_path), new_name("missing"))
     create(bootstrap, pipeline.source_topic)
-    frame = pipeline.source(spark).selectExpr("value", f"'{pipeline.topic}' AS topic")
-    writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).topics(pipeline.topic)
+    frame = pipeline.source(spark).selectExpr("value", "'no topic!' AS topic")
+    writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).topics("no topic!")
     writer = writer.option("transactional.id", pipeline.name).option("checkpointLocation", str(pipeline.checkpoint))
-    with pytest.raises(PreflightFailed, match=f"topic '{pipeline.topic}'.* does not exist"):
+    with pytest.raises(PreflightFailed, match="no topic!"):
         writer.start()
 
 
