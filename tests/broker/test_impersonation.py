@@ -19,6 +19,7 @@ from einmal.types import ErrorCode, TopicPartition
 from einmal.wire import fetch
 from tests.broker.cluster import Cluster
 from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.three_nodes import ThreeNodes
 
 SECRET = "the secret of this cluster"
 FETCH, CREATE_TOPICS, VOTE, ALLOCATE = 1, 19, 52, 67
@@ -220,3 +221,13 @@ def test_a_leaders_verification_is_refused_to_clients(tmp_path: Path) -> None:
             assert answer.error_code is ErrorCode.cluster_authorization_failed
 
     run(main())
+
+
+def test_nodes_that_authenticate_fail_over_on_virtual_time_too() -> None:
+    async def main(world: ThreeNodes) -> None:
+        await world.start()
+        await world.make_topic("t")
+        world.crash(await world.led(T0))
+        await world.led(T0)
+
+    ThreeNodes(secret=SECRET.encode()).run(main)

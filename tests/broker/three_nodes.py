@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from pathlib import PurePosixPath
 from typing import Any
 
 from einmal.broker.config import BrokerConfig
@@ -17,10 +18,13 @@ from einmal.simulation.trace import Trace
 from einmal.types import ErrorCode, TopicPartition
 
 IDS = (1, 2, 3)
+_SECRET_FILE = PurePosixPath("/cluster.secret")
 
 
 class ThreeNodes:
-    def __init__(self, seed: int = 1, **settings: Any) -> None:
+    def __init__(self, seed: int = 1, *, secret: bytes | None = None, **settings: Any) -> None:
+        """``secret``: nodes authenticate by it, on listeners of their own."""
+        self.secret = secret
         self.failures: list[str] = []
         self.loop = SimulatedLoop(self._failed)  # type: ignore[abstract]
         self.disks = {node_id: SimulatedDisk(self.loop, random.Random(f"{seed}/{node_id}"), Trace()) for node_id in IDS}
@@ -63,12 +67,23 @@ class ThreeNodes:
         self.starts += 1
         host = self.hosts[node_id] = Host(f"b{node_id}")
         self.network.light(host.name)
+        listeners = [f"PLAINTEXT://b{node_id}:9092", f"CONTROLLER://b{node_id}:9093"]
+        security: dict[str, str] = {}
+        if self.secret is not None:
+            listeners.append(f"INTERNAL://b{node_id}:9094")
+            self.disks[node_id].view(host).write_file(_SECRET_FILE, self.secret)
+            security = {
+                "inter_broker_listener_name": "INTERNAL",
+                "listener_security_protocol_map": "INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+                "einmal_cluster_secret_file": str(_SECRET_FILE),
+            }
         node = self.nodes[node_id] = Node(
             BrokerConfig(
                 node_id=node_id,
-                listeners=f"PLAINTEXT://b{node_id}:9092,CONTROLLER://b{node_id}:9093",
+                listeners=",".join(listeners),
                 controller_quorum_voters=",".join(f"{each}@b{each}:9093" for each in IDS),
                 log_dirs="/data",
+                **security,
                 **self.settings,
             ),
             clock=self.clock,
