@@ -1,12 +1,13 @@
 """Followers, sessions and in-sync replicas, on virtual time."""
 
 import asyncio
+from pathlib import PurePosixPath
 
 import pytest
 
 from einmal.simulation.disk import RELIABLE, DiskFaults
 from einmal.types import BrokerId, ErrorCode, Offset, TopicPartition
-from tests.broker.replicas import World
+from tests.broker.replicas import TOPIC, World
 
 LAG = {"replica_lag_time_max_ms": 2_000}
 
@@ -155,7 +156,9 @@ def test_a_partition_with_a_broken_disk_holds_up_no_other() -> None:
         world.create_topic(3)
         await asyncio.sleep(1)
         sick = world.stands[2].partition(1)
-        sick.log._go_offline()
+        world.disks[2].view(world.stands[2].host).remove(PurePosixPath(f"/data/{TOPIC}-1/{0:020}.log"))
+        sick.check_directory()
+        assert sick.log.is_offline
         waiting = world.append(b"a", index=1)
         for _ in range(10):
             for index in (0, 2):
