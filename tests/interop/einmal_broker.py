@@ -123,6 +123,7 @@ def _of_a_cluster(host: str, port: int, node_id: int, controller_ports: Mapping[
         "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_ports[node_id]}",
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(quorate),
+        "broker.session.timeout.ms": "3000",
         "offsets.topic.num.partitions": "3",
         "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.num.partitions": "3",
