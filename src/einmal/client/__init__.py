@@ -19,6 +19,7 @@ from einmal.client.errors import (
     RetriableError,
     UnknownOutcome,
 )
+from einmal.client.habits import missing_class
 from einmal.client.records import (
     ConsumerRecord,
     GroupMetadata,
@@ -83,7 +84,7 @@ _LATER: Final = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing_class(__name__, name)
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_type_hints
 
 from einmal.client.errors import ConfigError
+from einmal.client.habits import setting_instead
 
 SettingsT = TypeVar("SettingsT", bound="ClientSettings")
 _REQUIRED: Final = object()
@@ -123,10 +124,14 @@ class AdminSettings(ClientSettings):
 
 def parse(kind: type[SettingsT], config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> SettingsT:
     """Settings from dotted names, keywords, or both. Raises ConfigError."""
+    if config is not None and not isinstance(config, Mapping):
+        raise _no_mapping(kind, config)
     known = {field.name: field for field in dataclasses.fields(kind)}
     types = get_type_hints(kind)
     values: dict[str, Any] = {}
     for given, value in [*(config or {}).items(), *keywords.items()]:
+        if not isinstance(given, str):
+            raise ConfigError(meaning=f"the name of a setting is text, not {given!r}")
         name = given.replace(".", "_")
         if name not in known:
             raise _unknown(kind, given)
@@ -157,9 +162,18 @@ def _told(field: dataclasses.Field[Any]) -> str:
     return f"{field.metadata['doc']} One of: {', '.join(choices)}." if len(choices) > 1 else str(field.metadata["doc"])
 
 
+def _no_mapping(kind: type[ClientSettings], given: object) -> ConfigError:
+    what_to_do = 'write {"bootstrap.servers": "127.0.0.1:9092"}, or bootstrap_servers="127.0.0.1:9092"'
+    if kind is ConsumerSettings and isinstance(given, str):
+        what_to_do = f"give settings as a mapping or as keywords, then call subscribe([{given!r}])"
+    return ConfigError(meaning=f"settings are a mapping, not {given!r}", what_to_do=what_to_do)
+
+
 def _unknown(kind: type[ClientSettings], given: str) -> ConfigError:
     name = dotted(given)
     names = [dotted(field.name) for field in dataclasses.fields(kind)]
+    if instead := setting_instead(name):
+        return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=instead)
     if nearest := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
         return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"did you mean {nearest[0]!r}?")
     return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"known are: {', '.join(names)}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from einmal.client.errors import LocalError
 from einmal.types import Header, TopicPartition
 
-HeadersLike = Iterable[Header | tuple[str, bytes | None]]
+HeadersLike = Mapping[str, bytes | str | None] | Iterable[Header | tuple[str, bytes | str | None]]
 
 
 class RecordMetadata(NamedTuple):
@@ -65,7 +65,43 @@ class GroupMetadata:
 
 
 def headers_of(headers: HeadersLike) -> tuple[Header, ...]:
-    return tuple(each if isinstance(each, Header) else Header(*each) for each in headers)
+    """A mapping, or pairs of a name and a value; ``str`` is taken as UTF-8. Raises LocalError."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        return tuple(_header(each.key, each.value) if isinstance(each, Header) else _header(*each) for each in pairs)
+    except (TypeError, ValueError) as error:
+        raise LocalError(
+            meaning=f"headers cannot be {headers!r}",
+            what_to_do='write headers={"name": b"value"}, or [("name", b"value")]',
+        ) from error
+
+
+def _header(name: str, value: bytes | str | None) -> Header:
+    if not isinstance(name, str):
+        raise TypeError(name)
+    return Header(name, value if isinstance(value, bytes) else bytes_of(value, "header value"))
+
+
+def check_place(topic: str, partition: int | None, timestamp: int | None) -> None:
+    """Raises LocalError for what cannot name a topic, a partition or a time in ms."""
+    if not isinstance(topic, str) or not topic:
+        raise LocalError(meaning=f"a topic is named by text, not {topic!r}", what_to_do='write send("topic", value)')
+    if partition is not None and (not isinstance(partition, int) or partition < 0):
+        raise LocalError(meaning=f"a partition is a whole number from 0 on, not {partition!r}")
+    if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 2**63):
+        raise LocalError(
+            meaning=f"a timestamp is whole milliseconds since 1970, not {timestamp!r}",
+            what_to_do="write int(time.time() * 1000)",
+        )
+
+
+def check_timeout(timeout_ms: int) -> None:
+    """Raises LocalError for anything but whole milliseconds: ``poll(1.0)`` means a second elsewhere."""
+    if not isinstance(timeout_ms, int) or timeout_ms < 0:
+        what_to_do = "write the milliseconds as an int"
+        if isinstance(timeout_ms, float) and timeout_ms >= 0:
+            what_to_do = f"for {timeout_ms:g} seconds write poll({timeout_ms * 1000:.0f})"
+        raise LocalError(meaning=f"poll() waits whole milliseconds, not {timeout_ms!r}", what_to_do=what_to_do)
 
 
 def bytes_of(value: bytes | str | None, what: str) -> bytes | None:
@@ -78,7 +114,7 @@ def bytes_of(value: bytes | str | None, what: str) -> bytes | None:
         return bytes(value)
     raise LocalError(
         meaning=f"a record's {what} must be bytes, str or None, not {type(value).__name__}",
-        what_to_do="serialize it first",
+        what_to_do="encode it first, as in json.dumps(value)",
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from einmal.client.habits import missing_class
+
 if TYPE_CHECKING:
     from einmal.client.aio.admin import Admin
     from einmal.client.aio.consumer import Consumer
@@ -26,7 +28,7 @@ _LATER: Final = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise missing_class(__name__, name)
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 

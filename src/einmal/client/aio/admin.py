@@ -10,7 +10,7 @@ import logging
 import random as random_module
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.cluster import DATA_LANE, GROUP, TRANSACTION, Cluster, by_leader, by_topic
 from einmal.client.aio.connection import Disconnected
@@ -35,6 +35,7 @@ from einmal.client.descriptions import (
     decode_describe_transaction,
 )
 from einmal.client.errors import RequestRefused, error_for
+from einmal.client.habits import missing_method
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
@@ -70,6 +71,11 @@ class Admin:
             clock=clock or SystemClock(),
             source=random or random_module.Random(),
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
 
     async def __aenter__(self) -> Self:
         return self

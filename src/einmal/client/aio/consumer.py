@@ -13,16 +13,24 @@ import random as random_module
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.cluster import Cluster, end_tasks
+from einmal.client.aio.done import DONE, Done
 from einmal.client.aio.fetcher import Fetcher
 from einmal.client.aio.membership import Membership
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.consumer_core import ConsumerCore, Reset
 from einmal.client.errors import ClientClosed, CommitFailed, InvalidState, KafkaError
-from einmal.client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from einmal.client.habits import missing_method
+from einmal.client.records import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    check_timeout,
+)
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import IsolationLevel, TopicPartition
 
@@ -68,6 +76,11 @@ class Consumer:
         self._is_closed = False
         self._committed_at_ms = self._cluster.now_ms()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -84,7 +97,7 @@ class Consumer:
         *,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
-    ) -> None:
+    ) -> Done:
         """Read these topics as a member of the group; partitions come with the next polls.
 
         The callbacks get the partitions that came, or are about to go, and run inside ``poll``. After ``on_revoked``
@@ -100,8 +113,9 @@ class Consumer:
         for topic in topics:
             self._cluster.want_topic(topic, may_create=self.settings.allow_auto_create_topics)
         membership.core.subscribe(topics)
+        return DONE
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Done:
         """Read exactly these partitions, without a group's rebalances. The group id, if any, only keeps offsets."""
         if self._is_subscribed:
             raise InvalidState(meaning="topics are subscribed to", what_to_do="use either subscribe() or assign()")
@@ -109,16 +123,19 @@ class Consumer:
         for each in wanted:
             self._cluster.want_topic(each.topic, may_create=self.settings.allow_auto_create_topics)
         self._core.assign(wanted)
+        return DONE
 
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._core.assignment)
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: TopicPartition) -> Done:
         """Give no records of these until ``resume``; what was fetched is kept."""
         self._core.pause(partitions)
+        return DONE
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: TopicPartition) -> Done:
         self._core.resume(partitions)
+        return DONE
 
     def paused(self) -> list[TopicPartition]:
         return sorted(self._core.paused)
@@ -147,6 +164,7 @@ class Consumer:
         membership; polling again goes on.
         """
         self._check_open()
+        check_timeout(timeout_ms)
         self._core.take_back()
         most = self.settings.max_poll_records if max_records is None else max_records
         deadline = self._cluster.deadline(timeout_ms)
@@ -288,18 +306,21 @@ class Consumer:
         for each, end in ends.items():
             self._core.reset_found(each, resets[each], end.offset, end.leader_epoch)
 
-    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> Done:
         """Read on from this offset with the next poll."""
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         self._core.seek(TopicPartition(*topic_partition), at.offset, at.leader_epoch)
+        return DONE
 
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    def seek_to_beginning(self, *partitions: TopicPartition) -> Done:
         """Read these (all, when none is named) from the log's start."""
         self._core.seek_by(partitions or self._core.assignment, Reset.EARLIEST)
+        return DONE
 
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
+    def seek_to_end(self, *partitions: TopicPartition) -> Done:
         """Read these (all, when none is named) from the end on: the last stable offset under read_committed."""
         self._core.seek_by(partitions or self._core.assignment, Reset.LATEST)
+        return DONE
 
     async def position(self, topic_partition: TopicPartition) -> int:
         """The next offset that ``poll`` will give. Raises RetriableError when it cannot be found in time."""

@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from einmal.client.aio.cluster import Cluster, end_tasks
+from einmal.client.aio.done import DONE, Done
 from einmal.client.aio.sender import Sender
 from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
 from einmal.client.apis import SPOKEN, ApiKey
@@ -33,6 +34,7 @@ from einmal.client.errors import (
     UnknownOutcome,
     error_for,
 )
+from einmal.client.habits import missing_method
 from einmal.client.partitioner import Partitioner
 from einmal.client.producer_core import (
     Appended,
@@ -49,6 +51,7 @@ from einmal.client.records import (
     OffsetAndMetadata,
     RecordMetadata,
     bytes_of,
+    check_place,
     headers_of,
 )
 from einmal.client.transaction_core import State, TransactionCore, as_abortable
@@ -121,6 +124,11 @@ class Producer:
                 max_block_ms=self.settings.max_block_ms,
             )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -161,6 +169,7 @@ class Producer:
     ) -> None:
         """As ``send``, for a future of the caller's own kind (it needs done, set_result and set_exception)."""
         self.check_send()
+        check_place(topic, partition, timestamp)
         key_bytes = key if isinstance(key, bytes) else bytes_of(key, "key")
         value_bytes = value if isinstance(value, bytes) else bytes_of(value, "value")
         fixed_headers = headers_of(headers) if headers else ()
@@ -364,11 +373,12 @@ class Producer:
         transaction.initialized(identity)
         self._settle(self._core.begin_identity(identity))
 
-    def begin_transaction(self) -> None:
+    def begin_transaction(self) -> Done:
         """Open a transaction; every record sent from now on belongs to it."""
         transaction, _requests = self._transactional()
         is_tv_2 = self._cluster.transaction_version >= TransactionVersion.TV_2
         transaction.begin(TransactionVersion.TV_2 if is_tv_2 else TransactionVersion.TV_1)
+        return DONE
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import admin as aio
 from einmal.client.blocking.loop_thread import LoopThread
@@ -19,6 +19,7 @@ from einmal.client.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from einmal.client.habits import missing_method
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import IsolationLevel, TopicPartition
 
@@ -29,6 +30,11 @@ class Admin:
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.settings = parse(AdminSettings, config, settings)
         self._thread = LoopThread(lambda: aio.Admin(config, **settings), "einmal-admin")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
 
     def __enter__(self) -> Self:
         return self

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import consumer as aio
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
+from einmal.client.habits import missing_method
 from einmal.client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import TopicPartition
 
@@ -24,6 +25,11 @@ class Consumer:
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.settings = parse(ConsumerSettings, config, settings)
         self._thread = LoopThread(lambda: aio.Consumer(config, **settings), "einmal-consumer")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
 
     def __enter__(self) -> Self:
         return self

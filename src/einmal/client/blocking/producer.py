@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio import producer as aio
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import AbortableError, BufferExhausted, KafkaError
+from einmal.client.habits import missing_method
 from einmal.client.producer_core import check_size, record_size
 from einmal.client.records import (
     GroupMetadata,
@@ -25,6 +26,7 @@ from einmal.client.records import (
     OffsetAndMetadata,
     RecordMetadata,
     bytes_of,
+    check_place,
     headers_of,
 )
 from einmal.types import Header, TopicPartition
@@ -50,6 +52,11 @@ class Producer:
         self._lock = threading.Lock()
         self._is_woken = False
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
+
     def __enter__(self) -> Self:
         return self
 
@@ -71,6 +78,7 @@ class Producer:
         """
         producer = self._thread.client
         producer.check_send()
+        check_place(topic, partition, timestamp)
         key_bytes, value_bytes = bytes_of(key, "key"), bytes_of(value, "value")
         fixed_headers = headers_of(headers) if headers else ()
         size = record_size(key_bytes, value_bytes, fixed_headers)

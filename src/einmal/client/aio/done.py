@@ -1,0 +1,18 @@
+"""What a method gives that is done at once: nothing, whether it is awaited or not.
+
+Other asyncio clients have some of these methods as coroutines: ``await consumer.subscribe([...])`` works as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+
+class Done:
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE: Final = Done()

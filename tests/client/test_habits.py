@@ -1,0 +1,152 @@
+"""Claims about what users of other clients type first: it works, or the error says in a sentence what to write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import einmal.client
+from einmal import client
+from einmal.client import aio
+from einmal.client.config import AdminSettings, ConsumerSettings, ProducerSettings, documentation, parse
+from einmal.client.errors import ConfigError, LocalError
+from einmal.client.habits import SETTINGS
+from einmal.client.records import check_timeout, headers_of
+from einmal.types import Header
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("kind", [client.Consumer, client.Producer, client.Admin])
+def test_a_text_in_place_of_settings_is_an_error_that_shows_settings(kind: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="settings are a mapping, not 'orders'"):
+        kind("orders")
+
+
+def test_a_topic_given_to_the_consumer_is_to_be_subscribed_to() -> None:
+    with pytest.raises(ConfigError, match=r"then call subscribe\(\['orders'\]\)"):
+        client.Consumer("orders", bootstrap_servers="127.0.0.1:1", group_id="g")
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "expected"),
+    [
+        ({"value_serializer": str.encode}, ProducerSettings, r"json.dumps\(value\)"),
+        ({"value_deserializer": bytes.decode}, ConsumerSettings, r"json.loads\(record.value\)"),
+        ({"retries": 5}, ProducerSettings, "delivery.timeout.ms"),
+        ({"api_version": (2, 5)}, ConsumerSettings, "negotiated"),
+        ({"consumer_timeout_ms": 1_000}, ConsumerSettings, "empty list"),
+        ({"queue.buffering.max.ms": 5}, ProducerSettings, "Write 'linger.ms'"),
+        ({"sasl_mechanism": "PLAIN"}, AdminSettings, "PLAINTEXT only"),
+        ({"ssl.ca.location": "ca.pem"}, ProducerSettings, "PLAINTEXT only"),
+        ({"enable.auto.comit": True}, ConsumerSettings, "Did you mean 'enable.auto.commit'"),
+    ],
+)
+def test_a_setting_of_another_client_is_answered_with_what_to_write(
+    settings: dict[str, Any], kind: Any, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parse(kind, SERVERS, settings)
+
+
+def test_no_setting_of_ours_is_called_another_clients() -> None:
+    ours = {name for kind in (AdminSettings, ConsumerSettings, ProducerSettings) for name, *_ in documentation(kind)}
+    assert not ours & set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        (client.Producer, "produce", r"producer.send\(topic, value"),
+        (client.Producer, "poll", "leave it out"),
+        (client.Producer, "start", r"write `with Producer\(...\) as producer:`"),
+        (client.Producer, "send_and_wait", r"producer.send\(...\).result\(\)"),
+        (client.Consumer, "consume", r"write consumer.poll"),
+        (client.Admin, "list_consumer_groups", r"write admin.list_groups\(\)"),
+    ],
+)
+def test_a_method_of_another_client_is_answered_with_ours(kind: Callable[..., Any], name: str, expected: str) -> None:
+    with kind(SERVERS) as made, pytest.raises(AttributeError, match=expected):
+        getattr(made, name)
+
+
+def test_the_asyncio_clients_answer_with_await() -> None:
+    async def run() -> None:
+        async with aio.Producer(SERVERS) as producer, aio.Consumer(SERVERS) as consumer:
+            with pytest.raises(AttributeError, match=r"`async with Producer\(...\) as producer:`"):
+                producer.start  # noqa: B018
+            with pytest.raises(AttributeError, match=r"await producer.send\(...\)"):
+                producer.send_and_wait  # noqa: B018
+            with pytest.raises(AttributeError, match=r"await consumer.poll\(timeout_ms, 1\)"):
+                consumer.getone  # noqa: B018
+            assert not hasattr(consumer, "no_such_thing")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["KafkaProducer", "AIOKafkaConsumer", "AdminClient"])
+def test_a_class_of_another_client_is_answered_with_ours(name: str) -> None:
+    for module in (einmal.client, aio):
+        with pytest.raises(AttributeError, match="; write (Producer|Consumer|Admin)$"):
+            getattr(module, name)
+
+
+def test_what_is_done_at_once_may_be_awaited() -> None:
+    async def run() -> None:
+        async with aio.Consumer(SERVERS, group_id="g") as consumer:
+            await consumer.subscribe(["t"])
+            consumer.subscribe(["t"])
+        async with aio.Consumer(SERVERS) as consumer:
+            await consumer.assign([("t", 0)])
+            await consumer.seek_to_beginning()
+            await consumer.seek(("t", 0), 5)
+            await consumer.pause(("t", 0))
+            await consumer.resume(("t", 0))
+
+    asyncio.run(run())
+
+
+def test_headers_may_be_a_mapping_or_pairs_and_values_text() -> None:
+    expected = (Header("a", b"1"), Header("b", None))
+    assert headers_of({"a": b"1", "b": None}) == expected
+    assert headers_of([("a", "1"), ("b", None)]) == expected
+    assert headers_of([Header("a", b"1"), Header("b", None)]) == expected
+    assert headers_of({}) == ()
+
+
+@pytest.mark.parametrize("headers", [["a"], [("a",)], [(1, b"x")], {"a": 1}, 5, "a=b"])
+def test_headers_of_another_shape_are_an_error_that_shows_the_shape(headers: Any) -> None:
+    with pytest.raises(LocalError, match="header"):
+        headers_of(headers)
+
+
+@pytest.mark.parametrize("timeout", [1.0, 0.5, "1000", -1, None])
+def test_a_timeout_in_seconds_is_an_error_that_says_milliseconds(timeout: Any) -> None:
+    with pytest.raises(LocalError, match="whole milliseconds"):
+        check_timeout(timeout)
+
+
+def test_a_timeout_of_one_second_is_translated() -> None:
+    with client.Consumer(SERVERS) as consumer, pytest.raises(LocalError, match=r"poll\(1000\)"):
+        consumer.poll(1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"topic": b"t"}, "a topic is named by text"),
+        ({"topic": ""}, "a topic is named by text"),
+        ({"value": {"a": 1}}, r"bytes, str or None, not dict.*json.dumps"),
+        ({"key": 7}, "key must be bytes, str or None, not int"),
+        ({"partition": "0"}, "a partition is a whole number"),
+        ({"partition": -1}, "a partition is a whole number"),
+        ({"timestamp": 1.5e9}, r"int\(time.time\(\) \* 1000\)"),
+        ({"headers": {"a": 1}}, "header value must be bytes"),
+    ],
+)
+def test_a_record_of_the_wrong_types_is_refused_where_it_is_sent(arguments: dict[str, Any], expected: str) -> None:
+    with client.Producer(SERVERS) as producer, pytest.raises(LocalError, match=expected):
+        producer.send(**{"topic": "t", "value": b"v", **arguments})
