@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -87,9 +87,15 @@ def delete(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete groups that have no members, with their offsets."""
+    """Delete groups that have no members, with their offsets, and report what became of each."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
-        admin.delete_groups(names)
-    print_rows([{"group": name, "status": "deleted"} for name in names], ("group", "status"), output)
+
+        def delete_one(name: str) -> str:
+            admin.delete_groups([name])
+            return "deleted"
+
+        outcomes = for_each(names, delete_one)
+        outcomes.print("group", output)
+        outcomes.exit()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told, key_and_value
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told, for_each, key_and_value
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -36,16 +36,19 @@ def create(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Make topics."""
+    """Create topics, and report what became of each."""
     from einmal.client import Admin, NewTopic
 
     configs = dict(map(key_and_value, topic_config or ()))
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
-        created = admin.create_topics(
-            [NewTopic(name, partitions, replicas, configs) for name in names], if_not_exists=if_not_exists
-        )
-    rows = [{"topic": name, "status": "created" if name in created else "exists"} for name in names]
-    print_rows(rows, ("topic", "status"), output)
+
+        def make(name: str) -> str:
+            created = admin.create_topics([NewTopic(name, partitions, replicas, configs)], if_not_exists=if_not_exists)
+            return "created" if created else "exists"
+
+        outcomes = for_each(names, make)
+        outcomes.print("topic", output)
+        outcomes.exit()
 
 
 @topic.command("list")
@@ -121,12 +124,18 @@ def delete(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete topics and all their records."""
+    """Delete topics and all their records, and report what became of each."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
-        admin.delete_topics(names)
-    print_rows([{"topic": name, "status": "deleted"} for name in names], ("topic", "status"), output)
+
+        def delete_one(name: str) -> str:
+            admin.delete_topics([name])
+            return "deleted"
+
+        outcomes = for_each(names, delete_one)
+        outcomes.print("topic", output)
+        outcomes.exit()
 
 
 # --- produce ------------------------------------------------------------------------------------------------------

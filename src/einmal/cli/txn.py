@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.clients import Brokers, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -55,7 +55,7 @@ def describe(
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
-        found = admin.describe_transactions(names)
+        outcomes = for_each(names, lambda name: admin.describe_transactions([name])[name])
     now = time.time_ns() // 1_000_000
     rows = [
         {
@@ -69,10 +69,12 @@ def describe(
             "duration_ms": max(0, now - each.start_time) if each.start_time >= 0 and each.partitions else None,
             "topic_partitions": [str(partition) for partition in each.partitions],
         }
-        for each in found.values()
+        for each in outcomes.done.values()
     ]
     columns = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms")
-    print_rows(rows, (*columns, "start_timestamp", "duration_ms", "topic_partitions"), output)
+    if rows or output is Format.JSON:
+        print_rows(rows, (*columns, "start_timestamp", "duration_ms", "topic_partitions"), output)
+    outcomes.exit()
 
 
 @txn.command("describe-producers")
