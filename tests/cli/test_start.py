@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from platformdirs.macos import MacOS
 
 import einmal
+from einmal.cli import start
 from tests.broker.cluster import free_ports
 from tests.cli.broker_process import BrokerProcess
 
@@ -203,3 +205,20 @@ def test_help_names_the_commands_and_imports_no_broker() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
     assert "start" in ended.stdout
     assert ended.stdout.rstrip().endswith("[]"), ended.stdout
+
+
+def test_data_of_former_versions_is_found_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert start._default_data_dir() == tmp_path / ".local" / "share" / "einmal"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert start._default_data_dir() == tmp_path / "data" / "einmal"
+    on_macos = MacOS("einmal", appauthor=False).user_data_path
+    assert on_macos == tmp_path / "Library" / "Application Support" / "einmal"
+
+
+def test_a_user_without_a_home_is_asked_for_a_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platformdirs.user_data_path", lambda *_, **__: Path("~/.local/share/einmal"))
+    with pytest.raises(start._StartError, match="no home directory") as caught:
+        start._default_data_dir()
+    assert "--data-dir" in caught.value.hint

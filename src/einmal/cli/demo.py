@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +32,7 @@ def demo(
 
     Exit status: 0 only if the verdict is "exactly-once"; 1 if it is not; 2 if the demo could not run.
     """
+    _check_spark()
     from rich.console import Console
 
     from einmal.client.errors import KafkaError
@@ -43,16 +46,14 @@ def demo(
     try:
         source, lines = read_lines(inputs or [])
     except (NoInput, OSError) as error:
-        talk.print(f"[red]error:[/red] {error}", highlight=False)
-        talk.print("hint: give files or folders of text with --input, or nothing", highlight=False)
-        raise typer.Exit(2) from error
+        raise _failed(str(error), "give files or folders of text with --input, or nothing") from error
     try:
         with _Progress(talk) as stage:
             report, timeline = Demo(output, source, lines, stage).run()
     except (OSError, BrokerFailed, DriverFailed, KafkaError) as error:
-        talk.print(f"[red]error:[/red] {error}", highlight=False)
-        talk.print(f"hint: what the processes said is in {output}", highlight=False)
-        raise typer.Exit(2) from error
+        raise _failed(str(error), f"the logs of its processes are in {output}") from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
     as_json, page = reports.write(output, report, timeline)
     if output_format is Format.JSON:
         typer.echo(json.dumps(report.fields()))
@@ -60,6 +61,25 @@ def demo(
         _print_result(report, timeline.drawn())
     talk.print(f"report: {page} and {as_json}", highlight=False)
     raise typer.Exit(0 if report.verdict == reports.EXACTLY_ONCE else 1)
+
+
+def _check_spark() -> None:
+    """Before anything is started. Raises typer.Exit."""
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise _failed(f"the demo needs Spark: {' and '.join(missing)} cannot be found", "pip install 'einmal[spark]'")
+    from einmal.spark.java import JavaMissing, use_java
+
+    try:
+        use_java()
+    except JavaMissing as error:
+        what, _, hint = str(error).partition(". hint: ")
+        raise _failed(what, hint) from error
+
+
+def _failed(what: str, hint: str) -> typer.Exit:
+    print(f"error: {what}\nhint: {hint}", file=sys.stderr)
+    return typer.Exit(2)
 
 
 class _Progress:

@@ -22,6 +22,7 @@ import typer
 
 from einmal.cli.clients import failures_told, key_and_value
 from einmal.cli.formats import Format
+from einmal.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,7 @@ def new_session(
     declared = session_settings(file) if program is None else dict(program.declaration.spark)
     given = {name: value for name, value in overrides.items() if name.startswith("spark.")}
     config = declared | given | dict(map(key_and_value, confs or ()))
-    with _interrupted_at_once():
+    with waiting("starting Spark"), _interrupted_at_once():
         return session(file.stem if program is None else program.declaration.name, master=master, config=config)
 
 

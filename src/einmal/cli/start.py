@@ -201,13 +201,13 @@ def _run_cluster(
 
 
 def _default_data_dir() -> Path:
-    """Where the platform keeps a user's application data."""
-    home = Path.home()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "einmal"
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "einmal"
-    return Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "einmal"
+    """Where the platform keeps a user's application data. Raises _StartError."""
+    import platformdirs
+
+    folder = platformdirs.user_data_path("einmal", appauthor=False)
+    if not folder.is_absolute():
+        raise _StartError(f"this user has no home directory: data cannot be in {folder}", "name one with --data-dir")
+    return folder
 
 
 # --- the process -------------------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ LEADER, COORDINATOR, DRIVER = "leader of sentences", "transaction coordinator", 
 VICTIMS: Final = (LEADER, COORDINATOR, DRIVER, DRIVER)
 BATCHES: Final = 6
 _TOLD: Final = {"kill": "was killed", "failover": "takes over", "back": "is back"}
+_SHOWN_EVERY_S: Final = 5.0
+_WARM_SECONDS_MAX: Final = 300.0
 _FENCED: Final = "the killed driver is fenced, what it left open is aborted"
 
 
@@ -80,9 +82,11 @@ class Demo:
         self._brokers = Brokers(self._folder / "cluster", self._tell_of_broker)
         self._timeline.brokers = self._brokers.ids
         try:
+            self._begin("start", "starting three brokers, and Spark", 1)
             # A driver needs no broker to get warm: that is what takes longest.
             self._warm_driver()
             self._brokers.start()
+            self._show(1)
             self._mark("step", "three brokers are ready")
             self._brokers.create_topics((SENTENCES, EXACTLY_ONCE, CONTROL), PARTITIONS)
             expected = count_words(self._lines)
@@ -156,16 +160,25 @@ class Demo:
         threading.Thread(target=wait, daemon=True).start()
 
     def _next_driver(self) -> Driver:
-        driver = self._warm.get(timeout=300)
+        """The next warm one; what is waited for is shown again and again meanwhile."""
+        begun = time.monotonic()
+        while True:
+            try:
+                driver = self._warm.get(timeout=_SHOWN_EVERY_S)
+                break
+            except queue.Empty:
+                waited = time.monotonic() - begun
+                if waited > _WARM_SECONDS_MAX:
+                    raise DriverFailed(f"Spark has not started within {_WARM_SECONDS_MAX:.0f} s") from None
+                self._show(text=f"{self._text}: waiting for Spark to start, {waited:.0f} s")
         if isinstance(driver, DriverFailed):
             raise driver
         return driver
 
     def _count(self) -> None:
-        self._begin("count", "waiting for Spark to start", BATCHES)
+        self._begin("count", "counting words", BATCHES)
         for kill_at, batch_id in (*DRIVER_KILLS, ("", 0)):
             driver = self._next_driver()
-            self._text = "counting words"
             self._mark("step", "Spark driver takes over")
             driver.obey(
                 {

@@ -7,12 +7,16 @@ import os
 import tempfile
 from pathlib import Path
 
+import platformdirs
+
 
 def cache_directory() -> Path:
     """Where they are: the user's cache, or the temporary directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    directory = Path(base, "einmal")
+    directory = platformdirs.user_cache_path("einmal", appauthor=False)
     try:
+        if not directory.is_absolute():
+            # A user without a home directory.
+            raise OSError(directory)
         directory.mkdir(parents=True, exist_ok=True)
         if os.access(directory, os.W_OK | os.X_OK):
             return directory
