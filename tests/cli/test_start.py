@@ -211,10 +211,13 @@ def test_data_of_former_versions_is_found_where_it_was(monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     assert start._default_data_dir() == tmp_path / ".local" / "share" / "einmal"
+    assert MacOS("einmal", appauthor=False).user_data_path == tmp_path / "Library" / "Application Support" / "einmal"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert start._default_data_dir() == tmp_path / "data" / "einmal"
-    on_macos = MacOS("einmal", appauthor=False).user_data_path
-    assert on_macos == tmp_path / "Library" / "Application Support" / "einmal"
+    former = tmp_path / "Library" / "Application Support" / "einmal"
+    former.mkdir(parents=True)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert start._default_data_dir() == former
 
 
 def test_a_user_without_a_home_is_asked_for_a_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:

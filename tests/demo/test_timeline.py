@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+from html import escape
 from pathlib import Path
+from typing import Final
 from xml.etree import ElementTree
+
+import pytest
 
 from einmal.demo.report import Report, write
 from einmal.demo.timeline import Moment, Parts, Timeline, draw
 from einmal.demo.verdict import compare
+
+CHROMIUM: Final = shutil.which("chromium")
 
 
 def timeline() -> Timeline:
@@ -50,9 +59,9 @@ def test_an_empty_timeline_can_be_drawn() -> None:
     ElementTree.fromstring(draw(Timeline()))
 
 
-def test_the_report_names_what_programs_look_for(tmp_path: Path) -> None:
-    same, more = compare({"a": 1}, {"a": 1}), compare({"a": 1}, {"a": 3})
-    report = Report(
+def report() -> Report:
+    same, more = compare({"a": 1_000_000}, {"a": 1_000_000}), compare({"a": 1}, {"a": 3_000_000})
+    return Report(
         source="text",
         input_records=1,
         input_words=1,
@@ -65,9 +74,60 @@ def test_the_report_names_what_programs_look_for(tmp_path: Path) -> None:
         seconds=1.0,
         verdict="exactly-once",
     )
-    as_json, page = write(tmp_path, report, timeline())
+
+
+def test_the_report_names_what_programs_look_for(tmp_path: Path) -> None:
+    as_json, page = write(tmp_path, report(), timeline())
     fields = json.loads(as_json.read_text())
     assert {"input_records", "lost", "duplicated", "kills", "control_duplicated", "verdict"} <= fields.keys()
-    assert (fields["lost"], fields["duplicated"], fields["control_duplicated"]) == (0, 0, 2)
+    assert (fields["lost"], fields["duplicated"], fields["control_duplicated"]) == (0, 0, 2_999_999)
     assert (fields["kills"], fields["killed"]) == (4, ["leader", "coordinator", "driver", "driver"])
     assert "<svg" in page.read_text() and "http" not in page.read_text().replace("http-equiv", "")
+
+
+_MEASURE: Final = """<!doctype html><body><iframe width="375" height="2000" srcdoc="{page}"></iframe><p id="told"></p>
+<script>onload = () => {{
+  const page = document.querySelector("iframe").contentDocument;
+  const rights = [...page.querySelectorAll("th, td")].map(cell => cell.getBoundingClientRect().right);
+  const seen = [...page.querySelectorAll("th")].filter(cell => cell.getBoundingClientRect().width > 0);
+  const widest = Math.max(page.documentElement.scrollWidth, ...rights);
+  told.textContent = seen.map(cell => cell.textContent).join() + " up to " + widest;
+}}</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+def test_a_telephone_shows_what_was_lost_and_repeated(tmp_path: Path) -> None:
+    _json, page = write(tmp_path, report(), timeline())
+    measured = tmp_path / "measured.html"
+    measured.write_text(_MEASURE.format(page=escape(page.read_text())))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    options += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'user'}"]
+    assert CHROMIUM is not None
+    dumped = subprocess.run(
+        [CHROMIUM, *options, "--virtual-time-budget=2000", "--dump-dom", measured.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    told = re.search(r'<p id="told">(.*?) up to ([\d.]+)</p>', dumped.stdout)
+    assert told is not None, dumped.stderr[-2_000:]
+    assert told[1] == "expected,seen,lost,repeated"
+    assert float(told[2]) <= 375
+
+
+def test_the_page_has_its_narrow_form_and_the_picture_takes_the_page_s_colours(tmp_path: Path) -> None:
+    _json, page = write(tmp_path, report(), timeline())
+    text = page.read_text()
+    assert "color-scheme: light dark" in text
+    assert "@media (max-width: 40rem)" in text
+    inks = {*re.findall(r'<text[^>]* fill="(.*?)"', draw(timeline())), *re.findall(r'<svg[^>]* fill="(.*?)"', text)}
+    assert inks <= {"currentColor", "white"}
+
+
+@pytest.mark.parametrize("picture", sorted((Path(__file__).parents[2] / "examples").glob("*/*.svg")), ids=str)
+def test_a_picture_brings_its_own_background_for_dark_pages(picture: Path) -> None:
+    root = ElementTree.fromstring(picture.read_text())
+    background = next(each for each in root if each.tag.endswith("rect"))
+    size = {"width": root.attrib["width"], "height": root.attrib["height"], "fill": "#ffffff"}
+    assert background.attrib == size

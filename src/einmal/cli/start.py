@@ -207,7 +207,9 @@ def _default_data_dir() -> Path:
     folder = platformdirs.user_data_path("einmal", appauthor=False)
     if not folder.is_absolute():
         raise _StartError(f"this user has no home directory: data cannot be in {folder}", "name one with --data-dir")
-    return folder
+    former = Path("~/Library/Application Support/einmal").expanduser()
+    # Former versions did not look at XDG_DATA_HOME on macOS.
+    return former if sys.platform == "darwin" and former.exists() and not folder.exists() else folder
 
 
 # --- the process -------------------------------------------------------------------------------------------------

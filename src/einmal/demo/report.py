@@ -92,7 +92,12 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 .verdict {{ font-size: 1.4rem; font-weight: 600; color: {"#16a34a" if good else "#dc2626"}; }}
 table {{ border-collapse: collapse; width: 100%; }} th, td {{ padding: .35rem .6rem; border-bottom: 1px solid #8884; }}
 td:not(:first-child), th:not(:first-child) {{ text-align: right; font-variant-numeric: tabular-nums; }}
-th:first-child {{ text-align: left; }} .wide {{ overflow-x: auto; }} svg {{ width: 100%; min-width: 40rem; }}
+th:first-child {{ text-align: left; }} .wide {{ overflow-x: auto; margin-top: 1.5rem; }} svg {{ width: 100%; min-width: 40rem; }}
+@media (max-width: 40rem) {{
+  tr {{ display: grid; grid-template-columns: repeat(4, 1fr); border-bottom: 1px solid #8884; padding: .35rem 0; }}
+  th, td {{ border: 0; padding: 0; font-size: .9rem; }} th:first-child {{ display: none; }}
+  td:first-child {{ grid-column: 1 / -1; font-weight: 600; }}
+}}
 </style></head><body>
 <h1>einmal demo</h1>
 <p class="verdict">{escape(report.verdict)}</p>
@@ -100,12 +105,12 @@ th:first-child {{ text-align: left; }} .wide {{ overflow-x: auto; }} svg {{ widt
 and a Spark pipeline in {report.seconds:.0f} seconds. {len(report.killed)} of their processes were killed with SIGKILL:
 {escape(", ".join(report.killed))}. What a <code>read_committed</code> reader sees was compared, word by word, with an
 independent single pass over the text.</p>
-<div class="wide">{draw(timeline)}</div>
-<ol>{moments}</ol>
-<div class="wide"><table>
+<table>
 <tr><th></th><th>expected</th><th>seen</th><th>lost</th><th>repeated</th></tr>
 {table}
-</table></div>
+</table>
+<div class="wide">{draw(timeline)}</div>
+<ol>{moments}</ol>
 <p>{report.aborted_records:,} records of aborted attempts lie in the log; <code>read_committed</code> hides them.
 Batches that Spark replayed although they were committed, recognised by the commit record:
 {report.replayed_batches}. The control run had the same input, the same session and the same kills, with
