@@ -92,7 +92,8 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 .verdict {{ font-size: 1.4rem; font-weight: 600; color: {"#16a34a" if good else "#dc2626"}; }}
 table {{ border-collapse: collapse; width: 100%; }} th, td {{ padding: .35rem .6rem; border-bottom: 1px solid #8884; }}
 td:not(:first-child), th:not(:first-child) {{ text-align: right; font-variant-numeric: tabular-nums; }}
-th:first-child {{ text-align: left; }} .wide {{ overflow-x: auto; margin-top: 1.5rem; }} svg {{ width: 100%; min-width: 40rem; }}
+th:first-child {{ text-align: left; }} svg {{ width: 100%; min-width: 40rem; }}
+.wide {{ overflow-x: auto; margin-top: 1.5rem; }}
 @media (max-width: 40rem) {{
   tr {{ display: grid; grid-template-columns: repeat(4, 1fr); border-bottom: 1px solid #8884; padding: .35rem 0; }}
   th, td {{ border: 0; padding: 0; font-size: .9rem; }} th:first-child {{ display: none; }}
