@@ -6,6 +6,8 @@ Exit status: 0 done, 1 failed (with ``error:`` and ``hint:`` on stderr), 2 wrong
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -94,4 +96,8 @@ app.add_typer(txn, name="txn")
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a pipe that is not UTF-8 gets escapes instead of ending the command; so do names that are not.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

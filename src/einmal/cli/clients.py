@@ -110,6 +110,8 @@ def failures_told() -> Iterator[None]:
     except KafkaError as error:
         print_error(error)
         raise typer.Exit(1) from error
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter(f"{error.object!a} is not UTF-8, in which Kafka has its names") from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:

@@ -58,6 +58,7 @@ def adopt(
     yes: Yes = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Let the query of another checkpoint go on under a pipeline's name, from where that checkpoint is."""
     from einmal.pipeline.batch_plan import Refuse
@@ -73,7 +74,7 @@ def adopt(
             _fail(str(error))
         if isinstance(change, Refuse):
             _fail(change.reason, change.hint)
-        _carry_out(owned, name, record, change, yes)
+        _carry_out(owned, name, record, change, yes, output)
 
 
 @pipeline.command()
@@ -91,6 +92,7 @@ def reset(
     yes: Yes = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Fence a pipeline and forget what it has committed, so that a new checkpoint can begin elsewhere."""
     from einmal.pipeline.takeover import plan_reset
@@ -103,7 +105,7 @@ def reset(
                 f"no pipeline has committed a batch as {name!r}: there is nothing to reset",
                 "einmal pipeline status lists those that have; einmal txn abort ends a transaction",
             )
-        _carry_out(owned, name, record, plan_reset(name, record, _position(owned, record, to)), yes)
+        _carry_out(owned, name, record, plan_reset(name, record, _position(owned, record, to)), yes, output)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------
@@ -158,7 +160,9 @@ def _position(owned: Ownership, record: CommitRecord | None, to: str) -> tuple[A
     return position
 
 
-def _carry_out(owned: Ownership, name: str, record: CommitRecord | None, change: Change, yes: bool) -> None:
+def _carry_out(
+    owned: Ownership, name: str, record: CommitRecord | None, change: Change, yes: bool, output: Format
+) -> None:
     """Say what will be done, ask, do it."""
     transaction = owned.transaction(name)
     if transaction is not None and transaction.partitions:
@@ -171,7 +175,10 @@ def _carry_out(owned: Ownership, name: str, record: CommitRecord | None, change:
     if not yes and not typer.confirm("Do it?", err=True):
         raise typer.Exit(1)
     owned.change(name, record, change.record)
-    print("done", file=sys.stderr)
+    if output is Format.JSON:
+        print(json.dumps({"pipeline": name, "status": "done", "did": list(change.says)}))
+    else:
+        print("done", file=sys.stderr)
 
 
 def _row(status: PipelineStatus) -> dict[str, Any]:

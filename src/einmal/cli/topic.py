@@ -163,6 +163,8 @@ def produce(
     """Write each line of stdin as a record, exactly once; where each one lies goes to stdout."""
     from einmal.client import Producer
 
+    if key_delimiter == "":
+        raise typer.BadParameter("--key-delimiter cannot be empty")
     fixed = {"key": key, "partition": partition, "headers": [_header(each) for each in headers or ()]}
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = {"max.block.ms": 10_000, **config_of(brokers, settings), "compression.type": compression}

@@ -71,7 +71,10 @@ def kind_of(path: Path) -> Kind:
     """What a file is, from its text. Raises DeclarationError, OSError."""
     if path.suffix not in (".toml", ".py"):
         raise DeclarationError([f"{path} is neither a .toml nor a .py file"])
-    text = path.read_text()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DeclarationError([f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"]) from error
     if path.suffix == ".toml":
         return Kind.TABLES
     return Kind.WHOLE if _decorator(path, text) is None else Kind.FUNCTION
