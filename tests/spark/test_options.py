@@ -84,6 +84,72 @@ def test_a_source_option_that_cannot_be_is_refused_by_name(given: dict[str, str]
         source_options(given, streaming=True)
 
 
+@pytest.mark.parametrize("name", ["kafka.client.dns.lookup", "fetchOffset.numRetries", "kafkaConsumer.pollTimeoutMs"])
+def test_a_source_accepts_what_has_no_effect_and_names_it(name: str) -> None:
+    assert source_options(SOURCE | {name.lower(): "1"}, streaming=True).without_effect == (name,)
+
+
+def test_settings_of_the_other_side_have_no_effect() -> None:
+    options = source_options(SOURCE | {"kafka.linger.ms": "5"}, streaming=True)
+    assert options.without_effect == ("kafka.linger.ms",)
+    assert "linger.ms" not in options.client
+    assert sink_options(SINK | {"kafka.isolation.level": "read_committed"}).without_effect == ("kafka.isolation.level",)
+
+
+def test_a_small_batch_may_be_held_back_for_a_time() -> None:
+    options = source_options(SOURCE | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "90s"}, streaming=True)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay_ms) == (5, 90_000)
+    assert source_options(SOURCE, streaming=True).max_trigger_delay_ms == 900_000
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"maxTriggerDelay": "soon"}, "15m"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "larger than maxOffsetsPerTrigger"),
+        ({"startingOffsetsByTimestampStrategy": "oldest"}, "latest or error"),
+        ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
+        ({"kafka.key.deserializer": "x"}, "CAST"),
+        ({"kafka.ssl.truststore.location": "x"}, "not supported yet"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "security.protocol cannot be"),
+        ({"kafka.fetch.max.byte": "1"}, "did you mean 'fetch.max.bytes'"),
+        ({"kafka.default.api.timeout.ms": "soon"}, "a whole number"),
+    ],
+)
+def test_a_source_option_without_a_meaning_here_is_refused_with_a_hint(given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        source_options(SOURCE | given, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"kafka.compression.type": "LZ5"}, "compression.type cannot be 'LZ5'\nhint: choose one of none, gzip"),
+        ({"kafka.batch.size": "big"}, "a whole number"),
+        ({"kafka.partitioner.class": "x"}, 'a column "partition"'),
+        ({"kafka.acks": "0"}, "leave kafka.acks out"),
+        ({"kafka.enable.idempotence": "false"}, "leave kafka.enable.idempotence out"),
+        ({"kafka.acks": "1", "processing.guarantee": AT_LEAST_ONCE}, "leave kafka.acks out"),
+    ],
+)
+def test_a_sinks_client_setting_that_cannot_be_is_refused_before_the_start(
+    given: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(OptionError, match=complaint) as raised:
+        sink_options(SINK | given)
+    assert "duplicates" not in str(raised.value)
+    if AT_LEAST_ONCE not in given.values():
+        with pytest.raises(OptionError, match=complaint):
+            write_options({"kafka.bootstrap.servers": "h:1"} | given, lambda: "new")
+
+
+def test_a_sink_accepts_what_has_no_effect_and_names_it() -> None:
+    given = {"includeHeaders": "true", "kafka.retries": "5", "kafka.acks": "all", "kafka.group.id": "g"}
+    options = sink_options(SINK | given)
+    assert options.without_effect == ("kafka.retries", "includeHeaders")
+    assert options.group_id == "g"
+
+
 def test_a_sink_is_exactly_once_by_default() -> None:
     options = sink_options(SINK | {"topic": "out", "kafka.compression.type": "zstd"})
     assert options.guarantee == EXACTLY_ONCE

@@ -84,6 +84,8 @@ class KafkaBatchWriter:
     def save(self) -> Written:
         """Write all rows in one transaction; returns when it is committed. Raises OptionError, PipelineError."""
         options = write_options(self._options, lambda: f"einmal-write-{uuid4()}")
+        if options.without_effect:
+            _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
         driver = on_driver(self._frame, options.client, options.topic)
         try:
             preflight_write(self._frame, options, driver.cluster)

@@ -25,6 +25,7 @@ from einmal.client.descriptions import NewTopic
 from einmal.client.errors import error_for
 from einmal.client.records import OffsetAndTimestamp
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark.options import OptionError
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 
 _VERIFYING_ADD_PARTITIONS: Final = 4
@@ -222,13 +223,21 @@ class KafkaCluster:
         found = self._thread.run(lambda asker: asker.ends(wanted, reached or {}, isolation))
         return {each: Offset(found[each].offset) for each in wanted}
 
-    def at_times(self, times: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, Offset]:
-        """The first record at or after a partition's time (ms); where there is none, the end. ``committed``: as for
-        ``latest``."""
+    def at_times(
+        self, times: Mapping[TopicPartition, int], *, committed: bool, may_lack: bool = True
+    ) -> dict[TopicPartition, Offset]:
+        """The first record at or after a partition's time (ms); where there is none, the end, or without ``may_lack``
+        an OptionError. ``committed``: as for ``latest``."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         # A record behind the last stable offset is none yet: to begin there would look like data that has vanished.
         found = self._offsets(times, isolation)
-        ends = self.latest(times, committed=committed)
+        lacking = [each for each in times if found[each] < 0]
+        if lacking and not may_lack:
+            raise OptionError(
+                f"no record at or after {times[lacking[0]]} ms in {', '.join(map(str, lacking))}\n"
+                'hint: .option("startingOffsetsByTimestampStrategy", "latest") begins at the end there'
+            )
+        ends = self.latest(lacking, committed=committed)
         return {each: found[each] if found[each] >= 0 else ends[each] for each in times}
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, Offset]:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from einmal.client.config import ConsumerSettings, ProducerSettings
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark.client_options import ClientOptionError, ClientOptions, Kind, client_options
 from einmal.types import TopicPartition
 
 EARLIEST: Final = -2
@@ -43,6 +45,11 @@ _GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE)
 
 MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 """A first backfill must not become one batch that outlives its transaction: so there is a limit by default."""
+
+_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+MAX_TRIGGER_DELAY_MS: Final = 900_000
+"""Spark's default: a batch of fewer than ``minOffsetsPerTrigger`` offsets waits no longer."""
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Kafka's default for ``transaction.max.timeout.ms``: a batch may take as long as the broker allows."""
@@ -87,9 +94,26 @@ class Options:
             raise OptionError(f'option "{name}" is true or false, not {value!r}')
         return value == "true"
 
-    def client(self) -> dict[str, str]:
-        """The ``kafka.*`` options, without the prefix."""
-        return client_settings({name: str(value) for name, (_, value) in self._given.items()})
+    def client(self, kind: Kind) -> ClientOptions:
+        """The ``kafka.*`` options. Raises OptionError."""
+        try:
+            return client_options(kind, client_settings({name: str(value) for name, (_, value) in self._given.items()}))
+        except ClientOptionError as error:
+            raise OptionError(f"{error}\nhint: {error.hint}") from error
+
+    def without_effect(self, names: Collection[str]) -> tuple[str, ...]:
+        """Which of these options are given."""
+        return tuple(name for name in names if name.lower() in self._given)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """As Spark reads one: "15m", "30s", or a number of ms. Raises OptionError."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value.lower())
+        if match is None or match[2] not in _UNITS_MS:
+            raise OptionError(f'option "{name}" is a time such as 500ms, 30s, 15m, 2h or 1d, not {value!r}')
+        return int(match[1]) * _UNITS_MS[match[2]]
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -111,10 +135,16 @@ class SourceOptions:
     assigned: tuple[TopicPartition, ...] = ()
     starting: Position
     ending: Position = "latest"
+    starting_without_record: str = "latest"
+    """Where a partition begins whose time has no record at or after it: "latest", or "error"."""
     max_offsets_per_trigger: int
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    without_effect: tuple[str, ...] = ()
+    """Options that are given, and change nothing here."""
 
     @property
     def isolation(self) -> str:
@@ -128,21 +158,31 @@ _SOURCE: Final = (
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",
+)
+_SOURCE_WITHOUT_EFFECT: Final = (
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    # A data source has a path in Spark's own catalog.
+    "path",
 )
 
 
 def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOptions:
     """Raises OptionError. A stream begins at "latest" unless told otherwise, a batch query at "earliest"."""
     options = Options(given)
-    options.refuse_unknown((*_SOURCE, "path"))
+    options.refuse_unknown((*_SOURCE, *_SOURCE_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name)]
     if len(chosen) != 1:
@@ -161,7 +201,12 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
             "would add a record to it, which the next batch would read\n"
             "hint: einmal pipeline status shows the commit records"
         )
-    client = {"isolation.level": "read_committed"} | options.client()
+    settings = options.client(ConsumerSettings)
+    client = {"isolation.level": "read_committed"} | settings.settings
+    most = options.number("maxOffsetsPerTrigger") or MAX_OFFSETS_PER_TRIGGER
+    least = options.number("minOffsetsPerTrigger")
+    if least is not None and least > most:
+        raise OptionError(f'option "minOffsetsPerTrigger" ({least}) is larger than maxOffsetsPerTrigger ({most})')
     # The source assigns itself partitions and joins no group: the prefix only names the client in the broker's logs.
     client.setdefault("client.id", options.text("groupIdPrefix") or "einmal-spark-source")
     return SourceOptions(
@@ -171,11 +216,23 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
         assigned=assigned,
         starting=_position(options, "starting", ("earliest", "latest"), "latest" if streaming else "earliest"),
         ending=_position(options, "ending", ("latest",), "latest"),
-        max_offsets_per_trigger=options.number("maxOffsetsPerTrigger") or MAX_OFFSETS_PER_TRIGGER,
+        starting_without_record=_one_of(options, "startingOffsetsByTimestampStrategy", ("latest", "error")),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         min_partitions=options.number("minPartitions"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
+        without_effect=settings.without_effect + options.without_effect(_SOURCE_WITHOUT_EFFECT[:-1]),
     )
+
+
+def _one_of(options: Options, name: str, values: tuple[str, ...]) -> str:
+    """The first value is the default. Raises OptionError."""
+    value = (options.text(name) or values[0]).strip().lower()
+    if value not in values:
+        raise OptionError(f'option "{name}" is {" or ".join(values)}, not {value!r}')
+    return value
 
 
 def _position(options: Options, side: str, words: tuple[str, ...], default: str) -> Position:
@@ -243,19 +300,24 @@ class SinkOptions:
     adopt: bool = False
     passed_on: Mapping[str, Any] = field(default_factory=dict)
     """What Spark's own writer is to know: the checkpoint."""
+    without_effect: tuple[str, ...] = ()
+    """Options that are given, and change nothing here."""
 
 
+_SINK_WITHOUT_EFFECT: Final = ("includeHeaders",)
+"""The column ``headers`` is always written where there is one."""
 _SINK: Final = ("topic", "transactional.id", "processing.guarantee", "checkpointLocation", "einmal.adopt")
 
 
 def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     """Raises OptionError."""
     options = Options(given)
-    options.refuse_unknown(_SINK)
+    options.refuse_unknown((*_SINK, *_SINK_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     checkpoint = options.required("checkpointLocation", "/data/checkpoints/wordcount")
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
-    client = options.client()
+    settings = options.client(ProducerSettings)
+    client = settings.settings
     transactional_id = options.text("transactional.id") or client.pop("transactional.id", None)
     if guarantee == EXACTLY_ONCE and not transactional_id:
         raise OptionError(
@@ -263,7 +325,6 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
             'and a second copy of it is fenced\nhint: .option("transactional.id", "wordcount")'
         )
     client.pop("transactional.id", None)
-    group_id = client.pop("group.id", None)
     client.setdefault("client.id", transactional_id or "einmal-spark-sink")
     return SinkOptions(
         client=client,
@@ -271,9 +332,10 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
         transactional_id=transactional_id if guarantee == EXACTLY_ONCE else None,
         checkpoint=checkpoint,
         topic=options.text("topic"),
-        group_id=group_id or transactional_id,
+        group_id=options.text("kafka.group.id") or transactional_id,
         adopt=options.flag("einmal.adopt", False),
         passed_on={"checkpointLocation": checkpoint},
+        without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )
 
 
@@ -293,6 +355,8 @@ class WriteOptions:
     transactional_id: str
     version: int | None
     topic: str | None = None
+    without_effect: tuple[str, ...] = ()
+    """Options that are given, and change nothing here."""
 
 
 _WRITE: Final = ("topic", "transactional.id", "txnVersion")
@@ -306,9 +370,10 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
             'option "checkpointLocation" is of a stream; a batch that may be run again is known by '
             '"transactional.id" and "txnVersion"'
         )
-    options.refuse_unknown(_WRITE)
+    options.refuse_unknown((*_WRITE, *_SINK_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
-    client = options.client()
+    settings = options.client(ProducerSettings)
+    client = settings.settings
     named = client.pop("transactional.id", None)
     transactional_id = options.text("transactional.id") or named
     version = options.number("txnVersion", minimum=0)
@@ -324,4 +389,10 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
         )
     transactional_id = transactional_id or new_name()
     client.setdefault("client.id", transactional_id)
-    return WriteOptions(client=client, transactional_id=transactional_id, version=version, topic=options.text("topic"))
+    return WriteOptions(
+        client=client,
+        transactional_id=transactional_id,
+        version=version,
+        topic=options.text("topic"),
+        without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
+    )

@@ -177,7 +177,9 @@ def writer(program: Program, spark: SparkSession) -> KafkaStreamWriter:
     started = started.topics(*(sink.topic for sink in declaration.sinks if sink.topic is not None))
     if declaration.output_mode is not None:
         started = started.outputMode(declaration.output_mode)
-    return started.queryName(declaration.name).trigger(**declaration.trigger)
+    if declaration.trigger:
+        started = started.trigger(**declaration.trigger)
+    return started.queryName(declaration.name)
 
 
 def rows(program: Program, spark: SparkSession) -> DataFrame:

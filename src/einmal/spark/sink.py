@@ -6,11 +6,14 @@ the source positions, of each micro-batch are one Kafka transaction.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from einmal.pipeline.committer import Held
 from einmal.spark import events, metrics, running
@@ -18,12 +21,22 @@ from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
 from einmal.spark.checkpoint import Checkpoint
 from einmal.spark.driver import on_driver, require_classic_session
+from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.exactly_once import ExactlyOnce, Setting
-from einmal.spark.execution import is_stateful
-from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, OptionError, SinkOptions, sink_options
+from einmal.spark.execution import is_stateful, sources
+from einmal.spark.options import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    OptionError,
+    SinkOptions,
+    sink_options,
+    source_options,
+)
 from einmal.spark.ordering import sorted_in_one_partition
 from einmal.spark.preflight import preflight
 from einmal.spark.query import PipelineQuery, Run, Transform
+from einmal.spark.source import KafkaDataSource
 from einmal.spark.transaction_run import Listener
 
 _KINDS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
@@ -31,6 +44,8 @@ _KINDS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
 }
+_TRIGGERS: Final = 'processingTime="1 second" for a query that goes on, availableNow=True for one that ends'
+_logger = logging.getLogger(__name__)
 
 
 def write_stream(frame: DataFrame) -> KafkaStreamWriter:
@@ -78,10 +93,38 @@ class KafkaStreamWriter:
         self._query_name = queryName
         return self
 
-    def trigger(self, *, processingTime: str | None = None, availableNow: bool | None = None) -> Self:
-        """As Spark's; ``once`` is left out, which Spark has replaced by ``availableNow``."""
-        given = {"processingTime": processingTime, "availableNow": availableNow}
-        self._trigger = {name: value for name, value in given.items() if value is not None}
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+        realTime: str | None = None,
+    ) -> Self:
+        """As Spark's. ``once`` runs as ``availableNow``, which has replaced it; only micro-batches can be committed."""
+        given = {
+            "processingTime": processingTime,
+            "once": once,
+            "continuous": continuous,
+            "availableNow": availableNow,
+            "realTime": realTime,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if len(chosen) != 1:
+            raise OptionError(f"trigger takes one argument; given: {', '.join(chosen) or 'none'}\nhint: {_TRIGGERS}")
+        [(name, value)] = chosen.items()
+        if name in ("continuous", "realTime"):
+            raise OptionError(f"trigger({name}=...) has no micro-batches that could be committed\nhint: {_TRIGGERS}")
+        if name == "processingTime":
+            if not isinstance(value, str) or not value.strip():
+                raise OptionError(f"trigger(processingTime=...) is an interval, not {value!r}\nhint: {_TRIGGERS}")
+        elif value is not True:
+            raise OptionError(f"trigger({name}=...) can only be True\nhint: {_TRIGGERS}")
+        if name == "once":
+            _logger.info("trigger(once=True) runs as availableNow=True, in batches of maxOffsetsPerTrigger")
+            name = "availableNow"
+        self._trigger = {name: value}
         return self
 
     def each_batch(self, transform: Transform) -> Self:
@@ -104,6 +147,7 @@ class KafkaStreamWriter:
         """Look that everything is there, take the name, start. Raises OptionError, PipelineError."""
         options = sink_options(self._options)
         require_classic_session(self._frame)
+        _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
@@ -150,6 +194,13 @@ class KafkaStreamWriter:
             listener(event)
 
     def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        try:
+            return self._spark_writer(write).start()
+        except PySparkException as error:
+            # Spark's own checks: an output mode that the query cannot have, an interval that is none.
+            raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
+
+    def _spark_writer(self, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         writer = self._frame.writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(self._options_text("checkpointLocation")))
         if self._output_mode is not None:
@@ -158,7 +209,17 @@ class KafkaStreamWriter:
             writer = writer.queryName(self._query_name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        return writer.start()
+        return writer
 
     def _options_text(self, name: str) -> str:
         return next(str(value) for key, value in self._options.items() if key.lower() == name.lower())
+
+
+def _log_without_effect(options: SinkOptions, frame: DataFrame) -> None:
+    """One line for all options that are accepted and change nothing. Raises OptionError for those of a source."""
+    names = [*options.without_effect]
+    for kind, given in sources(frame):
+        if kind == KafkaDataSource.name():
+            names += source_options(given, streaming=True).without_effect
+    if names:
+        _logger.warning("options without effect here: %s", ", ".join(dict.fromkeys(names)))

@@ -15,12 +15,21 @@ action, and "latest" would be another offset each time.
 from __future__ import annotations
 
 import logging
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -32,8 +41,9 @@ from einmal.spark.cluster import KafkaCluster, uuid_of
 from einmal.spark.data_loss import DataLoss, expired_records, unreadable
 from einmal.spark.offsets import OffsetRange, Positions, SourcePosition, packed, ranges, to_json
 from einmal.spark.options import OptionError, SourceOptions, source_options
-from einmal.spark.python_worker import range_reader, settle
+from einmal.spark.python_worker import answered, range_reader, settle
 from einmal.spark.source_planner import SourcePlanner
+from einmal.spark.trigger_pace import TriggerPace
 from einmal.types import ErrorCode, Offset, TopicPartition
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +55,28 @@ _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
 _SHARED_MAX: Final = 1_000
 """Partitions with no more new offsets than this, together, are read by one task: a task costs more than they do."""
+_SECRET: Final = re.compile("password|secret|jaas", re.IGNORECASE)
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
+
+
+class RangeUnknown(Exception):
+    """What a batch query should read could not be found out when it was loaded."""
+
+
+class NotASink(Exception):
+    """Spark's interface for data sources is asked to write."""
+
+    def __init__(self, spark: str, ours: str, last: str, options: Mapping[str, str]) -> None:
+        given = ", ".join(
+            f"{name!r}: {'...' if _SECRET.search(name) else value!r}"
+            for name, value in options.items()
+            if name != "path"
+        )
+        super().__init__(
+            f'df.{spark}.format("einmal") cannot write exactly once: in Spark\'s interface for data sources several '
+            "tasks write one partition, and no transaction can hold output, positions and state together\n"
+            f"hint: from einmal.spark import {ours}; {ours}(df).options(**{{{given}}}).{last}()"
+        )
 
 
 class KafkaDataSource(DataSource):
@@ -53,25 +84,39 @@ class KafkaDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark makes this object in ``load()``, and keeps it for every action on the frame.
-        self._range = _range(source_options(self.options, streaming=False))
+        # Spark makes this object in ``load()``, and keeps it for every action on the frame. It also makes one to write
+        # with, which has other options: theirs are for ``writer`` to answer.
+        try:
+            self._range = _range(source_options(self.options, streaming=False))
+        except OptionError as error:
+            self._range = str(error)
 
     @classmethod
     def name(cls) -> str:
         return "einmal"
 
+    @answered(OptionError)
     def schema(self) -> str:
-        include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return _SCHEMA + (_HEADERS if include_headers else "")
+        return _SCHEMA + (_HEADERS if source_options(self.options, streaming=False).include_headers else "")
 
+    @answered(OptionError)
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
         return KafkaStreamReader(source_options(self.options, streaming=True))
 
+    @answered(OptionError, RangeUnknown)
     def reader(self, schema: StructType) -> KafkaReader:
         options = source_options(self.options, streaming=False)
         if isinstance(self._range, str):
             raise RangeUnknown(self._range)
         return KafkaReader(options, self._range)
+
+    @answered(NotASink)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise NotASink("write", "write", "save", self.options)
+
+    @answered(NotASink)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise NotASink("writeStream", "write_stream", "start", self.options)
 
 
 class Piece(InputPartition):
@@ -97,6 +142,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, Any] | None = None
         """Where the newest batch of this planner ends."""
         self._target: Positions | None = None
+        self._pace = TriggerPace(options.min_offsets_per_trigger, options.max_trigger_delay_ms, time.monotonic)
 
     def initialOffset(self) -> dict[str, Any]:
         self._is_new = True
@@ -117,8 +163,18 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = SourcePosition.from_json(start)
         end = self._planner.next(begin, self._target, most)
         # Spark compares positions as text.
-        self._planned = start if end is begin else end.to_json()
+        self._planned = start if end is begin or self._is_held_back(begin, end, most) else end.to_json()
         return self._planned
+
+    def _is_held_back(self, begin: SourcePosition, end: SourcePosition, most: int | None) -> bool:
+        """Whether a batch waits for more (``minOffsetsPerTrigger``). What is there now is all that availableNow has."""
+        if self._target is not None:
+            return False
+        new = sum(max(0, last - begin.offsets.get(each, last)) for each, last in end.offsets.items())
+        if most is not None and new > most - len(end.offsets):
+            # It is full: what each partition gives is rounded down.
+            new = most
+        return not self._pace.begins(new)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return to_json(self._planner.ends())
@@ -167,10 +223,6 @@ class KafkaReader(DataSourceReader):
 
 class StillOpen(Exception):
     """An offset was asked for that lies behind the last stable offset."""
-
-
-class RangeUnknown(Exception):
-    """What a batch query should read could not be found out when it was loaded."""
 
 
 def _range(options: SourceOptions) -> list[Piece] | str:

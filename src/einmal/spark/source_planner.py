@@ -354,7 +354,8 @@ class SourcePlanner:
                 times = dict.fromkeys(partitions, wanted.ms)
             else:
                 times = _for_each(partitions, wanted.ms, f"{side}OffsetsByTimestamp", "a time")
-            return self._cluster.at_times(times, committed=self._committed)
+            may_lack = side == "ending" or self._options.starting_without_record == "latest"
+            return self._cluster.at_times(times, committed=self._committed, may_lack=may_lack)
         assert not isinstance(wanted, str)
         chosen = _for_each(
             partitions, wanted, f"{side}Offsets", "an offset", "\nhint: -2 stands for earliest, -1 for latest"

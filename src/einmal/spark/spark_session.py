@@ -2,7 +2,7 @@
 
 Every default is a Spark setting that the caller can overrule. State stores are RocksDB with checkpoint format 2: only
 there does Spark's commit file name the state of the committed attempt (SPARK-51714), which the sink depends on to keep
-state and output together. A session of the user's own works too: then ``register`` makes the source known to it.
+state and output together. A session of the user's own works too: Spark finds the source by ``pyspark_einmal``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from einmal.spark import class_archive
@@ -73,10 +74,11 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one: on ``master`` (default: ``spark.master``, else all cores of this machine).
 
-    ``config`` holds Spark settings and wins over the defaults, which only a new session gets. On a local master
-    ``quiet`` keeps Spark's log to errors, and ``quick`` is for programs that end within minutes: the JVM starts sooner
-    and never compiles for peak speed. Java is found by ``einmal.spark.java``; Python workers run this interpreter.
-    Raises JavaMissing, and PipelineRefused for Spark Connect.
+    ``config`` holds Spark settings and wins over the defaults, which only a new session gets. ``quiet`` keeps PySpark
+    from logging what it raises, and on a local master Spark's log to errors. On a local master ``quick`` is for
+    programs that end within minutes: the JVM starts sooner and never compiles for peak speed. Java is found by
+    ``einmal.spark.java``; Python workers run this interpreter. Raises JavaMissing, and PipelineRefused for Spark
+    Connect.
     """
     wanted = {name: str(value) for name, value in (config or {}).items()}
     master = master or wanted.pop("spark.master", None) or "local[*]"
@@ -84,12 +86,12 @@ def session(
         raise PipelineRefused(*CONNECT_REFUSED)
     # A session that runs keeps what it was made with.
     settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
+    if quiet:
+        _quiet_python()
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (settings | wanted).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
@@ -115,8 +117,17 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     return settings
 
 
+def _quiet_python() -> None:
+    """PySpark logs an error that it raises a second time, as one line of JSON with every frame of Java."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def register(spark: SparkSession) -> None:
-    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session."""
+    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session.
+
+    Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for the rest.
+    """
     spark.dataSource.register(KafkaDataSource)
 
 
