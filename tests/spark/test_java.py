@@ -49,6 +49,16 @@ def test_a_runtime_without_the_vector_module_is_started_without_that_argument(
     assert use_java() == home
 
 
+def test_a_quiet_start_leaves_out_the_module_that_java_warns_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_java(tmp_path / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    java = use_java(vector_module=False) / "bin" / "java"
+    seen = subprocess.run([java, "--add-modules=jdk.incubator.vector"], capture_output=True, text=True, timeout=30)
+    assert seen.stdout == "\n"
+
+
 def test_a_java_too_old_for_spark_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_java(tmp_path / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))

@@ -40,6 +40,7 @@ class Console:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._lines: dict[str, _Lines] = {}
+        self._begun: set[str] = set()
         terminal = Terminal(stderr=True)
         # What a program prints goes above the table, if both are on the same screen.
         self._live = (
@@ -68,6 +69,10 @@ class Console:
         match event:
             case events.NameTaken(_, producer_id, epoch):
                 _say(f"{name}: started, producer id {producer_id}, epoch {epoch}")
+            case events.BatchStarted(batch_id) if name not in self._begun:
+                # The first batch takes longest: Spark's workers start for it.
+                self._begun.add(name)
+                self._say_of(name, f"batch {batch_id} begins")
             case events.TransactionEnded(batch_id, False):
                 self._note(name, f"batch {batch_id}: its transaction is aborted")
             case events.QueryRestarted(reason):

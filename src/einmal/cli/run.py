@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,9 @@ def run(
     if trigger is not None:
         overrides["trigger.processingTime"] = trigger
     with pipeline_failures_told(file):
+        from einmal.spark.spark_version import require_spark
+
+        require_spark()
         from einmal.spark.program import Kind, kind_of, load, run_whole
 
         kind = kind_of(file)
@@ -107,8 +111,16 @@ def new_session(
     declared = session_settings(file) if program is None else dict(program.declaration.spark)
     given = {name: value for name, value in overrides.items() if name.startswith("spark.")}
     config = declared | given | dict(map(key_and_value, confs or ()))
-    with waiting("starting Spark"), _interrupted_at_once():
-        return session(file.stem if program is None else program.declaration.name, master=master, config=config)
+    name = file.stem if program is None else program.declaration.name
+    began = time.monotonic()
+    with waiting(f"{name}: starting Spark"), _interrupted_at_once():
+        spark = session(name, master=master, config=config)
+    _say(f"{name}: Spark {spark.version} on {spark.sparkContext.master}, after {time.monotonic() - began:.1f} s")
+    return spark
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
@@ -135,7 +147,7 @@ def _end_at_once(*_: object) -> None:
 @contextmanager
 def pipeline_failures_told(file: Path) -> Iterator[None]:
     """As ``failures_told``, for everything that can be wrong with a pipeline."""
-    from einmal.spark.errors import PipelineError, PipelineFenced, PipelineRefused
+    from einmal.spark.errors import PipelineError, PipelineFenced, PipelineRefused, SparkUnsupported
     from einmal.spark.java import JavaMissing
     from einmal.spark.options import OptionError
 
@@ -150,7 +162,7 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
             print(f"error: {error}", file=sys.stderr)
             refused = isinstance(error, PipelineRefused)
             raise typer.Exit(REFUSED if refused else FENCED if isinstance(error, PipelineFenced) else 1) from error
-        except (OSError, JavaMissing) as error:
+        except (OSError, JavaMissing, SparkUnsupported) as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
@@ -194,12 +206,15 @@ def _run_declared(program: Program, spark: SparkSession) -> None:
 
     # Until it runs there is nothing that could be ended between two batches.
     signal.signal(signal.SIGINT, _end_at_once)
-    waiting = threading.Timer(_PATIENCE_S, lambda: print(_WAITING, file=sys.stderr))
-    waiting.start()
+    _say(f"{program.declaration.name}: planning the query")
+    started = writer(program, spark)
+    # From here on it is the brokers that are waited for, up to the first thing that happens.
+    patience = threading.Timer(_PATIENCE_S, lambda: _say(_WAITING))
+    patience.start()
     try:
-        query = writer(program, spark).start()
+        query = started.listener(lambda _: patience.cancel()).start()
     finally:
-        waiting.cancel()
+        patience.cancel()
     stopping: list[threading.Thread] = []
 
     def stop(*_: object) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         PipelineFenced,
         PipelineRefused,
         PreflightFailed,
+        SparkUnsupported,
     )
     from einmal.spark.options import OptionError
     from einmal.spark.program import pipeline
@@ -36,6 +37,7 @@ __all__ = [
     "PipelineQuery",
     "PipelineRefused",
     "PreflightFailed",
+    "SparkUnsupported",
     "Written",
     "pipeline",
     "register",
@@ -57,16 +59,20 @@ _LATER: Final = {
     "PipelineQuery": "query",
     "PipelineRefused": "errors",
     "PreflightFailed": "errors",
+    "SparkUnsupported": "errors",
     "pipeline": "program",
     "register": "spark_session",
     "session": "spark_session",
     "write_stream": "sink",
 }
+_WITHOUT_SPARK: Final = ("errors", "options")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _LATER[name] not in _WITHOUT_SPARK:
+        import_module(f"{__name__}.spark_version").require_spark()
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 

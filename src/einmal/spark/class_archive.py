@@ -68,5 +68,6 @@ def build() -> Path | None:
 if __name__ == "__main__":
     from einmal.spark.java import use_java
 
-    use_java()
+    # As the sessions that use it.
+    use_java(vector_module=False)
     build()

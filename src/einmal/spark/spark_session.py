@@ -42,6 +42,8 @@ _LOCAL_DEFAULTS: Final = {
 }
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Less than half the CPU of a short program goes into compiling then."""
+_JVM_LOG: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+"""The JVM writes its warnings to stdout unless told otherwise, between the lines of a program's output."""
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -96,8 +98,8 @@ def session(
 
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
     """The settings of a new session. Java's options are taken out of ``wanted``, to be joined with ours."""
-    use_java()
     local = master.startswith("local")
+    use_java(vector_module=not (local and quiet))
     # The script of worker_python is on this machine only.
     python = worker_python() if local else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
@@ -106,7 +108,7 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     if local:
         settings |= _LOCAL_DEFAULTS
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
-        options = class_archive.options()
+        options = [*_JVM_LOG, *class_archive.options()]
         if quiet:
             options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
         if quick:
