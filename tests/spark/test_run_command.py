@@ -137,6 +137,19 @@ def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(boots
     assert total(batches) == 10
     assert batches[-1]["lag"] == 0
     assert numbers(bootstrap, f"{name}-out") == list(range(10))
+    assert talk.startswith("whole: starting Spark\nwhole: Spark "), "something is seen from the first second"
+    assert "batch 0 begins" in talk
+    assert "WARNING" not in talk and "still waiting" not in talk
+
+
+def test_a_query_that_spark_refuses_ends_with_status_3_and_sparks_error_class(bootstrap: str, tmp_path: Path) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    create(bootstrap, f"{fields['name']}-in", f"{fields['name']}-out")
+    file = written(tmp_path, "pipeline.toml", 'outputMode = "complete"\n' + DECLARED.format(**fields))
+    status, batches, talk = ended(started(file, "--available-now"))
+    assert (status, batches) == (3, []), talk
+    assert "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]" in talk
+    assert "Traceback" not in talk
 
 
 @pytest.mark.long

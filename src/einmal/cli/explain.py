@@ -36,10 +36,10 @@ def explain(
     What it cannot look at, because no broker answers or there is no Java, it says.
     """
     with pipeline_failures_told(file):
-        from einmal.spark.explanation import facts_of
         from einmal.spark.spark_version import require_spark
 
         require_spark()
+        from einmal.spark.explanation import facts_of
         from einmal.spark.guarantees import explain as hops_of
         from einmal.spark.guarantees import overall
         from einmal.spark.program import Kind, kind_of, load
