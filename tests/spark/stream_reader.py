@@ -24,7 +24,7 @@ class Query:
     def run(self, *, available_now: bool = False, limit: ReadLimit | None = None) -> list[int]:
         """Start, and run batches until nothing is new: the numbers that they read, sorted."""
         found: list[int] = []
-        with closing(_Reader(self.options)) as reader:
+        with closing(Reader(self.options)) as reader:
             if available_now:
                 reader.prepareForTriggerAvailableNow()
             while (batch := self._batch(reader, limit)) is not None:
@@ -33,13 +33,13 @@ class Query:
 
     def plan(self) -> None:
         """Plan one batch, and die before it is run."""
-        with closing(_Reader(self.options)) as reader:
+        with closing(Reader(self.options)) as reader:
             assert self._plan(reader, None)
 
     def position(self) -> Any:
         return json.loads(self.log[-1])
 
-    def _batch(self, reader: _Reader, limit: ReadLimit | None) -> list[int] | None:
+    def _batch(self, reader: Reader, limit: ReadLimit | None) -> list[int] | None:
         if len(self.log) == self.committed and not self._plan(reader, limit):
             return None
         start = self.log[max(0, self.committed - 1)] if self.committed else self._initial
@@ -47,7 +47,7 @@ class Query:
         self.committed = len(self.log)
         return numbers
 
-    def _plan(self, reader: _Reader, limit: ReadLimit | None) -> bool:
+    def _plan(self, reader: Reader, limit: ReadLimit | None) -> bool:
         if not self.log:
             self._initial = json.dumps(reader.initialOffset())
         start = self.log[-1] if self.log else self._initial
@@ -58,7 +58,7 @@ class Query:
         return True
 
 
-class _Reader(KafkaStreamReader):
+class Reader(KafkaStreamReader):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(source_options(options, streaming=True))
 

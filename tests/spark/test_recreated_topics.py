@@ -1,4 +1,4 @@
-"""Source topics that are deleted, recreated, expanded, or on another cluster: the source on both brokers, no Spark.
+"""Source topics that are deleted, created again, expanded, or of another cluster: the source, without Spark.
 
 What a query then does on Spark is in ``test_changed_topics``.
 """
@@ -8,16 +8,23 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from einmal.client import Admin
-from einmal.pipeline.positions import IDENTITY
+from einmal.client import Admin, NewTopic, Producer
+from einmal.client.errors import RetriableError
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.positions import cluster_id, starts, topic_ids, topics_in
+from einmal.spark.cluster import KafkaCluster
 from einmal.spark.data_loss import DataLoss, PositionRefused
 from einmal.types import TopicPartition
-from tests.spark.conftest import NodeOf, on_both_in_the_long_run
-from tests.spark.stream_reader import Query, delete
+from tests.interop.cluster import einmal_cluster
+from tests.interop.einmal_broker import EinmalBroker
+from tests.spark.conftest import on_both_in_the_long_run
+from tests.spark.stream_reader import Query, Reader, delete
 from tests.spark.topics import create, fill, new_name
 
 pytestmark = pytest.mark.spark
@@ -28,9 +35,7 @@ triggers = pytest.mark.parametrize("available_now", [False, True], ids=["process
 def without_identity(query: Query) -> None:
     """Make the checkpoint one that an older version wrote."""
     for number, text in enumerate(query.log):
-        position = json.loads(text)
-        del position[IDENTITY]
-        query.log[number] = json.dumps(position)
+        query.log[number] = json.dumps(topics_in(json.loads(text)))
 
 
 # --- a topic that was created again -------------------------------------------------------------------------------
@@ -96,10 +101,7 @@ def test_a_task_never_reads_another_topic_under_the_same_name(bootstrap: str) ->
     query = Query(bootstrap, subscribe=topic)
     query.run()
     fill(bootstrap, topic, range(20))
-    from einmal.spark.options import source_options
-    from einmal.spark.source import KafkaStreamReader
-
-    reader = KafkaStreamReader(source_options(query.options, streaming=True))
+    reader = Reader(query.options)
     start = query.position()
     end = reader.latestOffset(start, ReadMaxRows(1_000))
     (piece,) = reader.partitions(start, end)
@@ -124,7 +126,7 @@ def test_a_checkpoint_without_topic_ids_is_adopted_once(bootstrap: str) -> None:
     planned = len(query.log)
     assert query.run() == []
     assert len(query.log) == planned + 1, "one empty batch takes the ids down"
-    assert topic in query.position()[IDENTITY]["topics"]
+    assert topic in topic_ids(query.position())
     query.run()
     assert len(query.log) == planned + 1
     delete(bootstrap, topic)
@@ -159,10 +161,10 @@ def test_positions_have_the_format_of_sparks_source_beside_the_identity(bootstra
     query = Query(bootstrap, subscribe=topic)
     query.run()
     position = query.position()
-    identity = position.pop(IDENTITY)
-    assert position == {topic: {"0": 0, "1": 0}}
-    assert set(identity) == {"cluster", "topics"}
-    again = Query(bootstrap, subscribe=topic, startingOffsets=json.dumps(position))
+    assert topics_in(position) == {topic: {"0": 0, "1": 0}}
+    assert all(not value for key, value in position.items() if key != topic), "others find no offsets there"
+    assert cluster_id(position)
+    again = Query(bootstrap, subscribe=topic, startingOffsets=json.dumps(topics_in(position)))
     assert again.run() == []
 
 
@@ -222,7 +224,7 @@ def test_a_new_partition_begins_at_the_same_record_in_every_replay(bootstrap: st
         admin.create_partitions({topic: 2})
         fill(bootstrap, topic, range(40))
         query.plan()
-        assert query.position()[IDENTITY]["starts"] == {topic: {"1": 0}}
+        assert starts(query.position()) == {topic: {"1": 0}}
         admin.delete_records({TopicPartition(topic, 1): 3})
     with pytest.raises(DataLoss, match=f"{topic}-1 offsets 0 to 2"):
         query.run()
@@ -287,12 +289,8 @@ def test_a_changed_subscription_is_refused_and_not_called_data_loss(bootstrap: s
         query.run()
 
 
-def test_a_position_of_one_cluster_is_refused_in_another(
-    bootstrap: str, node_of: NodeOf, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    from tests.interop.einmal_broker import EinmalBroker
-
-    other = EinmalBroker(tmp_path_factory.mktemp("other"))
+def test_a_position_of_one_cluster_is_refused_in_another(bootstrap: str, tmp_path: Path) -> None:
+    other = EinmalBroker(tmp_path)
     other.start()
     try:
         topic, unknown = new_name("moved"), new_name("left")
@@ -318,14 +316,86 @@ def test_a_position_of_one_cluster_is_refused_in_another(
 
 @on_both_in_the_long_run
 def test_a_pattern_selects_no_internal_topic(bootstrap: str) -> None:
-    from einmal.pipeline.commit_record import COMMIT_TOPIC
-
     topic = new_name("pattern")
     create(bootstrap, topic, COMMIT_TOPIC, partitions=1)
     query = Query(bootstrap, subscribePattern=f"__.*|{topic}")
     query.run()
-    assert set(query.position()) == {topic, IDENTITY}
+    assert set(topics_in(query.position())) == {topic}
     query.log[-1] = json.dumps(query.position() | {COMMIT_TOPIC: {"0": 0}})
     fill(bootstrap, topic, range(3))
     assert query.run() == [0, 1, 2], "a position that an older version has in one is dropped"
-    assert set(query.position()) == {topic, IDENTITY}
+    assert set(topics_in(query.position())) == {topic}
+
+
+# --- a log that is not what it was --------------------------------------------------------------------------------
+
+
+def test_a_truncated_log_of_the_same_topic_continues_at_its_end(bootstrap: str) -> None:
+    topic = new_name("truncated")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(5))
+    query = Query(bootstrap, subscribe=topic)
+    query.run()
+    query.log[-1] = json.dumps(query.position() | {topic: {"0": 9}})
+    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 5, before offset 9.*the log was truncated"):
+        query.run()
+    query.options["failOnDataLoss"] = "false"
+    assert query.run() == []
+    assert topics_in(query.position()) == {topic: {"0": 5}}
+    fill(bootstrap, topic, range(5, 8))
+    assert query.run() == [5, 6, 7], "not from offset 9 on, once the log has got there"
+
+
+def test_a_position_behind_an_open_transaction_is_no_loss(bootstrap: str) -> None:
+    topic = new_name("isolation")
+    create(bootstrap, topic, partitions=1)
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "1")
+        producer.flush()
+        query = Query(bootstrap, subscribe=topic, **{"kafka.isolation.level": "read_uncommitted"})
+        assert query.run() == [1]
+        query.options["kafka.isolation.level"] = "read_committed"
+        assert query.run() == [], "the last stable offset is before the position"
+        producer.commit_transaction()
+    fill(bootstrap, topic, [2])
+    assert query.run() == [2]
+
+
+def await_leaderless(bootstrap: str, partition: TopicPartition) -> None:
+    with closing(KafkaCluster({"bootstrap.servers": bootstrap})) as cluster:
+        deadline = time.monotonic() + 60
+        while partition not in cluster.look([partition.topic], [partition.topic]).topics[partition.topic].leaderless:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_partition_without_a_leader_does_not_stop_the_others(tmp_path: Path) -> None:
+    cluster = einmal_cluster(tmp_path)
+    cluster.start()
+    try:
+        topic = new_name("leaderless")
+        with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+            settings = {"min.insync.replicas": "1"}
+            admin.create_topics([NewTopic(topic, num_partitions=3, replication_factor=1, configs=settings)])
+        query = Query(cluster.bootstrap, subscribe=topic, **{"kafka.default.api.timeout.ms": "8000"})
+        with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+            for number in range(9):
+                producer.send(topic, str(number), partition=number % 3)
+        query.run()
+        with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+            for number in range(9, 18):
+                producer.send(topic, str(number), partition=number % 3)
+        dead = next(index for index in range(3) if cluster.leader(topic, index) != cluster.controller())
+        node_id = cluster.leader(topic, dead)
+        cluster.kill(node_id)
+        await_leaderless(cluster.bootstrap, TopicPartition(topic, dead))
+        others = [number for number in range(9, 18) if number % 3 != dead]
+        assert query.run() == others
+        with pytest.raises(RetriableError):
+            query.run(available_now=True)
+        cluster.start_node(node_id)
+        assert query.run(available_now=True) == [number for number in range(9, 18) if number % 3 == dead]
+    finally:
+        cluster.stop()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.positions import short
+from einmal.pipeline.positions import are_same, recreated, short
 
 NOBODY: Final = ""
 """The query id of a record that an owner has set: any query may go on from it that begins where it says."""
@@ -194,7 +194,7 @@ def plan_batch(record: CommitRecord | None, batch: Batch, *, adopt: bool) -> Pla
         )
     if batch.query_id == record.query_id:
         return _plan_same_query(record, batch, adopt)
-    if batch.start == record.end or adopt:
+    if are_same(batch.start, record.end) or adopt:
         return Write()
     if record.query_id == NOBODY:
         return Refuse(
@@ -203,18 +203,18 @@ def plan_batch(record: CommitRecord | None, batch: Batch, *, adopt: bool) -> Pla
         )
     return Refuse(
         f"this query begins at {short(batch.start)}, but batch {record.batch_id} of the query before it was "
-        f"committed up to {short(record.end)}: going on would lose or repeat records",
+        f"committed up to {short(record.end)}{_in_others(record, batch.start)}: going on would lose or repeat records",
         _HINT_ADOPT,
     )
 
 
 def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
     if batch.batch_id == record.batch_id:
-        if batch.end == record.end:
+        if are_same(batch.end, record.end):
             return AlreadyIn()
         return Refuse(
             f"batch {batch.batch_id} was committed up to {short(record.end)}, but the checkpoint now says "
-            f"{short(batch.end)}",
+            f"{short(batch.end)}{_in_others(record, batch.end)}",
             _HINT_BEHIND,
         )
     if batch.batch_id < record.batch_id:
@@ -223,10 +223,10 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
         return Write()
     if batch.batch_id > record.batch_id + 1:
         return _ahead(record, batch.batch_id)
-    if batch.start is not None and batch.start != record.end:
+    if batch.start is not None and not are_same(batch.start, record.end):
         return Refuse(
             f"batch {batch.batch_id} begins at {short(batch.start)}, but batch {record.batch_id} was committed "
-            f"up to {short(record.end)}",
+            f"up to {short(record.end)}{_in_others(record, batch.start)}",
             _HINT_BEHIND,
         )
     return Write()
@@ -246,3 +246,9 @@ def _ahead(record: CommitRecord, batch_id: int) -> Refuse:
         "what lies between was never committed",
         _HINT_ADOPT,
     )
+
+
+def _in_others(record: CommitRecord, position: tuple[Any, ...] | None) -> str:
+    """Offsets may be equal, and be offsets in other topics."""
+    topics = recreated(record.end, position)
+    return f" ({', '.join(topics)}: deleted and created again in between)" if topics else ""

@@ -1,8 +1,9 @@
 """Where a query is in its sources: one JSON value per source, most often Kafka's offsets by partition.
 
-A position of our source also names what it is a position in: beside the topics it has the key ``IDENTITY``, which no
-topic can have, with the cluster's id and the id of each topic. Positions from before that, and those of Spark's own
-source, have no identity: it is unknown, and differs from none.
+A position of our source also names what it is a position in: ``{"orders":{"0":23},"@cluster=ID":{},
+"@topic=orders=ID":{}}``. No topic's name contains ``@``, and the values are empty, so that readers of the format of
+Spark's own source, and that source itself, find no offsets in them. Positions of older versions and of Spark's source
+have no identity: it is unknown, and differs from none.
 """
 
 from __future__ import annotations
@@ -10,26 +11,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-IDENTITY: Final = "@identity"
-"""``{"cluster": id, "topics": {topic: id}, "starts": {topic: {partition: offset}}}``, each part optional. ``starts``:
-where the batch that ends here begins in partitions in which it does not begin at the end of the batch before."""
-
+_MARK: Final = "@"
+_CLUSTER: Final = "@cluster="
+_TOPIC: Final = "@topic="
+_START: Final = "@start="
 _LONGEST: Final = 200
 
 
 def topics_in(position: Mapping[str, Any]) -> dict[str, Any]:
     """The position in the format of Spark's own source: offsets by partition, without identity."""
-    return {topic: partitions for topic, partitions in position.items() if topic != IDENTITY}
+    return {topic: partitions for topic, partitions in position.items() if not topic.startswith(_MARK)}
+
+
+def cluster_id(position: Mapping[str, Any]) -> str | None:
+    return next((key.removeprefix(_CLUSTER) for key in position if key.startswith(_CLUSTER)), None)
 
 
 def topic_ids(position: Mapping[str, Any]) -> dict[str, str]:
     """The ids of the topics that are known, as Kafka prints them."""
-    return dict(_identity(position).get("topics", {}))
+    return dict(_split(key, _TOPIC, 1) for key in position if key.startswith(_TOPIC))
 
 
-def cluster_id(position: Mapping[str, Any]) -> str | None:
-    found = _identity(position).get("cluster")
-    return None if found is None else str(found)
+def starts(position: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Where the batch that ends here begins, in partitions where that is not the end of the batch before."""
+    found: dict[str, dict[str, int]] = {}
+    for key in position:
+        if key.startswith(_START):
+            topic, partition, offset = _split(key, _START, 2)
+            found.setdefault(topic, {})[partition] = int(offset)
+    return found
+
+
+def identity(
+    cluster: str | None, topics: Mapping[str, str], starting: Mapping[str, Mapping[str, int]]
+) -> dict[str, dict[str, int]]:
+    """What is added to the offsets of a position, in order: positions are compared as text, too."""
+    keys = [] if cluster is None else [f"{_CLUSTER}{cluster}"]
+    keys += [f"{_TOPIC}{topic}={topics[topic]}" for topic in sorted(topics)]
+    keys += [
+        f"{_START}{topic}={partition}={offset}"
+        for topic, partitions in starting.items()
+        for partition, offset in partitions.items()
+    ]
+    return {key: {} for key in keys}
 
 
 def offsets_of(end: tuple[Any, ...]) -> dict[str, int] | None:
@@ -71,9 +95,8 @@ def short(end: tuple[Any, ...] | None) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _identity(position: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = position.get(IDENTITY)
-    return found if isinstance(found, dict) else {}
+def _split(key: str, prefix: str, separators: int) -> list[str]:
+    return key.removeprefix(prefix).split("=", separators)
 
 
 def _is_same(one: Any, other: Any) -> bool:

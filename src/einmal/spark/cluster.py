@@ -25,6 +25,7 @@ from einmal.client.descriptions import NewTopic
 from einmal.client.errors import error_for
 from einmal.client.records import OffsetAndTimestamp
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark.offsets import SourcePosition
 from einmal.spark.options import OptionError
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 
@@ -188,6 +189,20 @@ class KafkaCluster:
         unless it is among the ``settled``. Raises NotAuthorized, RetriableError where no broker answers."""
         wanted = list(topics)
         return self._thread.run(lambda asker: asker.look(wanted, settled))
+
+    def existing(self, position: SourcePosition) -> list[TopicPartition]:
+        """The partitions of a position that can be asked for their ends: topics that are gone, or that were created
+        again, and partitions without a leader are left out. Does not wait for any."""
+        topics = dict.fromkeys(each.topic for each in position.offsets)
+        seen = self.look(topics, topics)
+        return [
+            each
+            for each in position.offsets
+            if (topic := seen.topics.get(each.topic)) is not None
+            and each in topic.partitions
+            and each not in topic.leaderless
+            and topic.topic_id in (None, position.topic_ids.get(each.topic, topic.topic_id))
+        ]
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """With the cluster's own replication factor. A topic that exists is left as it is. Raises KafkaError."""

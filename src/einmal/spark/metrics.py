@@ -82,6 +82,7 @@ def _families(watch: Watch) -> Iterator[Metric]:
 
     is_running = gauge("running", "1 while the query runs, also while it is restarted.")
     read = counter("input_records", "Offsets of the sources that finished batches went over.")
+    lost = counter("lost_records", "Offsets of the sources that were deleted before they were read.")
     written = counter("output_records", "Records written by finished batches.")
     batches = counter("batches", "Finished batches.", "outcome")
     last = gauge("last_batch_id", "Spark's number of the batch that was finished last.")
@@ -98,6 +99,7 @@ def _families(watch: Watch) -> Iterator[Metric]:
         progress, name = each.progress, [each.progress.pipeline]
         is_running.add_metric(name, each.is_running)
         read.add_metric(name, progress.input)
+        lost.add_metric(name, progress.lost)
         written.add_metric(name, progress.output)
         for outcome, count in progress.batches.items():
             batches.add_metric([*name, outcome], count)
@@ -114,4 +116,4 @@ def _families(watch: Watch) -> Iterator[Metric]:
         restarts.add_metric(name, progress.restarts)
         for topic, behind in (each.lag or {}).items():
             lag.add_metric([*name, topic], behind)
-    yield from (is_running, read, written, batches, last, durations, phases, transactions, opened, restarts, lag)
+    yield from (is_running, read, lost, written, batches, last, durations, phases, transactions, opened, restarts, lag)

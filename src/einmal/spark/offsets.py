@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from einmal.pipeline.positions import IDENTITY, cluster_id, topic_ids, topics_in
+from einmal.pipeline.positions import cluster_id, identity, starts, topic_ids, topics_in
 from einmal.types import Offset, TopicPartition
 
 Positions = dict[TopicPartition, Offset]
@@ -32,19 +32,10 @@ class SourcePosition:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SourcePosition:
-        starts = value.get(IDENTITY, {}).get("starts", {})
-        return cls(from_json(value), topic_ids(value), cluster_id(value), from_json(starts))
+        return cls(from_json(value), topic_ids(value), cluster_id(value), from_json(starts(value)))
 
     def to_json(self) -> dict[str, Any]:
-        identity: dict[str, Any] = {}
-        if self.cluster_id is not None:
-            identity["cluster"] = self.cluster_id
-        if self.topic_ids:
-            identity["topics"] = {topic: self.topic_ids[topic] for topic in sorted(self.topic_ids)}
-        if self.starts:
-            identity["starts"] = to_json(self.starts)
-        position: dict[str, Any] = to_json(self.offsets)
-        return position | ({IDENTITY: identity} if identity else {})
+        return to_json(self.offsets) | identity(self.cluster_id, self.topic_ids, to_json(self.starts))
 
 
 class OffsetRange(NamedTuple):

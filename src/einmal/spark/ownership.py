@@ -16,9 +16,10 @@ from einmal.client.descriptions import TransactionDescription
 from einmal.client.errors import RequestRefused, UnknownTopic
 from einmal.client.fetched import RawBatch
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
-from einmal.pipeline.positions import offsets_of
+from einmal.pipeline.positions import offsets_of, topics_in
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.spark.offsets import SourcePosition
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import COMMIT, control_type
 
@@ -100,30 +101,32 @@ class Ownership:
         """The same topics at their beginning, or at their last stable offset. Raises KafkaError, ValueError."""
         if offsets_of(position) is None:
             raise ValueError("the sources are not Kafka topics")
-        topics = {str(topic) for each in position if isinstance(each, dict) for topic in each}
-        if not self._are_here(topics):
-            raise ValueError(f"not all of {', '.join(sorted(topics))} are in this cluster")
         moved = []
         for each in position:
             assert isinstance(each, dict)
-            places = [TopicPartition(topic, int(index)) for topic in each for index in each[topic]]
+            topics = sorted(topics_in(each))
+            seen = self._cluster.look(topics)
+            if len(seen.topics) < len(topics):
+                raise ValueError(f"not all of {', '.join(topics)} are in this cluster")
+            # All partitions that there are now: a topic that was created again may have others.
+            places = [place for topic in topics for place in seen.topics[topic].partitions]
             found = self._cluster.earliest(places) if earliest else self._cluster.latest(places, committed=True)
-            moved.append(
-                {topic: {index: found[TopicPartition(topic, int(index))] for index in each[topic]} for topic in each}
-            )
+            moved.append(SourcePosition(found, seen.topic_ids(), seen.cluster_id).to_json())
         return tuple(moved)
 
     def _lag(self, record: CommitRecord) -> int | None:
-        offsets = offsets_of(record.end)
-        if offsets is None or not self._are_here({topic for position in record.end for topic in position}):
+        if offsets_of(record.end) is None:
             return None
-        ends = offsets_of(self.ends(record.end, earliest=False))
-        assert ends is not None
-        return sum(max(0, ends[each] - offsets[each]) for each in offsets)
-
-    def _are_here(self, topics: set[str]) -> bool:
-        """Whether the topics exist: else they were read from another cluster, or deleted since."""
-        return topics <= set(self._admin.list_topics(include_internal=True))
+        lag = 0
+        for each in record.end:
+            position = SourcePosition.from_json(each)
+            here = self._cluster.existing(position)
+            if len(here) < len(position.offsets):
+                # They were read from another cluster, or deleted since.
+                return None
+            ends = self._cluster.latest(here, committed=True)
+            lag += sum(max(0, ends[place] - position.offsets[place]) for place in here)
+        return lag
 
     def _batches(self, partition: TopicPartition) -> Iterator[RawBatch]:
         end = self._cluster.latest([partition], committed=False)[partition]

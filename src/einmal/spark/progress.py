@@ -27,6 +27,7 @@ from einmal.spark.reports import (
     WRITING,
     WRITTEN,
     BatchReport,
+    lost_between,
     offsets_between,
 )
 
@@ -61,7 +62,7 @@ class Progress:
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
         self.batches = dict.fromkeys(OUTCOMES, 0)
-        self.input = self.output = self.committed = self.aborted = self.restarts = 0
+        self.input = self.output = self.lost = self.committed = self.aborted = self.restarts = 0
         self.phases_ms = dict.fromkeys(PHASES, 0)
         self.duration_counts = [0] * (len(DURATION_BOUNDS_S) + 1)
         """Batches by duration: up to each bound, and beyond the last."""
@@ -160,6 +161,7 @@ class Progress:
             aborts=self._aborts,
             start=started.start,
             end=started.end,
+            lost=lost_between(started.start, started.end),
         )
         self.waits_for_spark[started.batch_id] = report
         self._spans.append(_Span(self._began, now, report.input or 0, report.records))
@@ -189,6 +191,7 @@ class Progress:
             self.batches[report.outcome] += 1
             self.input += report.input or 0
             self.output += report.records
+            self.lost += report.lost
             for phase, spent_ms in report.phases_ms.items():
                 self.phases_ms[phase] += spent_ms
             self.duration_counts[bisect_left(DURATION_BOUNDS_S, report.duration_ms / 1000)] += 1

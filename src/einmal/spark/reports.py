@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from einmal.spark.offsets import from_json
+from einmal.pipeline.positions import topics_in
+from einmal.spark.offsets import SourcePosition, first_offsets, from_json
 from einmal.types import Offset, TopicPartition
 
 PLANNING: Final = "planning"
@@ -37,6 +38,7 @@ Offsets = tuple[Any, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
     """``input``: offsets gone over, else the rows that Spark has counted, else None. ``records``: written by the batch.
+    ``lost``: offsets of its sources that were deleted before they were read, as far as their number is known.
     ``phases_ms``: see ``PHASES``; without those of Spark where it has not told them, and then ``duration_ms`` is
     without them too. ``aborts``: transactions of the batch before the one that was committed."""
 
@@ -50,6 +52,7 @@ class BatchReport:
     aborts: int
     start: Offsets | None
     end: Offsets | None
+    lost: int = 0
 
     @property
     def is_empty_beginning(self) -> bool:
@@ -57,7 +60,11 @@ class BatchReport:
         return self.batch_id == 0 and self.outcome == WRITTEN and self.records == 0 and self.input in (0, None)
 
     def fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"start": _without_identity(self.start), "end": _without_identity(self.end)}
+
+
+def _without_identity(offsets: Offsets | None) -> Offsets | None:
+    return offsets and tuple(topics_in(each) if isinstance(each, dict) else each for each in offsets)
 
 
 def offsets_between(start: Offsets | None, end: Offsets | None) -> int | None:
@@ -68,10 +75,30 @@ def offsets_between(start: Offsets | None, end: Offsets | None) -> int | None:
     for first, last in zip(start, end, strict=True):
         if not isinstance(first, dict) or not isinstance(last, dict):
             return None
-        before, after = from_json(first), from_json(last)
-        # A partition that is new is read from its beginning, which is not known here.
-        total += sum(after[each] - before[each] for each in after if each in before)
+        if first == last:
+            continue
+        after = SourcePosition.from_json(last)
+        starts = first_offsets(SourcePosition.from_json(first), after)
+        # Where a partition is read from is unknown where an older version planned it as new.
+        total += sum(after.offsets[each] - starts[each] for each in after.offsets if each in starts)
     return total
+
+
+def lost_between(start: Offsets | None, end: Offsets | None) -> int:
+    """Offsets that the batch passed over because their records were gone (failOnDataLoss=false).
+
+    How many records a topic lost that was deleted and created again is unknown: they are not counted.
+    """
+    lost = 0
+    for first, last in zip(start or (), end or (), strict=False):
+        if first == last or not isinstance(first, dict) or not isinstance(last, dict):
+            continue
+        before, after = SourcePosition.from_json(first), SourcePosition.from_json(last)
+        for each, offset in after.starts.items():
+            topic_id = before.topic_ids.get(each.topic)
+            if each in before.offsets and topic_id in (None, after.topic_ids.get(each.topic)):
+                lost += max(0, offset - before.offsets[each])
+    return lost
 
 
 Ends = tuple[Mapping[TopicPartition, Offset], ...]
@@ -85,6 +112,7 @@ def lag_behind(reached: Offsets | None, ends: Ends | None) -> dict[str, int] | N
     lag: dict[str, int] = {}
     for offsets, source_ends in zip(reached, ends, strict=True):
         for each, offset in from_json(offsets).items():
-            # Ends that were asked before the batch was planned can lie behind it.
-            lag[each.topic] = lag.get(each.topic, 0) + max(0, source_ends.get(each, offset) - offset)
+            # A topic that is gone has no lag. Ends that were asked before the batch was planned can lie behind it.
+            if each in source_ends:
+                lag[each.topic] = lag.get(each.topic, 0) + max(0, source_ends[each] - offset)
     return lag

@@ -1,6 +1,4 @@
-"""What a source's next batch reads: which partitions exist, where they begin and end, whether the position fits them.
-
-Lives on the driver.
+"""What a source's next batch reads: which partitions exist, where they begin and end, and whether its position fits.
 
 A topic is its id, not its name: one that was deleted and created again is another topic, and offsets of the old one
 mean nothing in it. One topic that is gone, or a partition without a leader, does not keep the others from being read.

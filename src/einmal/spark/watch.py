@@ -18,7 +18,7 @@ from einmal.client.errors import KafkaError
 from einmal.spark import events
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.execution import sources
-from einmal.spark.offsets import from_json
+from einmal.spark.offsets import SourcePosition
 from einmal.spark.options import client_settings
 from einmal.spark.progress import Progress
 from einmal.spark.reports import BatchReport, Ends, Offsets, lag_behind
@@ -211,7 +211,9 @@ class _Ends:
                 if kind not in _DEFAULT_ISOLATION or not isinstance(offsets, dict):
                     return None
                 committed = options.get("kafka.isolation.level", _DEFAULT_ISOLATION[kind]) == "read_committed"
-                ends.append(self._cluster(number, options).latest(from_json(offsets), committed=committed))
+                position = SourcePosition.from_json(offsets)
+                cluster = self._cluster(number, options)
+                ends.append(cluster.latest(cluster.existing(position), committed=committed))
         except KafkaError:
             return None
         return tuple(ends)
