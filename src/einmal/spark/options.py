@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from einmal.client.config import ConsumerSettings, ProducerSettings
+from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.client_options import ClientOptionError, ClientOptions, Kind, client_options
 from einmal.types import TopicPartition
 
@@ -192,6 +193,14 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if streaming and options.text(name):
             raise OptionError(f'option "{name}" ends a batch query (spark.read); a stream has no end')
+    topics = tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip())
+    assigned = _assigned(options.text("assign"))
+    if COMMIT_TOPIC in topics or any(each.topic == COMMIT_TOPIC for each in assigned):
+        raise OptionError(
+            f"topic {COMMIT_TOPIC!r} holds the commit records of pipelines and cannot be read as a source: every batch "
+            "would add a record to it, which the next batch would read\n"
+            "hint: einmal pipeline status shows the commit records"
+        )
     settings = options.client(ConsumerSettings)
     client = {"isolation.level": "read_committed"} | settings.settings
     most = options.number("maxOffsetsPerTrigger") or MAX_OFFSETS_PER_TRIGGER
@@ -202,9 +211,9 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
     client.setdefault("client.id", options.text("groupIdPrefix") or "einmal-spark-source")
     return SourceOptions(
         client=client,
-        topics=tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip()),
+        topics=topics,
         pattern=_pattern(options.text("subscribePattern")),
-        assigned=_assigned(options.text("assign")),
+        assigned=assigned,
         starting=_position(options, "starting", ("earliest", "latest"), "latest" if streaming else "earliest"),
         ending=_position(options, "ending", ("latest",), "latest"),
         starting_without_record=_one_of(options, "startingOffsetsByTimestampStrategy", ("latest", "error")),
