@@ -86,3 +86,20 @@ def test_sparks_own_source_must_be_told_whether_it_reads_aborted_records(
     frame = reader.option("subscribe", given).load()
     with pytest.raises(PreflightFailed, match='kafka.isolation.level", "read_committed"'):
         writer(frame, bootstrap, name, tmp_path / "cp").start()
+
+
+def test_a_checkpoint_of_our_source_can_be_continued_with_sparks_own(
+    reader: Any, spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    name, given = new_name("back"), new_name("in")
+    create(bootstrap, given, f"{name}-out")
+    fill(bootstrap, given, range(15))
+    ours = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap)
+    ours = ours.option("startingOffsets", "earliest").option("subscribe", given)
+    writer(ours.load(), bootstrap, name, tmp_path / "cp").start().awaitTermination()
+    fill(bootstrap, given, range(15, 20))
+    theirs = reader.option("subscribe", given).option("kafka.isolation.level", "read_committed")
+    writer(theirs.load(), bootstrap, name, tmp_path / "cp").start().awaitTermination()
+    fill(bootstrap, given, range(20, 25))
+    writer(ours.load(), bootstrap, name, tmp_path / "cp").start().awaitTermination()
+    assert numbers(bootstrap, f"{name}-out") == list(range(25))

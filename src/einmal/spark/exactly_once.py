@@ -7,15 +7,18 @@ the query; after an error it cannot go on, and a new run finds out from the comm
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from einmal.client.errors import KafkaError, RetriableError
 from einmal.pipeline import committer as protocol
 from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import Committer, Held, Query
+from einmal.pipeline.positions import are_same, topics_in
 from einmal.spark import events
 from einmal.spark.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.claim_service import ClaimService
@@ -26,10 +29,42 @@ from einmal.spark.job import Job
 from einmal.spark.offsets import from_json
 from einmal.spark.options import SinkOptions
 from einmal.spark.transaction_run import Destination, Listener, TransactionRun
-from einmal.types import ProducerIdAndEpoch
+from einmal.types import ErrorCode, ProducerIdAndEpoch
 
 _SELF_CONTAINED: Final = frozenset({"einmal", "kafka"})
 """Sources whose offsets say all there is to know, so that a query can begin at them without the old checkpoint."""
+
+_OF_LAG_ONLY: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.group_id_not_found,
+        ErrorCode.invalid_group_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.unknown_member_id,
+        ErrorCode.stale_member_epoch,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.offset_metadata_too_large,
+        ErrorCode.invalid_commit_offset_size,
+        ErrorCode.unsupported_version,
+        ErrorCode.unsupported_for_message_format,
+    }
+)
+"""Refusals of offsets that say nothing about the transaction."""
+
+_logger = logging.getLogger(__name__)
+
+
+def _concerns_lag_only(error: KafkaError) -> bool:
+    """Whether a refusal of source positions leaves the transaction as it was, and nothing is on its way any more.
+
+    A restart goes by the commit record. So only what fences or aborts counts, and an answer that never came: a late
+    request could still reach the transaction's coordinator.
+    """
+    return error.code in _OF_LAG_ONLY or isinstance(error, RetriableError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +116,8 @@ class ExactlyOnce(TransactionRun):
         super().__init__(destination, committer)
         self._execution: Execution | None = None
         self._same_cluster: dict[str, bool] = {}
+        self._positions_refused = ""
+        """The error that was logged last, of positions that serve only lag tools."""
 
     def start(self) -> None:
         """Acquire the transactional.id, find the pipeline's position, repair the checkpoint. Raises PipelineError."""
@@ -139,7 +176,19 @@ class ExactlyOnce(TransactionRun):
         for (kind, options), offsets in zip(sources(self._setting.frame), end, strict=False):
             if kind in _SELF_CONTAINED and isinstance(offsets, dict) and self._is_here(options):
                 positions.update(from_json(offsets))
-        self._driver.txn_offset_commit(identity, group_id, positions)
+        try:
+            self._driver.txn_offset_commit(identity, group_id, positions)
+        except KafkaError as error:
+            if not _concerns_lag_only(error):
+                raise
+            if error.name != self._positions_refused:
+                self._positions_refused = error.name
+                _logger.warning(
+                    "batch %d: some positions of group %r, which lag tools show, are not committed: %s",
+                    self._batch_id,
+                    group_id,
+                    error,
+                )
         return protocol.Done()
 
     def _others(self, transactional_id: str) -> str:
@@ -168,7 +217,7 @@ class ExactlyOnce(TransactionRun):
                     "is there"
                 )
             planned = checkpoint.offsets(batch_id)
-            if planned is None or planned.end != record.end or checkpoint.latest_batch_id() != batch_id:
+            if planned is None or not are_same(planned.end, record.end) or checkpoint.latest_batch_id() != batch_id:
                 return protocol.Failed(
                     f"the checkpoint {checkpoint.name} is not at batch {batch_id}, the last that was committed"
                 )
@@ -197,7 +246,7 @@ class ExactlyOnce(TransactionRun):
             raise PipelineRefused(
                 f"a query with state begins with its batch 0, which Spark's own source fills from startingOffsets on; "
                 f"output up to {end} is committed under {self._id!r}",
-                f"reset the pipeline, and set startingOffsets to {json.dumps(end[0])}",
+                f"reset the pipeline, and set startingOffsets to {json.dumps(topics_in(end[0]))}",
             )
         # Its batch 0 is run, so that there is state, and empty, so that it is empty.
         checkpoint.plan_first(end, offset_metadata(spark))

@@ -120,8 +120,15 @@ def _check_sources(missing: Missing, frame: DataFrame, sink: SinkOptions) -> Non
             # Spark's own source has settings of Java's client, which ours does not read.
             continue
         facts = _looked_at(missing, client_settings(options), topics_of(options))
-        for topic in () if facts is None else facts.topics.values():
+        for topic in () if facts is None else _looked_for(facts, options):
             missing += [each for each in read_problems(topic) if each not in missing]
+
+
+def _looked_for(facts: ClusterFacts, options: Mapping[str, str]) -> list[TopicFacts]:
+    """The topics that a source cannot do without: under failOnDataLoss=false the others continue where one is gone."""
+    topics = list(facts.topics.values())
+    existing = [each for each in topics if each.exists]
+    return existing if existing and options.get("failondataloss", "true").lower() == "false" else topics
 
 
 def _looked_at(

@@ -35,8 +35,8 @@ _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, proto
 Listener = Callable[[events.Event], None]
 _MARKER_S: Final = 30.0
 """How long the marker of a transaction that has ended may take to appear."""
-_OF_A_ROW: Final = frozenset({"RowRefused", "RecordTooLarge"})
-"""What a task raises where a row cannot be written: no other attempt could."""
+_WILL_AGAIN: Final = frozenset({"RowRefused", "RecordTooLarge", "DataLoss"})
+"""What a task raises where a row cannot be written, or its input cannot be read: no other attempt could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ class TransactionRun:
         except Exception as error:  # noqa: BLE001 - whatever a job of the user's can raise
             self._cause = error
             reason = reason_of(error)
-            return protocol.Failed(reason, will_again=reason.partition(":")[0] in _OF_A_ROW)
+            return protocol.Failed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN)
         finally:
             self._destination.service.end()
 

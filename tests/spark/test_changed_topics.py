@@ -1,0 +1,161 @@
+"""Source topics that are deleted, created again, or internal: what a pipeline on real Spark then does.
+
+What the source itself does is in ``test_recreated_topics``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.client import Admin, TransactionDriver
+from einmal.client.errors import KafkaError, error_for
+from einmal.client.transaction_core import coordinator_error
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.positions import topics_in
+from einmal.spark import PipelineError, PipelineFenced, events, write_stream
+from einmal.types import ErrorCode
+from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
+from tests.spark.pipelines import Pipeline
+from tests.spark.stream_reader import delete
+from tests.spark.topics import create, fill, new_name, numbers
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def pipeline(bootstrap: str, tmp_path: Path) -> Pipeline:
+    """One that copies two topics, and has committed 20 numbers of the first and 10 of the second."""
+    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("changed"))
+    create(bootstrap, pipeline.source_topic, other(pipeline), pipeline.topic, partitions=1)
+    fill(bootstrap, pipeline.source_topic, range(20))
+    fill(bootstrap, other(pipeline), range(100, 110))
+    return pipeline
+
+
+def other(pipeline: Pipeline) -> str:
+    return f"{pipeline.name}-other"
+
+
+def run(pipeline: Pipeline, spark: SparkSession, **options: str) -> list[events.Event]:
+    heard: list[events.Event] = []
+    reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", pipeline.bootstrap)
+    both = f"{pipeline.source_topic},{other(pipeline)}"
+    frame = reader.options(**{"subscribe": both, "startingOffsets": "earliest"} | options).load()
+    writer = pipeline.writer(spark, frame.select("key", "value")).listener(heard.append)
+    writer.start().awaitTermination()
+    return heard
+
+
+def aborts(heard: list[events.Event]) -> int:
+    return sum(isinstance(event, events.TransactionEnded) and not event.committed for event in heard)
+
+
+@on_both_in_the_long_run
+@pytest.mark.parametrize("count", [6, 20])
+def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
+    spark: SparkSession, pipeline: Pipeline, count: int
+) -> None:
+    run(pipeline, spark)
+    delete(pipeline.bootstrap, pipeline.source_topic)
+    create(pipeline.bootstrap, pipeline.source_topic, partitions=1)
+    fill(pipeline.bootstrap, pipeline.source_topic, range(200, 200 + count))
+    with pytest.raises(
+        PipelineError, match=r"DataLoss: topic .* was deleted and created again \(topic id \S+, now \S+\)"
+    ):
+        run(pipeline, spark)
+    run(pipeline, spark, failOnDataLoss="false")
+    expected = [*range(20), *range(100, 110), *range(200, 200 + count)]
+    assert numbers(pipeline.bootstrap, pipeline.topic) == expected
+
+
+@on_both_brokers
+def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pipeline: Pipeline) -> None:
+    run(pipeline, spark)
+    delete(pipeline.bootstrap, pipeline.source_topic)
+    fill(pipeline.bootstrap, other(pipeline), range(110, 120))
+    heard = run(pipeline, spark, failOnDataLoss="false")
+    assert aborts(heard) == 0
+    assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(20), *range(100, 120)]
+    with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
+        committed = admin.list_group_offsets(pipeline.name)
+    reached = {each.topic: position.offset for each, position in committed.items()}
+    assert reached[other(pipeline)] == 20, "lag tools see the position of the topic that is left"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_id_not_found,
+        ErrorCode.unknown_member_id,
+        ErrorCode.unsupported_version,
+        ErrorCode.coordinator_load_in_progress,
+    ],
+)
+def test_positions_that_only_lag_tools_read_cost_no_batch(
+    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    refuse_positions(monkeypatch, coordinator_error(code, "TxnOffsetCommit"))
+    assert aborts(run(pipeline, spark)) == 0
+    assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(20), *range(100, 110)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
+def test_positions_refused_because_the_producer_is_fenced_end_the_pipeline(
+    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    refuse_positions(monkeypatch, coordinator_error(code, "TxnOffsetCommit"))
+    with pytest.raises(PipelineFenced):
+        run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == []
+
+
+def test_positions_that_the_broker_asks_to_abort_for_abort_the_batch(
+    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_positions(monkeypatch, error_for(ErrorCode.transaction_abortable, "TxnOffsetCommit"), times=1)
+    assert aborts(run(pipeline, spark)) == 1
+    assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(20), *range(100, 110)]
+
+
+def refuse_positions(monkeypatch: pytest.MonkeyPatch, error: KafkaError, times: int = 1_000) -> None:
+    real = TransactionDriver.txn_offset_commit
+    left = [error] * times
+
+    def refused(self: TransactionDriver, *arguments: Any) -> None:
+        if left:
+            raise left.pop()
+        real(self, *arguments)
+
+    monkeypatch.setattr(TransactionDriver, "txn_offset_commit", refused)
+
+
+def test_the_commit_topic_is_no_source(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, COMMIT_TOPIC)
+    for option, value in (("subscribe", f"orders, {COMMIT_TOPIC}"), ("assign", json.dumps({COMMIT_TOPIC: [0]}))):
+        for reader in (spark.read, spark.readStream):
+            with pytest.raises(Exception, match="holds the commit records of pipelines and cannot be read as a source"):
+                reader.format("einmal").option("kafka.bootstrap.servers", bootstrap).option(option, value).load()
+
+
+def test_a_pattern_that_matches_the_commit_topic_comes_to_an_end(spark: SparkSession, pipeline: Pipeline) -> None:
+    reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", pipeline.bootstrap)
+    pattern = f"__einmal.*|{pipeline.source_topic}"
+    frame = reader.option("subscribePattern", pattern).option("startingOffsets", "earliest").load()
+    writer = write_stream(frame.select("key", "value")).option("kafka.bootstrap.servers", pipeline.bootstrap)
+    writer = writer.option("topic", pipeline.topic).option("transactional.id", pipeline.name)
+    query = writer.option("checkpointLocation", str(pipeline.checkpoint)).start()
+    try:
+        query.processAllAvailable()
+        assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
+        progress = query.lastProgress
+        assert set(topics_in(json.loads(progress.sources[0].endOffset))) == {pipeline.source_topic}
+    finally:
+        query.stop()
