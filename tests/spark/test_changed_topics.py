@@ -19,7 +19,8 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.positions import topics_in
 from einmal.spark import PipelineError, PipelineFenced, events, write_stream
 from einmal.types import ErrorCode
-from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
+from tests.interop.apache_kafka import in_the_long_run
+from tests.spark.conftest import KINDS, TV1_KINDS, on_both_in_the_long_run
 from tests.spark.pipelines import Pipeline
 from tests.spark.stream_reader import delete
 from tests.spark.topics import create, fill, new_name, numbers
@@ -73,7 +74,7 @@ def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
     assert numbers(pipeline.bootstrap, pipeline.topic) == expected
 
 
-@on_both_brokers
+@pytest.mark.parametrize("bootstrap", [*KINDS, *map(in_the_long_run, TV1_KINDS)], indirect=True)
 def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pipeline: Pipeline) -> None:
     run(pipeline, spark)
     delete(pipeline.bootstrap, pipeline.source_topic)
