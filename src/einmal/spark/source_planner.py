@@ -7,9 +7,10 @@ mean nothing in it. One topic that is gone, or a partition without a leader, doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from einmal.client.errors import UnknownTopic, error_for
 from einmal.spark import data_loss
@@ -19,8 +20,10 @@ from einmal.spark.offsets import Positions, SourcePosition, first_offsets, limit
 from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times
 from einmal.types import ErrorCode, Offset, TopicPartition
 
-_LOOKS_MAX: Final = 3
-"""How often the topics are looked at anew because one was deleted between two questions."""
+_ASKED_MAX: Final = 3
+"""How often the topics are asked for anew because one was deleted between two questions."""
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class SourcePlanner:
 
     def ends(self) -> Positions:
         """Where the topics that exist end now, for a reader at the source's isolation level. Waits for leaders."""
-        return self._look([], {}, waits=True)[1]
+        return self._unless_deleted(lambda: self._look([], {}, waits=True)[1])
 
     # --- the next batch -----------------------------------------------------------------------------------------
 
@@ -83,6 +86,9 @@ class SourcePlanner:
         ``target``: not to be read beyond (Trigger.AvailableNow). ``most``: about how many offsets at most.
         Raises DataLoss, PositionRefused.
         """
+        return self._unless_deleted(lambda: self._next(begin, target, most))
+
+    def _next(self, begin: SourcePosition, target: Positions | None, most: int | None) -> SourcePosition:
         selected = [topic for topic in _topics(begin.offsets) if self._selects(topic)]
         seen, ends = self._look(selected, begin.offsets, waits=target is not None)
         self._check_cluster(begin, seen)
@@ -95,12 +101,10 @@ class SourcePlanner:
         self._report(reading.losses)
         available = {each: max(first, available[each]) for each, first in reading.first.items()}
         reached = available if most is None else limited(reading.first, available, most)
-        end = SourcePosition(
-            reading.kept | reached,
-            dict(begin.topic_ids) | seen.topic_ids(),
-            seen.cluster_id or begin.cluster_id,
-            reading.starts,
-        )
+        offsets = reading.kept | reached
+        known = dict(begin.topic_ids) | seen.topic_ids()
+        topic_ids = {topic: known[topic] for topic in _topics(offsets) if topic in known}
+        end = SourcePosition(offsets, topic_ids, seen.cluster_id or begin.cluster_id, reading.starts)
         return begin if _is_where(end, begin) else end
 
     def first_offsets(self, begin: SourcePosition, end: SourcePosition) -> Positions:
@@ -134,16 +138,18 @@ class SourcePlanner:
 
         ``reached``: see ``KafkaCluster.latest``. Without ``waits`` partitions that lack a leader are left out.
         """
-        for _ in range(_LOOKS_MAX):
-            seen = self._seen(list(dict.fromkeys([*self._selected(), *others])))
-            partitions = [
-                each for each in self._partitions(seen) if waits or each not in seen.topics[each.topic].leaderless
-            ]
-            try:
-                return seen, self._cluster.latest(partitions, committed=self._committed, reached=reached)
-            except UnknownTopic as error:
-                gone = error
-        raise gone
+        seen = self._seen(list(dict.fromkeys([*self._selected(), *others])))
+        partitions = [
+            each for each in self._partitions(seen) if waits or each not in seen.topics[each.topic].leaderless
+        ]
+        return seen, self._cluster.latest(partitions, committed=self._committed, reached=reached)
+
+    def _unless_deleted(self, ask: Callable[[], T]) -> T:
+        """The answer to several questions; all are asked again when a topic was deleted between two of them."""
+        for _ in range(_ASKED_MAX - 1):
+            with suppress(UnknownTopic):
+                return ask()
+        return ask()
 
     def _existing(self) -> Seen:
         """All selected topics. Raises UnknownTopic."""
