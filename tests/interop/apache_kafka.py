@@ -45,6 +45,7 @@ class ApacheKafka:
 
     ``transaction_version`` is the finalized level of the feature ``transaction.version`` (0, 1 or 2), fixed when the
     storage is formatted. ``controller_ports`` names the nodes of the cluster, this one among them, by their ids.
+    ``settings``: broker settings beside those that all tests have.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ApacheKafka:
         transaction_version: int = 2,
         node_id: int = 1,
         controller_ports: Mapping[int, int] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._classpath = classpath("broker")
         self._directory = directory
@@ -66,7 +68,8 @@ class ApacheKafka:
         self.log_directory = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
-        self._properties.write_text(self._settings())
+        more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+        self._properties.write_text(f"{self._settings()}\n{more}")
         self._format()
 
     @property

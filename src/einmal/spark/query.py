@@ -123,10 +123,17 @@ class PipelineQuery:
 
     def processAllAvailable(self) -> None:
         """Wait until everything that was there at the call is committed. For tests; see Spark's."""
-        try:
-            self._spark_query.processAllAvailable()
-        except StreamingQueryException:
-            self.awaitTermination()
+        while True:
+            query = self._spark_query
+            try:
+                query.processAllAvailable()
+            except StreamingQueryException:
+                while self._query is query and not self._ended.wait(_POLL_S):
+                    pass  # It ends, or is restarted.
+                if not self._ended.is_set():
+                    continue
+                self.awaitTermination()
+            return
 
     def explain(self, extended: bool = False) -> None:
         self._spark_query.explain(extended)
