@@ -99,7 +99,7 @@ def reset(
 
     with _owned(brokers, settings) as owned:
         record = _record(owned, name)
-        if record is None:
+        if record is None and name not in owned.committed():
             # The name may be any producer's.
             _fail(
                 f"no pipeline has committed a batch as {name!r}: there is nothing to reset",
@@ -133,7 +133,7 @@ def _fail(reason: str, hint: str = "") -> NoReturn:
 def _record(owned: Ownership, name: str) -> CommitRecord | None:
     committed = owned.committed().get(name)
     if committed is not None and committed.problem:
-        _fail(committed.problem)
+        print(f"warning: {committed.problem}; it will be replaced", file=sys.stderr)
     return None if committed is None else committed.record
 
 

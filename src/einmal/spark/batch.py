@@ -101,6 +101,7 @@ class KafkaBatchWriter:
             service=driver.service,
             job=driver.job,
             tell=self._tell,
+            is_new=options.version is None,
         )
         for attempt in range(_RUNS_MAX):
             run = BatchWrite(destination, options.version or 0, self._frame)

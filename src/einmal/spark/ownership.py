@@ -11,17 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from einmal.client import Admin, OffsetRange, RangeReader, TransactionDriver
+from einmal.client import Admin, TransactionDriver
 from einmal.client.descriptions import TransactionDescription
 from einmal.client.errors import RequestRefused, UnknownTopic
 from einmal.client.fetched import RawBatch
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.positions import offsets_of, topics_in
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.spark.commit_log import (
+    PARTITIONS,
+    TOPIC_CONFIG,
+    CommitLog,
+    Value,
+    batches_below,
+    candidates,
+    is_commit,
+    readable_records,
+    value_of,
+)
 from einmal.spark.offsets import SourcePosition
 from einmal.types import TopicPartition
-from einmal.wire.control_batch import COMMIT, control_type
 
 _MARKER_S: Final = 30.0
 
@@ -74,10 +83,17 @@ class Ownership:
             partitions = self._cluster.partitions([COMMIT_TOPIC])
         except UnknownTopic:
             return {}
-        found: dict[str, Committed] = {}
-        for partition in partitions:
-            found |= _last_records(self._batches(partition))
-        return {name: each for name, each in sorted(found.items()) if each.record is not None or each.problem}
+        ends = self._cluster.latest(partitions, committed=False)
+        found: dict[str, dict[TopicPartition, Value]] = {}
+        for place, values in _last_values(batches_below(self._cluster, ends)).items():
+            for name, value in values.items():
+                found.setdefault(name, {})[place] = value
+        last = {name: _last_of(name, places, len(partitions)) for name, places in sorted(found.items())}
+        return {
+            name: Committed(name, value.record, value.timestamp, value.problem)
+            for name, value in last.items()
+            if value.record is not None or value.problem
+        }
 
     def status(self, committed: Committed) -> PipelineStatus:
         transaction = self.transaction(committed.transactional_id)
@@ -128,12 +144,6 @@ class Ownership:
             lag += sum(max(0, ends[place] - position.offsets[place]) for place in here)
         return lag
 
-    def _batches(self, partition: TopicPartition) -> Iterator[RawBatch]:
-        end = self._cluster.latest([partition], committed=False)[partition]
-        bounds = OffsetRange(self._cluster.earliest([partition])[partition], end)
-        with RangeReader({**self._cluster.common, "isolation.level": "read_uncommitted"}) as reader:
-            yield from reader.read({partition: bounds}, with_markers=True)
-
     # --- changing -----------------------------------------------------------------------------------------------
 
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
@@ -146,7 +156,11 @@ class Ownership:
         with TransactionDriver(self._client | {"transactional.id": transactional_id}) as driver:
             identity = driver.init_producer_id()
             # Only now nobody else can commit any more.
-            found = log.read(_MARKER_S)
+            try:
+                found = log.read(_MARKER_S)
+            except UnreadableCommitRecord:
+                # It is replaced, as its owner was told.
+                found = None
             if found != expected:
                 raise Changed(
                     f"{transactional_id!r} has gone on while you were asked: it is fenced now, and stands still"
@@ -157,32 +171,25 @@ class Ownership:
             driver.end_txn(identity, committed=True)
 
 
-def _last_records(batches: Iterator[RawBatch]) -> dict[str, Committed]:
-    """The last record of every name whose transaction is committed; what is undecided does not count."""
-    found: dict[str, Committed] = {}
-    open_records: dict[int, dict[str, Committed]] = {}
+def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, Value]]:
+    """The last committed value of every name, by partition; what is undecided does not count."""
+    found: dict[TopicPartition, dict[str, Value]] = {}
+    open_values: dict[tuple[TopicPartition, int], dict[str, Value]] = {}
     for batch in batches:
-        producer_id = batch.header.producer_id
+        place = batch.topic_partition
         if batch.header.is_control:
-            undecided = open_records.pop(producer_id, {})
-            if any(control_type(record) == COMMIT for record in batch.records()):
-                found |= undecided
+            undecided = open_values.pop((place, batch.header.producer_id), {})
+            if is_commit(batch):
+                found.setdefault(place, {}).update(undecided)
             continue
-        told = {each.transactional_id: each for each in _records(batch)}
+        told = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in readable_records(batch)}
         if batch.header.is_transactional:
-            open_records.setdefault(producer_id, {}).update(told)
+            open_values.setdefault((place, batch.header.producer_id), {}).update(told)
         else:
-            found |= told
+            found.setdefault(place, {}).update(told)
     return found
 
 
-def _records(batch: RawBatch) -> Iterator[Committed]:
-    for record in batch.records():
-        key = record.key or b""
-        name = key.decode(errors="replace")
-        try:
-            decoded = None if record.value is None else decode(key, record.value)
-        except UnreadableCommitRecord as error:
-            yield Committed(name, None, record.timestamp, str(error))
-        else:
-            yield Committed(name, decoded, record.timestamp)
+def _last_of(name: str, places: dict[TopicPartition, Value], partitions: int) -> Value:
+    """Where a pipeline would look for it; a record that is nowhere there is no pipeline's, and is shown."""
+    return next((places[each] for each in candidates(name, partitions) if each in places), next(iter(places.values())))

@@ -41,7 +41,8 @@ _WILL_AGAIN: Final = frozenset({"RowRefused", "RecordTooLarge", "DataLoss"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where the transactions of a run go, and who is told. ``client``: settings under Kafka's names."""
+    """Where the transactions of a run go, and who is told. ``client``: settings under Kafka's names. ``is_new``: nobody
+    can have used the transactional.id before."""
 
     transactional_id: str
     client: Mapping[str, str]
@@ -49,6 +50,7 @@ class Destination:
     service: ClaimService
     job: Job
     tell: Listener
+    is_new: bool = False
 
 
 class TransactionRun:
@@ -58,7 +60,7 @@ class TransactionRun:
         self._committer = committer
         self._timeouts = _timeouts(destination.client)
         self._driver = self._new_driver()
-        self._log = CommitLog(destination.cluster, destination.client, self._id)
+        self._log = CommitLog(destination.cluster, destination.client, self._id, is_new=destination.is_new)
         self._version = TransactionVersion.TV_1
         self._is_empty = True
         self._batch_id = -1
@@ -129,7 +131,10 @@ class TransactionRun:
         try:
             return self._performed(effect)
         except UnreadableCommitRecord as error:
-            raise PipelineRefused(str(error)) from error
+            raise PipelineRefused(
+                str(error),
+                f"einmal pipeline adopt {self._id} --checkpoint DIR, or einmal pipeline reset {self._id}, replaces it",
+            ) from error
         except Uncertain as error:
             self._cause = error
             return protocol.Failed(str(error))
