@@ -90,6 +90,20 @@ def test_under_tv1_init_producer_id_gives_the_next_transaction_its_epoch() -> No
     assert committer.step(IdentityGranted(identity(1))) == WriteBatch(identity(1))
 
 
+@pytest.mark.parametrize("is_unchanged", [True, False])
+def test_under_a_new_producer_id_the_record_is_read_again(is_unchanged: bool) -> None:
+    """The old one may have expired, and another instance may have committed since."""
+    committer = started()
+    at_end_txn(committer)
+    ready = committer.step(Ended(None))
+    assert isinstance(ready, Ready) and ready.record is not None
+    committer.batch(replace(BATCH, batch_id=1, start=(10,), end=(20,)))
+    other = ProducerIdAndEpoch(ProducerId(2), ProducerEpoch(0))
+    assert committer.step(IdentityGranted(other)) == ReadRecord(certain=True)
+    effect = committer.step(RecordRead(ready.record if is_unchanged else replace(ready.record, batch_id=5)))
+    assert effect == WriteBatch(other) if is_unchanged else isinstance(effect, Dead)
+
+
 def test_a_failed_stateless_batch_is_written_again_a_bounded_number_of_times() -> None:
     committer = started()
     effect = committer.batch(BATCH)

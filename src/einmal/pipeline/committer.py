@@ -252,6 +252,7 @@ class _Phase(Enum):
     FINISHING = auto()
     READY = auto()
     BUMPING = auto()
+    READING_AGAIN = auto()
     WRITING = auto()
     RECORDING = auto()
     POSITIONING = auto()
@@ -389,6 +390,8 @@ class Committer:
                 return self._step_start(event)
             case _Phase.BUMPING:
                 return self._bumped(event)
+            case _Phase.READING_AGAIN:
+                return self._step_read_again(event)
             case _Phase.WRITING | _Phase.RECORDING | _Phase.POSITIONING:
                 return self._step_write(event)
             case _Phase.COMMITTING:
@@ -507,10 +510,31 @@ class Committer:
     def _bumped(self, event: Event) -> Effect:
         match event:
             case IdentityGranted(identity):
-                assert identity != self._identity, "every transaction has an epoch of its own"
+                assert self._identity is not None and identity != self._identity
+                is_same_producer = identity.producer_id == self._identity.producer_id
                 self._identity = identity
                 self._epoch_is_used = False
+                if is_same_producer:
+                    return self._begin()
+                # The epochs ran out, or the id had expired: another instance may have come and gone since.
+                self._phase = _Phase.READING_AGAIN
+                return ReadRecord(certain=True)
+            case Failed(reason):
+                return self._over(Restart(reason, "nothing of this batch was written"))
+            case _:
+                raise AssertionError(f"{event} in {self._phase}")
+
+    def _step_read_again(self, event: Event) -> Effect:
+        match event:
+            case RecordRead(record) if record == self._record:
                 return self._begin()
+            case RecordRead(record):
+                return self._over(
+                    Dead(
+                        f"the commit record is no longer this driver's: {self._record} has become {record}",
+                        "another instance has run under this transactional.id since: give each pipeline its own",
+                    )
+                )
             case Failed(reason):
                 return self._over(Restart(reason, "nothing of this batch was written"))
             case _:
