@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_what_is_no_record_is_refused(value: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_by_its_number() -> None:
-    fields = json.loads(RECORD.encode()) | {"version": 2}
-    with pytest.raises(UnreadableCommitRecord, match="format 2"):
+    fields = json.loads(RECORD.encode()) | {"version": 3}
+    with pytest.raises(UnreadableCommitRecord, match="format 3"):
+        decode(RECORD.key, json.dumps(fields).encode())
+
+
+def test_a_record_that_names_a_kept_commit_file_is_refused_by_releases_that_know_none() -> None:
+    kept = replace(RECORD, commit_text="einmal/commits/5.0123")
+    assert json.loads(kept.encode())["version"] == 2
+    assert json.loads(replace(RECORD, commit_text="v2\n{}").encode())["version"] == 1
+    assert decode(kept.key, kept.encode()) == kept
+
+
+@pytest.mark.parametrize("field", ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text"])
+def test_a_field_of_another_type_is_refused_by_its_name(field: str) -> None:
+    fields = json.loads(RECORD.encode()) | {field: {"a": 1}}
+    with pytest.raises(UnreadableCommitRecord, match=field):
         decode(RECORD.key, json.dumps(fields).encode())

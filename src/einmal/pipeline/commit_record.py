@@ -7,13 +7,21 @@ the same position may be spelled in more than one way. Knows nothing of how the 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 COMMIT_TOPIC: Final = "__einmal_commits"
 """Compacted; one record per pipeline survives."""
+RESERVED_TOPICS: Final = frozenset(
+    {COMMIT_TOPIC, "__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""Topics in which brokers and pipelines keep what they know: no pipeline's output."""
 
 _FORMAT_VERSION: Final = 1
+_KEPT_VERSION: Final = 2
+"""With the name of a file instead of Spark's commit file: releases that only know version 1 would take it for that."""
+_IS_COMMIT_FILE: Final = re.compile(r"v\d+\n")
 
 
 class UnreadableCommitRecord(Exception):
@@ -40,10 +48,15 @@ class CommitRecord:
     def key(self) -> bytes:
         return self.transactional_id.encode()
 
+    @property
+    def is_text_kept(self) -> bool:
+        """Whether ``commit_text`` is the name of a file in the checkpoint that has the text, which is too large."""
+        return self.commit_text is not None and not _IS_COMMIT_FILE.match(self.commit_text)
+
     def encode(self) -> bytes:
         return json.dumps(
             {
-                "version": _FORMAT_VERSION,
+                "version": _KEPT_VERSION if self.is_text_kept else _FORMAT_VERSION,
                 "query_id": self.query_id,
                 "checkpoint": self.checkpoint,
                 "batch_id": self.batch_id,
@@ -62,10 +75,10 @@ def decode(key: bytes, value: bytes) -> CommitRecord:
     """Raises UnreadableCommitRecord, whatever the bytes are: any client may have written them."""
     try:
         fields = json.loads(value)
-        if fields["version"] != _FORMAT_VERSION:
+        if fields["version"] not in (_FORMAT_VERSION, _KEPT_VERSION):
             raise UnreadableCommitRecord(
                 f"the commit record of {key.decode()!r} has format {fields['version']!r:.40}, this version reads "
-                f"{_FORMAT_VERSION}: run the einmal that wrote it, or a newer one"
+                f"{_FORMAT_VERSION} and {_KEPT_VERSION}: run the einmal that wrote it, or a newer one"
             )
         record = CommitRecord(
             transactional_id=key.decode(),

@@ -297,6 +297,7 @@ class Committer:
         self._record: CommitRecord | None = None
         self._identity: ProducerIdAndEpoch | None = None if held is None else held.identity
         self._identity_is_current = held is None or held.is_current
+        self._is_restart = held is not None
         self._epoch_is_used = False
         self._adopt = query.adopt
         self._batch: Batch | None = None
@@ -412,7 +413,7 @@ class Committer:
                 return self._judge_start(record) or self._acquire()
             case _Phase.CONFIRMING, Failed() if self._refusal is not None:
                 # Another driver's transaction is open: nothing speaks against the first impression.
-                return self._refuse(self._refusal.reason, self._refusal.hint)
+                return self._refuse_start(self._refusal.reason, self._refusal.hint)
             case _, Failed(reason):
                 return self._over(Restart(reason, "nothing was written"))
             case phase, _:
@@ -459,12 +460,18 @@ class Committer:
         """The end of the start, if the record asks for one."""
         match self._plan_start(record):
             case Refuse(reason, hint):
-                return self._refuse(reason, hint)
+                return self._refuse_start(reason, hint)
             case AlreadyIn():
                 # Nobody is fenced for it: a later version may be under way.
                 return self._over(Ready(record, already_in=True))
             case _:
                 return None
+
+    def _refuse_start(self, reason: str, hint: str) -> Effect:
+        if self._is_restart:
+            # It ran: whoever has changed the record since has superseded it.
+            return self._over(Dead(reason, hint))
+        return self._refuse(reason, hint)
 
     def _plan_start(self, record: CommitRecord | None) -> Plan:
         query = self._query

@@ -6,10 +6,13 @@ under its name whole or not at all, and never replaces another. Knows nothing of
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,12 +20,17 @@ if TYPE_CHECKING:
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""
 _OFFSETS_VERSION: Final = "v1"
+_COMMITS: Final = "einmal/commits/"
 _RUNS: Final = "einmal/runs"
 """Our own directory, which Spark does not look at."""
 
 
 class CheckpointError(Exception):
     """The checkpoint is not in a state, or not in a format, that can be gone on from."""
+
+
+class CheckpointTaken(CheckpointError):
+    """Another driver has written the file that this one was about to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,29 @@ class Checkpoint:
                 "hint: restore it, or delete it if the checkpoint was never copied"
             ) from error
 
+    def keep_commit_text(self, batch_id: int, text: str) -> str:
+        """Keep the text of a commit file that is too large for a commit record; its name, with a digest."""
+        name = f"{_COMMITS}{batch_id}.{hashlib.sha256(text.encode()).hexdigest()}"
+        if self._read(name) is None:
+            self.write(name, text)
+        for kept in self._names_below(_COMMITS):
+            number, _, _ = kept.partition(".")
+            if number.isdecimal() and int(number) < batch_id - 1:
+                self._fs.delete(self._path(_COMMITS + kept), False)
+        return name
+
+    def whole_commit_text(self, told: str) -> str:
+        """The text of a commit file, from what the commit record has: the text itself, or the name of a kept one.
+
+        Raises CheckpointError.
+        """
+        if not told.startswith(_COMMITS):
+            return told
+        text = self._read(told)
+        if text is None or not told.endswith(hashlib.sha256(text.encode()).hexdigest()):
+            raise CheckpointError(f"{self.name}/{told}, which the commit record names, is missing or damaged")
+        return text
+
     def missing_state(self, batch_id: int, commit_text: str) -> str | None:
         """The first state file that a commit file of format 2 names and that does not exist; None: all exist."""
         version, _, body = commit_text.partition("\n")
@@ -199,7 +230,7 @@ class Checkpoint:
         return True
 
     def write(self, name: str, text: str) -> None:
-        """Create a file, whole or not at all. Raises CheckpointError where it exists."""
+        """Create a file, whole or not at all. Raises CheckpointTaken where it exists."""
         target = self._path(name)
         self._fs.mkdirs(target.getParent())
         temporary = self._new_path(target.getParent(), f".{target.getName()}.{uuid.uuid4()}.tmp")
@@ -210,9 +241,15 @@ class Checkpoint:
             stream.close()
         if self._fs.exists(target):
             self._fs.delete(temporary, False)
-            raise CheckpointError(f"{target.toString()} exists already")
+            raise CheckpointTaken(f"{target.toString()} exists already")
         # Without a flag: a file that has appeared since is an error, not replaced.
-        self._context.rename(temporary, target, self._gateway.new_array(self._rename, 0))
+        try:
+            self._context.rename(temporary, target, self._gateway.new_array(self._rename, 0))
+        except Py4JJavaError as error:
+            if "FileAlreadyExists" not in str(error):
+                raise
+            self._fs.delete(temporary, False)
+            raise CheckpointTaken(f"{target.toString()} exists already") from error
 
     # --- Hadoop -------------------------------------------------------------------------------------------------
 

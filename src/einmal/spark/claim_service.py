@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from einmal.pipeline.claims import Claims, Denied, Output
+from einmal.pipeline.commit_record import RESERVED_TOPICS
+from einmal.spark.options import reserved
 from einmal.types import TopicPartition
 
 _LINE_BYTES_MAX: Final = 64 * 1024
@@ -69,9 +71,11 @@ class TopicTable:
         self._total = 0
 
     def look_up(self, topic: str) -> tuple[int, int]:
-        """(base, count). Raises what ``count_of`` raises."""
+        """(base, count). Raises ClaimRefused for an internal topic, and what ``count_of`` raises."""
         known = self._topics.get(topic)
         if known is None:
+            if topic in RESERVED_TOPICS:
+                raise ClaimRefused(reserved(topic))
             known = (self._total, self._count_of(topic))
             self._topics[topic] = known
             self._total += known[1]

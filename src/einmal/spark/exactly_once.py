@@ -20,10 +20,10 @@ from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import Committer, Held, Query
 from einmal.pipeline.positions import are_same, topics_in
 from einmal.spark import events
-from einmal.spark.checkpoint import Checkpoint, CheckpointError
+from einmal.spark.checkpoint import Checkpoint, CheckpointError, CheckpointTaken
 from einmal.spark.claim_service import ClaimService
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.errors import PipelineRefused
+from einmal.spark.errors import PipelineFenced, PipelineRefused
 from einmal.spark.execution import Execution, empty_commit_file, offset_metadata, sources, state_format
 from einmal.spark.job import Job
 from einmal.spark.offsets import from_json
@@ -31,6 +31,9 @@ from einmal.spark.options import SinkOptions
 from einmal.spark.transaction_run import Destination, Listener, TransactionRun
 from einmal.types import ErrorCode, ProducerIdAndEpoch
 
+_IN_RECORD_MAX: Final = 256 * 1024
+"""Characters of Spark's commit file that go into the commit record: some 6,500 state ids. Brokers refuse a record of
+1 MiB (max.message.bytes); a longer file is kept beside it in the checkpoint."""
 _SELF_CONTAINED: Final = frozenset({"einmal", "kafka"})
 """Sources whose offsets say all there is to know, so that a query can begin at them without the old checkpoint."""
 
@@ -121,6 +124,16 @@ class ExactlyOnce(TransactionRun):
 
     def start(self) -> None:
         """Acquire the transactional.id, find the pipeline's position, repair the checkpoint. Raises PipelineError."""
+        try:
+            self._start()
+        except CheckpointTaken as error:
+            raise PipelineFenced(
+                f"another driver runs on the same checkpoint: {error}", "let only one of them run"
+            ) from error
+        except CheckpointError as error:
+            raise PipelineRefused(str(error), "restore the newest checkpoint") from error
+
+    def _start(self) -> None:
         ready = self._run(self._committer.start())
         checkpoint = self._setting.checkpoint
         self._token = checkpoint.begin_run(self._id, self._cluster_id)
@@ -162,7 +175,10 @@ class ExactlyOnce(TransactionRun):
     def _commit_text(self) -> str | None:
         assert self._execution is not None
         if self._setting.stateful:
-            return self._execution.commit_text(self._batch_id)
+            text = self._execution.commit_text(self._batch_id)
+            if len(text) <= _IN_RECORD_MAX:
+                return text
+            return self._setting.checkpoint.keep_commit_text(self._batch_id, text)
         if self._execution.keeps_state():
             raise PipelineRefused(
                 "the query keeps state, which its plan did not show before it started", "please report this query"
@@ -222,10 +238,13 @@ class ExactlyOnce(TransactionRun):
                     f"the checkpoint {checkpoint.name} is not at batch {batch_id}, the last that was committed"
                 )
             assert record.commit_text is not None
-            missing = checkpoint.missing_state(batch_id, record.commit_text)
+            text = checkpoint.whole_commit_text(record.commit_text)
+            missing = checkpoint.missing_state(batch_id, text)
             if missing is not None:
                 return protocol.Failed(f"the state of batch {batch_id} is incomplete: {missing} does not exist")
-            checkpoint.write(f"commits/{batch_id}", record.commit_text)
+            checkpoint.write(f"commits/{batch_id}", text)
+        except CheckpointTaken:
+            raise
         except CheckpointError as error:
             return protocol.Failed(str(error))
         return protocol.Finished()

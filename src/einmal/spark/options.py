@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from einmal.client.config import ConsumerSettings, ProducerSettings
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.spark.client_options import ClientOptionError, ClientOptions, Kind, client_options
 from einmal.types import TopicPartition
 
@@ -331,11 +331,26 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
         guarantee=guarantee,
         transactional_id=transactional_id if guarantee == EXACTLY_ONCE else None,
         checkpoint=checkpoint,
-        topic=options.text("topic"),
+        topic=_output_topic(options),
         group_id=options.text("kafka.group.id") or transactional_id,
         adopt=options.flag("einmal.adopt", False),
         passed_on={"checkpointLocation": checkpoint},
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
+    )
+
+
+def _output_topic(options: Options) -> str | None:
+    topic = options.text("topic")
+    if topic in RESERVED_TOPICS:
+        raise OptionError(f'option "topic": {reserved(topic)}')
+    return topic
+
+
+def reserved(topic: str) -> str:
+    """Why a topic of ``RESERVED_TOPICS`` is no output, and what to do."""
+    return (
+        f"{topic} is an internal topic of brokers or pipelines: output there would corrupt what they keep in it\n"
+        "hint: write to a topic of your own"
     )
 
 
@@ -393,6 +408,6 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
         client=client,
         transactional_id=transactional_id,
         version=version,
-        topic=options.text("topic"),
+        topic=_output_topic(options),
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )

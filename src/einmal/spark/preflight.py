@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client.errors import KafkaError
-from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark.checkpoint import Checkpoint
+from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
+from einmal.spark.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.errors import PipelineRefused, PreflightFailed
 from einmal.spark.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
 from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
-from einmal.spark.options import EXACTLY_ONCE, OptionError, SinkOptions, WriteOptions, client_settings, topics_of
+from einmal.spark.options import (
+    EXACTLY_ONCE,
+    OptionError,
+    SinkOptions,
+    WriteOptions,
+    client_settings,
+    reserved,
+    topics_of,
+)
 from einmal.spark.routing import check_columns
 from einmal.types import ErrorCode
 
@@ -29,6 +37,7 @@ _SEES_ABORTED: Final = (
     '.option("kafka.isolation.level", "read_committed"); or "read_uncommitted", if its topics have no transactions',
 )
 
+OFFSETS_FORMAT_SETTING: Final = "spark.sql.streaming.offsetLog.formatVersion"
 _COMPARED: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -55,6 +64,7 @@ def preflight(
         _note(missing, lambda: check_columns(frame.schema, options.topic))
     _check_target(missing, cluster, options, [*filter(None, [options.topic]), *topics], group_id=options.group_id)
     _check_sources(missing, frame, options)
+    _note(missing, lambda: _check_checkpoint(spark, checkpoint))
     if options.guarantee == EXACTLY_ONCE:
         missing += shuffle_problems(spark)
         if stateful:
@@ -67,7 +77,7 @@ def preflight_write(frame: DataFrame, options: WriteOptions, cluster: KafkaClust
     """As ``preflight``, for a batch write. Raises PreflightFailed."""
     missing: Missing = []
     _note(missing, lambda: check_columns(frame.schema, options.topic))
-    _check_target(missing, cluster, options, filter(None, [options.topic]))
+    _check_target(missing, cluster, options, [*filter(None, [options.topic])])
     missing += shuffle_problems(frame.sparkSession)
     if missing:
         raise PreflightFailed(missing, "the batch cannot be written")
@@ -78,7 +88,7 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
         check()
     except PipelineRefused as error:
         missing.append((error.reason, error.hint))
-    except (KafkaError, OptionError, SparkInternalsMissing) as error:
+    except (CheckpointError, KafkaError, OptionError, SparkInternalsMissing) as error:
         what, _, hint = str(error).partition("\nhint: ")
         missing.append((what, hint))
 
@@ -87,13 +97,17 @@ def _check_target(
     missing: Missing,
     cluster: KafkaCluster,
     options: SinkOptions | WriteOptions,
-    topics: Iterable[str],
+    topics: Collection[str],
     *,
     group_id: str | None = None,
 ) -> None:
     """The cluster that is written to. Topics that it creates on demand are created."""
     in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
-    wanted = [*dict.fromkeys(topics), *([COMMIT_TOPIC] if in_transactions else [])]
+    for name in sorted(RESERVED_TOPICS.intersection(topics)):
+        what, _, hint = reserved(name).partition("\nhint: ")
+        missing.append((what, hint))
+    outputs = [name for name in dict.fromkeys(topics) if name not in RESERVED_TOPICS]
+    wanted = [*outputs, *([COMMIT_TOPIC] if in_transactions else [])]
     facts = _looked_at(
         missing,
         options.client,
@@ -227,6 +241,20 @@ def shuffle_problems(spark: SparkSession) -> Missing:
         for name in _COMPARED
         if spark.conf.get(name) == "false"
     ]
+
+
+def _check_checkpoint(spark: SparkSession, checkpoint: Checkpoint) -> None:
+    """Whether we can read what Spark has written there, and will write."""
+    version = spark.conf.get(OFFSETS_FORMAT_SETTING, None)
+    if version not in (None, "1"):
+        raise PipelineRefused(
+            f"{OFFSETS_FORMAT_SETTING}={version}: the sink reads a batch's offsets in format 1 only",
+            f"set {OFFSETS_FORMAT_SETTING}=1, or leave it out",
+        )
+    latest = checkpoint.latest_batch_id()
+    if latest is not None:
+        checkpoint.offsets(latest)
+    checkpoint.last_run()
 
 
 def _check_state(spark: SparkSession, checkpoint: Checkpoint) -> None:

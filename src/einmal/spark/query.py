@@ -20,6 +20,7 @@ from einmal.pipeline.committer import Held
 from einmal.spark import events
 from einmal.spark.at_least_once import AtLeastOnce
 from einmal.spark.at_most_once import AtMostOnce
+from einmal.spark.checkpoint import CheckpointTaken
 from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, reason_of
 from einmal.spark.exactly_once import ExactlyOnce, Setting
 from einmal.spark.execution import Execution
@@ -255,7 +256,7 @@ def _as_pipeline_error(error: BaseException) -> PipelineError:
     if isinstance(error, PipelineError):
         return error
     result: PipelineError = PipelineFailed(reason_of(error))
-    if _OVERTAKEN in str(error):
+    if _OVERTAKEN in str(error) or isinstance(error, CheckpointTaken):
         # After EndTxn no epoch stands in the way: it is Spark that finds its file already written by the successor.
         result = PipelineFenced(
             "another driver has gone on from the same checkpoint",

@@ -25,8 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.spark.claim_service import Address, ClaimClient
-from einmal.spark.options import OptionError
+from einmal.spark.options import OptionError, reserved
 from einmal.spark.vectors import Ints, ints, murmur2s, present
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -154,6 +155,8 @@ def _tables(route: Route, topics: Any, rows: int) -> tuple[Ints, Ints]:
     if topics.null_count:
         raise RowRefused('a row has no topic: set .option("topic", ...), or fill the topic column')
     encoded = topics.dictionary_encode()
+    for name in sorted(RESERVED_TOPICS.intersection(encoded.dictionary.to_pylist())):
+        raise RowRefused("a row's topic " + reserved(name))
     with route.turn.claims() as claims:
         tables = np.array([claims.topic(name) for name in encoded.dictionary.to_pylist()], np.int64).reshape(-1, 2)
     which = encoded.indices.to_numpy()

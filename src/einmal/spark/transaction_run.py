@@ -16,11 +16,20 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from einmal.client import TransactionDriver
-from einmal.client.errors import FatalError, KafkaError, ProducerFenced, RetriableError, UnknownOutcome
+from einmal.client.errors import (
+    FatalError,
+    KafkaError,
+    ProducerFenced,
+    RecordTooLarge,
+    RetriableError,
+    UnknownOutcome,
+    UnknownTopic,
+)
 from einmal.pipeline import committer as protocol
 from einmal.pipeline.claims import Denied, Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.committer import Committer
+from einmal.pipeline.positions import short
 from einmal.spark import events
 from einmal.spark.claim_service import ClaimService, TopicTable, Transaction
 from einmal.spark.cluster import KafkaCluster
@@ -32,6 +41,10 @@ from einmal.spark.options import TRANSACTION_TIMEOUT_MS
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
+_COMMIT_TOPIC_GONE: Final = (
+    ", and with it the proof of what is committed: restore it, or start once with einmal.adopt=true if the output is "
+    "known to be complete up to the start of this batch"
+)
 Listener = Callable[[events.Event], None]
 _MARKER_S: Final = 30.0
 """How long the marker of a transaction that has ended may take to appear."""
@@ -172,6 +185,12 @@ class TransactionRun:
         if error.code is ErrorCode.invalid_producer_id_mapping:
             return protocol.Expired(str(error))
         match effect:
+            case protocol.WriteCommitRecord(_, record) if isinstance(error, RecordTooLarge):
+                return protocol.Failed(
+                    f"the commit record has {len(record.encode()):,} bytes ({short(record.end)}): {error} Raise "
+                    f"max.message.bytes of {COMMIT_TOPIC}, and kafka.max.request.size.",
+                    will_again=True,
+                )
             case protocol.InitProducerId(None) if isinstance(error, FatalError):
                 raise PipelineRefused(str(error)) from error
             case protocol.AbortHeld() if isinstance(error, RetriableError):
@@ -247,6 +266,12 @@ class TransactionRun:
         return transaction.close(collected)
 
     def _write_commit_record(self, identity: ProducerIdAndEpoch, record: CommitRecord) -> protocol.Event:
+        try:
+            # A topic that is gone would be waited for as long as a delivery may take.
+            self._destination.cluster.partitions([COMMIT_TOPIC])
+        except UnknownTopic as error:
+            self._cause = error
+            return protocol.Failed(f"{COMMIT_TOPIC} was deleted while the pipeline ran{_COMMIT_TOPIC_GONE}", True)
         self._add(identity, self._log.partition)
         self._log.write(record, identity, self._version)
         self._destination.tell(events.BatchWritten(self._batch_id, record.records))
