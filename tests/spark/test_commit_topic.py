@@ -1,4 +1,4 @@
-"""The commit topic and what it needs of the checkpoint: no pipeline writes it, it may be deleted, or refuse a record."""
+"""The commit topic: no pipeline writes it, it may be deleted or refuse a record, and keeps only what is small."""
 
 from __future__ import annotations
 

@@ -155,6 +155,33 @@ def test_a_copied_checkpoint_is_refused_before_its_running_original_is_fenced(
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(3 * BATCH))
 
 
+@on_both_in_the_long_run
+@pytest.mark.parametrize("how", ["queryName", "checkpoint", "output mode"])
+def test_a_start_that_spark_refuses_does_not_fence_the_running_query(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path, how: str
+) -> None:
+    pipeline = new_pipeline()
+    name = new_name("query")
+    running = pipeline.writer(spark).queryName(name).trigger(processingTime="0 seconds").start()
+    try:
+        running.processAllAvailable()
+        heard: list[events.Event] = []
+        second = pipeline.writer(spark).listener(heard.append)
+        if how == "queryName":
+            second.queryName(name)
+        elif how == "output mode":
+            second.outputMode("complete")
+        with pytest.raises(PipelineRefused, match="runs in this session already|Spark refuses the query"):
+            second.start()
+        assert heard == []
+        fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH, 3 * BATCH))
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    assert running.exception() is None
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(3 * BATCH))
+
+
 # --- other names ------------------------------------------------------------------------------------------------------
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client.errors import KafkaError
@@ -56,15 +57,18 @@ def preflight(
     stateful: bool,
     transforms: bool,
     topics: Iterable[str] = (),
+    query_name: str | None = None,
+    output_mode: str | None = None,
 ) -> None:
     """Raises PreflightFailed. ``transforms``: the columns are made batch by batch, and cannot be looked at yet.
-    ``topics``: those that rows are going to name."""
+    ``topics``: those that rows are going to name. ``query_name``, ``output_mode``: as Spark is going to get them."""
     missing: Missing = []
     if not transforms:
         _note(missing, lambda: check_columns(frame.schema, options.topic))
     _check_target(missing, cluster, options, [*filter(None, [options.topic]), *topics], group_id=options.group_id)
     _check_sources(missing, frame, options)
     _note(missing, lambda: _check_checkpoint(spark, checkpoint))
+    _note(missing, lambda: _check_start(spark, frame, checkpoint, query_name, output_mode or "append"))
     if options.guarantee == EXACTLY_ONCE:
         missing += shuffle_problems(spark)
         if stateful:
@@ -241,6 +245,34 @@ def shuffle_problems(spark: SparkSession) -> Missing:
         for name in _COMPARED
         if spark.conf.get(name) == "false"
     ]
+
+
+def _check_start(
+    spark: SparkSession, frame: DataFrame, checkpoint: Checkpoint, query_name: str | None, output_mode: str
+) -> None:
+    """What Spark would refuse when it starts the query: by then the transactional.id is acquired, and whoever ran under
+    it is fenced."""
+    query_id = checkpoint.query_id()
+    for active in spark.streams.active:
+        if query_name is not None and active.name == query_name:
+            raise PipelineRefused(
+                f"a query with queryName {query_name!r} runs in this session already", "stop it, or choose another name"
+            )
+        if query_id is not None and active.id == query_id:
+            raise PipelineRefused(
+                f"a query with the checkpoint's id {query_id} runs in this session already: {checkpoint.name} is its "
+                "checkpoint, or a copy of it",
+                "stop it first",
+            )
+    jvm: Any = spark._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    try:
+        mode = catalyst.streaming.InternalOutputModes.apply(output_mode)
+        if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") == "true":
+            plan = frame._jdf.queryExecution().analyzed()
+            catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise PipelineRefused(f"Spark refuses the query: {str(error).partition(';')[0]}") from error
 
 
 def _check_checkpoint(spark: SparkSession, checkpoint: Checkpoint) -> None:

@@ -162,6 +162,8 @@ class KafkaStreamWriter:
                 stateful=setting.stateful,
                 transforms=self._transform is not None,
                 topics=self._topics,
+                query_name=self._query_name,
+                output_mode=self._output_mode,
             )
             metrics.served(setting.spark)
         except BaseException:
