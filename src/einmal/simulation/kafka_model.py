@@ -71,6 +71,8 @@ class KafkaModel:
         self._epoch = -1
         self._last_epoch = -1
         """From which the present one follows by the owner's own request, so that the request may be repeated."""
+        self._producer_id = OURS
+        """As its owner knows it; what it writes is ``OURS`` whatever the id."""
         self._first_epoch = 0
         """Of the present producer id. In this model a later producer id has later epochs."""
         self._is_forgotten = False
@@ -88,6 +90,7 @@ class KafkaModel:
             return ErrorCode.concurrent_transactions
         if self._is_forgotten:
             self._is_forgotten, self._first_epoch = False, self._epoch + 1
+            self._producer_id = ProducerId(self._producer_id + FOREIGN)
             return self._initialize(-1)
         if previous is not None and previous.producer_epoch < self._first_epoch:
             return ErrorCode.producer_fenced
@@ -186,7 +189,7 @@ class KafkaModel:
         return True
 
     def _identity(self) -> ProducerIdAndEpoch:
-        return ProducerIdAndEpoch(OURS, ProducerEpoch(self._epoch))
+        return ProducerIdAndEpoch(self._producer_id, ProducerEpoch(self._epoch))
 
     # --- partitions -----------------------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ class CommitLog:
         while True:
             found = self._find(self._probe)
             if not found.is_open:
+                # It stays there, however many partitions there are later.
                 self._partition = found.place
                 return found.readable()
             if time.monotonic() > deadline:
@@ -94,7 +95,7 @@ class CommitLog:
         """The first of the candidates that has, or may have, a record; else the first of all. ``ends``: how far each is
         to be read."""
         every = self._candidates()
-        # Every start but a pipeline's first finds its record in the first one: the others are not read then.
+        # The record is in the first one, unless the topic was expanded: then the others need not be read.
         for places in (every[:1], every[1:]):
             last = self._last(ends(places)) if places else {}
             for place in places:
