@@ -12,7 +12,8 @@ from einmal.broker.verification_requests import VerificationRequests
 from einmal.client.aio.connection import Disconnected
 from einmal.simulation.loop import SimulatedLoop
 from einmal.types import BrokerId, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
-from einmal.wire.messages import build, request_type, response_type
+from einmal.wire.messages import request_type, response_type
+from tests.wire.kio_messages import build
 
 API, VERSION = 24, 5
 ONE, OTHER = BrokerId(1), BrokerId(2)

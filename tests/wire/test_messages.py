@@ -19,6 +19,7 @@ from einmal.wire import messages
 from einmal.wire.errors import Truncated, WireError
 from einmal.wire.schemas import unwrap
 from tests.client.mutating_network import mutated
+from tests.wire.kio_messages import build
 
 ALL = [
     (key, version)
@@ -31,13 +32,9 @@ ALL = [
 @pytest.mark.parametrize(("api_key", "version"), ALL)
 def test_every_message_can_be_written_from_nothing_and_read_again(api_key: int, version: int) -> None:
     body = messages.encode_request(api_key, version, {})
-    assert messages.decode_request(api_key, version, body, 0) == messages.build(
-        messages.request_type(api_key, version), {}
-    )
+    assert messages.decode_request(api_key, version, body, 0) == build(messages.request_type(api_key, version), {})
     body = messages.encode_response(api_key, version, {})
-    assert messages.decode_response(api_key, version, body, 0) == messages.build(
-        messages.response_type(api_key, version), {}
-    )
+    assert messages.decode_response(api_key, version, body, 0) == build(messages.response_type(api_key, version), {})
 
 
 def test_fields_that_a_version_does_not_have_are_left_out() -> None:

@@ -9,7 +9,8 @@ from kio.serial import entity_reader, entity_writer
 
 from einmal.wire.errors import Malformed, Truncated, WireError
 from einmal.wire.messages import decode_request, encode_request, request_type
-from einmal.wire.request_reader import ELEMENTS_MAX, request_reader
+from einmal.wire.primitives import ELEMENTS_MAX
+from einmal.wire.request_reader import Message, request_reader
 
 METADATA = 3
 DESCRIBE_TOPIC_PARTITIONS = 75
@@ -43,7 +44,7 @@ def test_it_reads_what_kio_reads(api_key: int, version: int) -> None:
     body = encode_request(api_key, version, SAMPLES[api_key, version])
     schema = request_type(api_key, version)
     expected, size = entity_reader(schema)(body, 0)
-    assert request_reader(schema)(body, 0) == (expected, size)
+    assert request_reader(schema)(Message.of(body, ELEMENTS_MAX), 0) == (expected, size)
     assert decode_request(api_key, version, b"before" + body, 6) == expected
 
 
@@ -57,11 +58,11 @@ def test_every_schema_can_be_read(api_key: int) -> None:
         fields = request_type(api_key, version)
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, _message(fields))
-        assert request_reader(schema)(buffer.getvalue(), 0)[1] == len(buffer.getvalue())
+        assert request_reader(schema)(Message.of(buffer.getvalue(), ELEMENTS_MAX), 0)[1] == len(buffer.getvalue())
 
 
 def _message(schema: object) -> object:
-    from einmal.wire.messages import build
+    from tests.wire.kio_messages import build
 
     return build(schema, {})
 
@@ -113,3 +114,24 @@ def test_a_time_beyond_all_calendars_is_malformed() -> None:
 def test_a_nullable_structure_may_be_null() -> None:
     body = encode_request(DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": [], "response_partition_limit": 1, "cursor": None})
     assert decode_request(DESCRIBE_TOPIC_PARTITIONS, 0, body, 0).cursor is None
+
+
+def test_the_elements_of_all_arrays_are_counted_together() -> None:
+    topics = [{"name": "t", "partition_indexes": list(range(ELEMENTS_MAX // 10))}] * 10
+    body = encode_request(9, 8, {"groups": [{"group_id": "g", "topics": topics}]})
+    with pytest.raises(Malformed, match="elements"):
+        decode_request(9, 8, body, 0)
+
+
+def test_empty_elements_cannot_multiply() -> None:
+    body = encode_request(9, 8, {"groups": [{"group_id": "", "topics": []}] * (ELEMENTS_MAX + 1)})
+    started = time.perf_counter()
+    with pytest.raises(Malformed, match="elements"):
+        decode_request(9, 8, body, 0)
+    assert time.perf_counter() - started < 1
+
+
+def test_unknown_tagged_fields_are_bounded() -> None:
+    body = encode_request(9, 8, {"groups": []})[:-1] + b"\xff\x7f" + b"\x63\x00" * 16_383
+    with pytest.raises(Malformed, match="tagged"):
+        decode_request(9, 8, body, 0)

@@ -236,7 +236,7 @@ class Router:
         if len(frame) > _UNPACKED_BYTES_MAX and api_key != produce.API_KEY:
             raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
         if route.decode is None:
-            request = decode_request(api_key, version, bytes(frame), position)
+            request = decode_request(api_key, version, frame, position)
         else:
             request = route.decode(version, frame, position)
         context = RequestContext(self._node, header, client_address, self._audience, origin)

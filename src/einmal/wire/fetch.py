@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from einmal.wire.errors import UnknownVersion
 from einmal.wire.primitives import (
+    ELEMENTS_MAX,
     INT32,
     INT64,
     NO_TAGS,
@@ -26,6 +27,7 @@ from einmal.wire.primitives import (
     encode_tags,
     encode_topic,
     error_of,
+    read_count,
     read_length,
     read_nullable_string,
     read_records,
@@ -234,11 +236,11 @@ def _read_topics(version: int, frame: Frame, position: int) -> tuple[list[tuple[
     flexible = version >= _FLEXIBLE
     fields, leader_epoch_at, offset_at, fetched_epoch_at, log_start_at, max_bytes_at = _LAYOUT_OF[version]
     unpack_from, size = fields.unpack_from, fields.size
-    topic_count, position = read_length(frame, position, flexible)
+    topic_count, position, room = read_count(frame, position, flexible, ELEMENTS_MAX)
     topics = []
     for _ in range(topic_count):
         topic, position = read_topic(frame, position, flexible, version >= _TOPIC_IDS)
-        partition_count, position = read_length(frame, position, flexible)
+        partition_count, position, room = read_count(frame, position, flexible, room)
         partitions = []
         for _ in range(partition_count):
             values = unpack_from(frame, position)
@@ -286,11 +288,11 @@ def _encode_of_replica(version: int, partition: FetchPartition) -> bytes:
 
 def _read_forgotten(version: int, frame: Frame, position: int) -> tuple[list[tuple[Topic, list[int]]], int]:
     flexible = version >= _FLEXIBLE
-    topic_count, position = read_length(frame, position, flexible)
+    topic_count, position, room = read_count(frame, position, flexible, ELEMENTS_MAX)
     forgotten = []
     for _ in range(topic_count):
         topic, position = read_topic(frame, position, flexible, version >= _TOPIC_IDS)
-        partition_count, position = read_length(frame, position, flexible)
+        partition_count, position, room = read_count(frame, position, flexible, room)
         partitions = []
         for _ in range(partition_count):
             (partition,) = INT32.unpack_from(frame, position)

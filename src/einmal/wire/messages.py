@@ -10,28 +10,23 @@ Produce, Fetch and Metadata have hand-written codecs beside this one (``produce.
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from functools import cache
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
-from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
 
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
-from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, request_reader
-from einmal.wire.schemas import unwrap
+from einmal.wire.message_writer import message_slices, message_writer
+from einmal.wire.primitives import ELEMENTS_MAX, TAGS_MAX
+from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, Message, request_reader
 
 Fields = Mapping[str, Any]
 Frame = bytes | bytearray
 _HEADER: Final = struct.Struct(">hhih")
 _NO_TAGS: Final = b"\x00"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RequestHeader(NamedTuple):
@@ -97,6 +92,8 @@ def skip_tagged_fields(frame: Frame, position: int) -> int:
     if frame[position : position + 1] == _NO_TAGS:
         return position + 1
     count, position = read_uvarint(frame, position)
+    if count > TAGS_MAX:
+        raise Malformed(f"{count} tagged fields")
     for _ in range(count):
         _tag, position = read_uvarint(frame, position)
         size, position = read_uvarint(frame, position)
@@ -145,20 +142,15 @@ def response_body_position(api_key: int, version: int, frame: bytes) -> int:
 # --- bodies ----------------------------------------------------------------------------------------------------
 
 
-@cache
-def _writer(schema: Any) -> Any:
-    return entity_writer(schema)
-
-
-def decode_request(api_key: int, version: int, frame: bytes, position: int) -> Any:
+def decode_request(api_key: int, version: int, frame: Frame, position: int) -> Any:
     """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
-    message, _end = request_reader(request_type(api_key, version))(frame, position)
+    message, _end = request_reader(request_type(api_key, version))(Message.of(frame, ELEMENTS_MAX), position)
     return message
 
 
 def decode_response(api_key: int, version: int, frame: bytes, position: int) -> Any:
     """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
-    message, _end = request_reader(response_type(api_key, version), RESPONSE_ELEMENTS_MAX)(frame, position)
+    message, _end = request_reader(response_type(api_key, version))(Message.of(frame, RESPONSE_ELEMENTS_MAX), position)
     return message
 
 
@@ -172,103 +164,15 @@ def encode_response(api_key: int, version: int, fields: Fields) -> bytes:
     return _encode(response_type(api_key, version), fields)
 
 
+def response_slices(api_key: int, version: int, fields: Fields) -> Iterator[bytes]:
+    """The same body in pieces, each made when it is asked for. Raises UnknownVersion."""
+    return message_slices(response_type(api_key, version), fields)
+
+
 def _encode(schema: Any, fields: Fields) -> bytes:
-    buffer = io.BytesIO()
-    _writer(schema)(buffer, build(schema, fields))
-    return buffer.getvalue()
-
-
-# --- plain values to kio's objects ------------------------------------------------------------------------------
-
-
-class _FieldPlan(NamedTuple):
-    name: str
-    convert: Callable[[Any], Any]
-    default: Any
-
-
-def build(schema: Any, fields: Fields) -> Any:
-    """kio's object of this version from version-free fields."""
-    values = {}
-    for plan in _plan(schema):
-        value = fields.get(plan.name, dataclasses.MISSING)
-        values[plan.name] = plan.default if value is dataclasses.MISSING else plan.convert(value)
-    return schema(**values)
-
-
-@cache
-def _plan(schema: Any) -> tuple[_FieldPlan, ...]:
-    return tuple(_field_plan(field) for field in dataclasses.fields(schema))
-
-
-def _field_plan(field: dataclasses.Field[Any]) -> _FieldPlan:
-    inner, is_nullable, is_array = unwrap(field.type)
-    convert_one: Callable[[Any], Any]
-    if dataclasses.is_dataclass(inner):
-        convert_one = partial(build, inner)
-    else:
-        convert_one = _CONVERTERS.get(field.metadata["kafka_type"], _as_is)
-
-    def convert(value: Any) -> Any:
-        if value is None:
-            return None
-        if is_array:
-            assert isinstance(value, Sequence), f"{field.name} takes a sequence"
-            return tuple(convert_one(item) for item in value)
-        return convert_one(value)
-
-    if field.default is not dataclasses.MISSING:
-        default = field.default
-    elif is_array:
-        default = None if is_nullable else ()
-    elif dataclasses.is_dataclass(inner):
-        default = None if is_nullable else build(inner, {})
-    elif is_nullable:
-        default = None
-    else:
-        default = convert_one(_ZEROES[field.metadata["kafka_type"]])
-    return _FieldPlan(field.name, convert, default)
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _to_timedelta(value: int) -> timedelta:
-    return timedelta(milliseconds=value)
-
-
-def _to_datetime(value: int) -> datetime | None:
-    return None if value < 0 else _EPOCH + timedelta(milliseconds=value)
-
-
-_CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "timedelta_i32": _to_timedelta,
-    "timedelta_i64": _to_timedelta,
-    "datetime_i64": _to_datetime,
-    "error_code": ErrorCode,
-}
-
-_ZEROES: Final[Mapping[str, Any]] = {
-    "bool": False,
-    "int8": 0,
-    "int16": 0,
-    "int32": 0,
-    "int64": 0,
-    "uint8": 0,
-    "uint16": 0,
-    "uint32": 0,
-    "uint64": 0,
-    "float64": 0.0,
-    "string": "",
-    "bytes": b"",
-    "records": b"",
-    "uuid": UUID(int=0),
-    "error_code": ErrorCode.none,
-    "timedelta_i32": 0,
-    "timedelta_i64": 0,
-    "datetime_i64": 0,
-}
+    encoded = bytearray()
+    message_writer(schema)(encoded, fields)
+    return bytes(encoded)
 
 
 def milliseconds(value: timedelta) -> int:

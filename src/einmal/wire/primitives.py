@@ -28,8 +28,10 @@ INT64: Final = struct.Struct(">q")
 NO_TAGS: Final = b"\x00"
 _VARINT_SHIFT_MAX: Final = 28
 _UUID_SIZE: Final = 16
-_TAGS_MAX: Final = 1024
-"""No message has nearly as many: an attacker's list of them would take a hundred times the room of its bytes."""
+ELEMENTS_MAX: Final = 50_000
+"""Array elements of one request, all arrays together. Decoding so many takes a quarter of a second at most."""
+TAGS_MAX: Final = 16
+"""Tagged fields in one place. No message has half as many, and a list of them takes a hundred times its bytes."""
 
 
 def refuse_broken_input(decode: Callable[P, T]) -> Callable[P, T]:
@@ -91,6 +93,19 @@ def read_length(frame: Frame, position: int, flexible: bool) -> tuple[int, int]:
     if length < -1:
         raise Malformed(f"array of {length}")
     return length, position + 4
+
+
+def read_count(frame: Frame, position: int, flexible: bool, room: int) -> tuple[int, int, int]:
+    """The length of an array that may not be null, the position after it, and how many elements may follow this array.
+
+    ``room``: how many elements the request may still have. Raises Malformed where the array has more.
+    """
+    length, position = read_length(frame, position, flexible)
+    if length < 0:
+        raise Malformed("null where an array must be")
+    if length > room:
+        raise Malformed(f"more than {ELEMENTS_MAX} elements in one request")
+    return length, position, room - length
 
 
 def encode_length(length: int, flexible: bool) -> bytes:
@@ -174,7 +189,7 @@ def read_tags(frame: Frame, position: int) -> tuple[list[tuple[int, int]], int]:
     if not frame[position]:
         return [], position + 1
     count, position = read_uvarint(frame, position)
-    if count > _TAGS_MAX:
+    if count > TAGS_MAX:
         raise Malformed(f"{count} tagged fields")
     tags = []
     for _ in range(count):

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from einmal.wire.errors import Malformed, UnknownVersion, WireError
 from einmal.wire.primitives import (
+    ELEMENTS_MAX,
     INT32,
     NO_TAGS,
     Frame,
@@ -26,6 +27,7 @@ from einmal.wire.primitives import (
     encode_tags,
     encode_topic,
     error_of,
+    read_count,
     read_length,
     read_nullable_string,
     read_records,
@@ -160,11 +162,11 @@ def _decode_any(version: int, frame: Frame, position: int) -> ProduceRequest:
     view = memoryview(frame)
     transactional_id, position = read_nullable_string(frame, position, flexible)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
-    topic_count, position = read_length(frame, position + _ACKS_TIMEOUT.size, flexible)
+    topic_count, position, room = read_count(frame, position + _ACKS_TIMEOUT.size, flexible, ELEMENTS_MAX)
     topics = []
     for _ in range(topic_count):
         topic, position = read_topic(frame, position, flexible, has_ids)
-        partition_count, position = read_length(frame, position, flexible)
+        partition_count, position, room = read_count(frame, position, flexible, room)
         partitions = []
         for _ in range(partition_count):
             (partition,) = INT32.unpack_from(frame, position)

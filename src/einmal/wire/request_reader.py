@@ -2,8 +2,9 @@
 
 kio's own reader believes the length of an array and reserves room for it: one frame of thirty bytes can abort the
 process. This one believes nothing: every element is read before there is room for it, null stands only where the schema
-has null, and a tagged field that the schema does not know is skipped, as KIP-482 wants. One reader per schema, made
-when first used.
+has null, and a tagged field that the schema does not know is skipped, as KIP-482 wants. The elements of all arrays of a
+message are counted together, so that arrays of empty arrays cannot multiply. One reader per schema, made when first
+used.
 """
 
 from __future__ import annotations
@@ -19,33 +20,41 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from einmal.wire.errors import Malformed, Truncated
-from einmal.wire.primitives import error_of
+from einmal.wire.primitives import TAGS_MAX, error_of
 from einmal.wire.schemas import unwrap
 
-Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
-"""From a frame and a position to a value and the position after it."""
+RESPONSE_ELEMENTS_MAX: Final = 10_000_000
+"""A cluster may well have more partitions than a client may ask for by name."""
 
-ELEMENTS_MAX: Final = 100_000
-"""Of one array. No client asks for nearly as many at once, and reading so many already takes a tenth of a second."""
-RESPONSE_ELEMENTS_MAX: Final = 1_000_000
-"""Of one array of a response: a cluster may well have more topics than a client may ask for by name."""
-TAGS_MAX: Final = 1_000
+
+class Message(bytes):
+    """The bytes of a message, and how many array elements may still be read from them."""
+
+    elements_left: int
+
+    @classmethod
+    def of(cls, frame: bytes | bytearray, elements_max: int) -> Message:
+        message = cls(frame)
+        message.elements_left = elements_max
+        return message
+
+
+Reader: TypeAlias = Callable[[Message, int], tuple[Any, int]]
+"""From a message and a position to a value and the position after it."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT_SHIFT_MAX: Final = 28
 
 
 @cache
-def request_reader(schema: Any, elements_max: int = ELEMENTS_MAX) -> Reader:
-    """Reads one message or one nested structure. Raises Truncated or Malformed.
-
-    ``elements_max``: of any one array.
-    """
+def request_reader(schema: Any) -> Reader:
+    """Reads one message or one nested structure. Raises Truncated or Malformed."""
     flexible = bool(schema.__flexible__)
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(schema):
-        reader = _field_reader(field, flexible, elements_max)
+        reader = _field_reader(field, flexible)
         tag = field.metadata.get("tag")
         if tag is None:
             plain.append((field.name, reader))
@@ -53,7 +62,7 @@ def request_reader(schema: Any, elements_max: int = ELEMENTS_MAX) -> Reader:
             tagged[tag] = (field.name, reader)
             defaults[field.name] = _tag_default(field)
 
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
+    def read(frame: Message, position: int) -> tuple[Any, int]:
         values = dict(defaults)
         for name, reader in plain:
             values[name], position = reader(frame, position)
@@ -80,7 +89,7 @@ def _tag_default(field: dataclasses.Field[Any]) -> Any:
 _EMPTY: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b""}
 
 
-def _read_tags(frame: bytes, position: int, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
+def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
     count, position = _uvarint(frame, position)
     if count > TAGS_MAX:
         raise Malformed(f"{count} tagged fields")
@@ -103,16 +112,16 @@ def _read_tags(frame: bytes, position: int, tagged: Mapping[int, tuple[str, Read
 # --- fields ------------------------------------------------------------------------------------------------------
 
 
-def _field_reader(field: dataclasses.Field[Any], flexible: bool, elements_max: int) -> Reader:
+def _field_reader(field: dataclasses.Field[Any], flexible: bool) -> Reader:
     inner, is_nullable, is_array = unwrap(field.type)
     one: Reader
     if dataclasses.is_dataclass(inner):
-        one = request_reader(cast(Any, inner), elements_max)
+        one = request_reader(cast(Any, inner))
         if is_nullable and not is_array:
             one = partial(_read_nullable, one)
     else:
         one = _primitive_reader(field.metadata["kafka_type"], flexible, is_nullable and not is_array)
-    return partial(_read_array, one, flexible, is_nullable, elements_max) if is_array else one
+    return partial(_read_array, one, flexible, is_nullable) if is_array else one
 
 
 def _primitive_reader(kind: str, flexible: bool, is_nullable: bool) -> Reader:
@@ -123,7 +132,7 @@ def _primitive_reader(kind: str, flexible: bool, is_nullable: bool) -> Reader:
     return _PRIMITIVES[kind][0]
 
 
-def _read_nullable(reader: Reader, frame: bytes, position: int) -> tuple[Any, int]:
+def _read_nullable(reader: Reader, frame: Message, position: int) -> tuple[Any, int]:
     """A structure behind a byte that is negative for null (KIP-893)."""
     if position >= len(frame):
         raise Truncated("nullable structure")
@@ -133,15 +142,18 @@ def _read_nullable(reader: Reader, frame: bytes, position: int) -> tuple[Any, in
 
 
 def _read_array(
-    reader: Reader, flexible: bool, is_nullable: bool, elements_max: int, frame: bytes, position: int
+    reader: Reader, flexible: bool, is_nullable: bool, frame: Message, position: int
 ) -> tuple[tuple[Any, ...] | None, int]:
     count, position = _length(frame, position, flexible, wide=True)
     if count < 0:
         if not is_nullable:
             raise Malformed("null where an array must be")
         return None, position
-    if count > elements_max or count > len(frame) - position:
+    if count > len(frame) - position:
         raise Malformed(f"array of {count}")
+    frame.elements_left -= count
+    if frame.elements_left < 0:
+        raise Malformed(f"an array of {count}, and with it too many elements in one message")
     items = []
     for _ in range(count):
         item, position = reader(frame, position)
@@ -149,7 +161,7 @@ def _read_array(
     return tuple(items), position
 
 
-def _read_string(flexible: bool, is_nullable: bool, frame: bytes, position: int) -> tuple[str | None, int]:
+def _read_string(flexible: bool, is_nullable: bool, frame: Message, position: int) -> tuple[str | None, int]:
     length, position = _length(frame, position, flexible, wide=False)
     if length < 0:
         if not is_nullable:
@@ -164,7 +176,7 @@ def _read_string(flexible: bool, is_nullable: bool, frame: bytes, position: int)
         raise Malformed("a string is not UTF-8") from error
 
 
-def _read_bytes(flexible: bool, is_nullable: bool, frame: bytes, position: int) -> tuple[bytes | None, int]:
+def _read_bytes(flexible: bool, is_nullable: bool, frame: Message, position: int) -> tuple[bytes | None, int]:
     length, position = _length(frame, position, flexible, wide=True)
     if length < 0:
         if not is_nullable:
@@ -176,7 +188,7 @@ def _read_bytes(flexible: bool, is_nullable: bool, frame: bytes, position: int) 
     return frame[position:end], end
 
 
-def _length(frame: bytes, position: int, flexible: bool, *, wide: bool) -> tuple[int, int]:
+def _length(frame: Message, position: int, flexible: bool, *, wide: bool) -> tuple[int, int]:
     """A length, -1 for null. ``wide``: an int32 where it is not a varint, else an int16."""
     if flexible:
         length, position = _uvarint(frame, position)
@@ -191,7 +203,7 @@ def _length(frame: bytes, position: int, flexible: bool, *, wide: bool) -> tuple
     return length, end
 
 
-def _uvarint(frame: bytes, position: int) -> tuple[int, int]:
+def _uvarint(frame: Message, position: int) -> tuple[int, int]:
     value = shift = 0
     try:
         while True:
@@ -217,7 +229,7 @@ def _fixed(layout: str, convert: Callable[[Any], Any] | None = None) -> Reader:
     packed = struct.Struct(layout)
     size = packed.size
 
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
+    def read(frame: Message, position: int) -> tuple[Any, int]:
         end = position + size
         if end > len(frame):
             raise Truncated("field of fixed size")

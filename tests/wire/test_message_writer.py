@@ -1,0 +1,69 @@
+"""Our writer of messages and kio's: the same bytes."""
+
+import dataclasses
+import random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from einmal.types import ErrorCode
+from einmal.wire.message_writer import message_slices, message_writer
+from einmal.wire.messages import request_type, response_type
+from einmal.wire.schemas import unwrap
+from tests.wire.kio_messages import encode
+
+ALL = [
+    (key, version, loader)
+    for key, name in api_key_map.items()
+    for version, kinds in schema_name_map[name].items()
+    for kind, loader in ((EntityType.request, request_type), (EntityType.response, response_type))
+    if kind in kinds
+]
+ROUNDS = 5
+
+
+def _fields(schema: Any, source: random.Random) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        inner, is_nullable, is_array = unwrap(field.type)
+        if source.random() < 0.2:
+            continue
+        if is_nullable and source.random() < 0.3 and field.metadata.get("tag") is None:
+            fields[field.name] = None
+        elif is_array:
+            fields[field.name] = [_value(inner, field, source) for _ in range(source.randint(0, 3))]
+        else:
+            fields[field.name] = _value(inner, field, source)
+    return fields
+
+
+def _value(inner: Any, field: Any, source: random.Random) -> Any:
+    if dataclasses.is_dataclass(inner):
+        return _fields(inner, source)
+    kind = field.metadata["kafka_type"]
+    if kind == "string":
+        return source.choice(("", "t", "näme", "x" * 300))
+    if kind in ("bytes", "records"):
+        return source.randbytes(source.randint(0, 300))
+    if kind == "bool":
+        return source.random() < 0.5
+    if kind == "uuid":
+        return UUID(int=source.getrandbits(128))
+    if kind == "error_code":
+        return source.choice(list(ErrorCode))
+    return source.choice((0, 1, 5, 100))
+
+
+@pytest.mark.parametrize(("api_key", "version", "loader"), ALL)
+def test_every_message_is_written_as_kio_writes_it(api_key: int, version: int, loader: Any) -> None:
+    schema = loader(api_key, version)
+    source = random.Random(api_key * 100 + version)
+    for _ in range(ROUNDS):
+        fields = _fields(schema, source)
+        written = bytearray()
+        message_writer(schema)(written, fields)
+        assert bytes(written) == encode(schema, fields)
+        assert b"".join(message_slices(schema, fields)) == written
