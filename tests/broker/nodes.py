@@ -36,7 +36,7 @@ _SEEDS = itertools.count(1)
 """Each process draws numbers of its own, also ids."""
 
 
-def run(scenario: Coroutine[Any, Any, T]) -> T:
+def run(scenario: Coroutine[Any, Any, T], seconds: float = SECONDS_MAX) -> T:
     """The scenario's result; it ends in bounded time, and nothing may have failed beside it."""
     failures: list[str] = []
 
@@ -46,7 +46,7 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
 
     async def main() -> T:
         asyncio.get_running_loop().set_exception_handler(note)
-        return await asyncio.wait_for(scenario, SECONDS_MAX)
+        return await asyncio.wait_for(scenario, seconds)
 
     result = asyncio.run(main())
     assert not failures, "\n".join(failures)

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from einmal.client.aio.connection import Disconnected
@@ -35,8 +35,11 @@ log = logging.getLogger(__name__)
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA, 0)
 METADATA_TOPIC_ID: Final = UUID(int=1)
 """Kafka's fixed id of the metadata topic."""
-_ENCODED_MAX: Final = 256
+_ENCODED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Encoded Metadata answers kept: enough for the topics that the clients of a broker ask for together."""
+_ENCODED_OVERHEAD: Final = 1024
+_ENCODED_NAMES_MAX: Final = 100
+"""Of a question whose answer is kept."""
 _READ_BYTES: Final = 1024 * 1024
 _CREATE_TOPICS: Final = 19
 _CREATE_TOPICS_VERSION: Final = 7
@@ -46,11 +49,48 @@ _SEEN_SECONDS: Final = 5.0
 """So long a new topic may take to be seen here."""
 
 
+class MetadataKey(NamedTuple):
+    """All that an answer to Metadata depends on beside the image."""
+
+    version: int
+    asked: tuple[tuple[str | None, UUID], ...] | None
+    with_topic_operations: bool
+    with_cluster_operations: bool
+    controller_id: int
+    for_brokers: bool
+
+
+class EncodedAnswers:
+    """Encoded Metadata answers of the image as it is now, by what was asked."""
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+        self._answers: dict[MetadataKey, bytes] = {}
+        self._bytes = 0
+        self._version = -1
+
+    def get(self, key: MetadataKey) -> bytes | None:
+        if self._version != self._metadata.image.version:
+            self._clear()
+        return self._answers.get(key)
+
+    def put(self, key: MetadataKey, answer: bytes) -> None:
+        size = len(answer) + _ENCODED_OVERHEAD
+        if self._version != self._metadata.image.version or self._bytes + size > _ENCODED_BYTES_MAX:
+            self._clear()
+        if size <= _ENCODED_BYTES_MAX and (key.asked is None or len(key.asked) <= _ENCODED_NAMES_MAX):
+            self._answers[key] = answer
+            self._bytes += size
+
+    def _clear(self) -> None:
+        self._answers, self._bytes = {}, 0
+        self._version = self._metadata.image.version
+
+
 class ClusterMetadata:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._encoded: dict[Any, bytes] = {}
-        self._encoded_version = -1
+        self.encoded_answers = EncodedAnswers(self)
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._creating: dict[str, asyncio.Task[ErrorCode]] = {}
         self.image = ClusterImage()
@@ -62,13 +102,6 @@ class ClusterMetadata:
         """Whether the node follows the image."""
         self._deleted: dict[UUID, str] = {}
         """Topics whose removal is committed and not applied yet."""
-
-    def encoded_answers(self) -> dict[Any, bytes]:
-        """Encoded Metadata answers of the image as it is now, by what was asked."""
-        if self._encoded_version != self.image.version or len(self._encoded) >= _ENCODED_MAX:
-            self._encoded = {}
-            self._encoded_version = self.image.version
-        return self._encoded
 
     # --- what is committed ---------------------------------------------------------------------------------------
 

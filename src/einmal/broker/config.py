@@ -76,7 +76,14 @@ class BrokerConfig:
 
     # connections
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
-    max_connections: int = _setting(10_000, "Connections at one time.", low=1)
+    queued_max_request_bytes: int = _setting(
+        134_217_728, "Memory for requests that are not processed yet, of all connections; -1: no limit.", low=-1
+    )
+    max_connections: int = _setting(10_000, "Connections of one listener at one time.", low=1)
+    max_connections_per_ip: int = _setting(_INT32_MAX, "Connections of one address at one time.", low=0)
+    max_connections_per_ip_overrides: str = _setting(
+        "", "Other limits for some addresses, address:count,...; IPv6 addresses in brackets."
+    )
     connections_max_idle_ms: int = _setting(600_000, "Close connections unused for so long.", low=1_000)
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "Fetch sessions kept (KIP-227).", low=0)
     fetch_max_bytes: int = _setting(57_671_680, "Most bytes of one Fetch answer.", low=1_024)
@@ -222,6 +229,17 @@ class BrokerConfig:
         """Whether requests of brokers come to the clients' listener, where nothing tells them apart."""
         listeners = self.named_listeners
         return listeners.clients is not None and listeners.brokers is None and not self.is_alone
+
+    @property
+    def connection_overrides(self) -> Mapping[str, int]:
+        """Limits of connections by address. Raises ConfigError."""
+        key, overrides = "max.connections.per.ip.overrides", {}
+        for item in filter(None, map(str.strip, self.max_connections_per_ip_overrides.split(","))):
+            address, _, count = item.rpartition(":")
+            if not address or not count.isdigit():
+                raise ConfigError(f"{key}: {item!r} is no address:count")
+            overrides[address.strip("[]")] = int(count)
+        return overrides
 
     def check_roles(self) -> None:
         """Whether roles, voters, listeners and folders fit together. Raises ConfigError."""

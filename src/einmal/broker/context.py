@@ -7,33 +7,41 @@ once or as a coroutine, one of:
 - ``None``: no answer is sent (Produce with ``acks=0``);
 - ``Parked``: everything that the request does is done and only its answer waits. The connection goes on with its next
   request; after a coroutine it goes on only when that has ended, as a Kafka broker does for every request.
+
+What grows with a request, or with what the broker has, is a coroutine that iterates with ``context.paced``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from einmal.broker.authentication import Authentication
 from einmal.broker.listeners import Audience
 from einmal.broker.refused_batches import RefusedBatches
+from einmal.broker.turns import Paced
 from einmal.types import ErrorCode, Instant
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
     from einmal.wire.messages import RequestHeader
 
+T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Mapping[str, Any] | bytes | Sequence[Buffer] | None
 """Fields, an encoded body, an encoded body in parts, or no answer."""
 
 
 class Parked(NamedTuple):
-    """An answer that comes later, of a request whose effects are done. Cancelled when the connection is lost."""
+    """An answer that comes later, of a request whose effects are done. Cancelled when the connection is lost.
+
+    ``bytes_max``: how much memory it may need by then. Its connection starts nothing more while that is too much.
+    """
 
     body: asyncio.Future[Body]
+    bytes_max: int = 0
 
 
 HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body | Parked]
@@ -101,6 +109,10 @@ class RequestContext:
     @property
     def now(self) -> Instant:
         return self.node.clock.now()
+
+    def paced(self, items: Iterable[T]) -> Paced[T]:
+        """See ``Turns.paced``."""
+        return self.node.turns.paced(items)
 
     def on_connection_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """See ``Origin.when_lost``; never called for what the node asks itself."""

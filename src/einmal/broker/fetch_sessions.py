@@ -101,7 +101,9 @@ class FetchSessions:
         """What a request asks for, in the context of its session. An ErrorCode is the answer of the whole request."""
         if request.session_epoch in (_FINAL_EPOCH, _FIRST_EPOCH):
             self._sessions.pop(request.session_id, None)
-            partitions = [(topic, wanted) for topic, partitions in request.topics for wanted in partitions]
+            # A partition that is named twice is fetched once, as on Kafka.
+            named = {(topic, wanted.partition): wanted for topic, partitions in request.topics for wanted in partitions}
+            partitions = [(topic, wanted) for (topic, _index), wanted in named.items()]
             session = None
             if request.session_epoch == _FIRST_EPOCH and 0 < len(partitions) <= PARTITIONS_MAX:
                 session = self._open(request, now_ms, has_topic_ids)

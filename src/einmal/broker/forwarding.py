@@ -31,6 +31,6 @@ async def forward(context: RequestContext, frame: bytes, handle_here: Callable[[
     except (Disconnected, WireError) as error:
         log.warning("a request was not passed on to the controller: %s", error)
     result = handle_here()
-    if isinstance(result, Parked):
-        return await result.body
-    return await result if inspect.iscoroutine(result) else cast(Body, result)
+    if inspect.iscoroutine(result):
+        result = await result
+    return await result.body if isinstance(result, Parked) else cast(Body, result)

@@ -12,7 +12,7 @@ While too few replicas are in sync none is written either: each try would leave 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -68,8 +68,13 @@ class MarkerWriter:
         latest = self._connections[broker_id] = max(connection, self._connections.get(broker_id, connection))
         return connection < latest
 
-    async def write_markers(self, asked: Sequence[Markers]) -> list[PartitionErrors]:
-        """Append all markers. Returns when those that were appended are committed, or have taken too long."""
+    async def write_markers(
+        self, asked: Sequence[Markers], check: Callable[[], None] = lambda: None
+    ) -> list[PartitionErrors]:
+        """Append all markers. Returns when those that were appended are committed, or have taken too long.
+
+        ``check`` is called before each marker, and raises where the rest must not be written any more.
+        """
         # All are appended before the first wait, so that one flush and one fetch of the followers may serve them all.
         errors: list[PartitionErrors] = []
         waiting: list[_Waiting] = []
@@ -82,7 +87,8 @@ class MarkerWriter:
                 self._node.refusals.note("coordinator epoch", message, end.coordinator_epoch, latest_epoch)
                 errors[-1] = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
                 continue
-            for partition in partitions:
+            async for partition in self._node.turns.paced(partitions):
+                check()
                 outcome = self._append(end, partition)
                 if isinstance(outcome, ErrorCode):
                     errors[-1][partition] = outcome

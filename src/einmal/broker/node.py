@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -28,6 +29,7 @@ from einmal.broker.group_service import GroupService
 from einmal.broker.isr_updates import IsrUpdates
 from einmal.broker.listeners import Audience
 from einmal.broker.log_cleaner import LogCleaner
+from einmal.broker.memory_budget import RESPONSE_BYTES_MAX, MemoryBudget
 from einmal.broker.meta_properties import MetaProperties
 from einmal.broker.partitions import Partitions
 from einmal.broker.peers import Peers
@@ -39,6 +41,7 @@ from einmal.broker.router import Router
 from einmal.broker.server import Server
 from einmal.broker.supervision import Supervisor
 from einmal.broker.transaction_service import TransactionService
+from einmal.broker.turns import SLICE_MS, Turns
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.metadata.features import SUPPORTED_FEATURES
@@ -70,6 +73,8 @@ class Node:
         self.cluster_secret = ""
         """By which the cluster's nodes authenticate to each other; empty: they do not. Only after ``start``."""
         self.refusals = Refusals(clock)
+        self.turns = Turns(clock)
+        self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.peers = Peers(self)
         self.metadata = ClusterMetadata(self)
@@ -91,12 +96,14 @@ class Node:
             Audience.BROKERS: Router(self, Audience.BROKERS, authenticates=of_brokers),
             Audience.CONTROLLERS: Router(self, Audience.CONTROLLERS, authenticates=listeners.controllers_authenticate),
         }
-        self.server = Server(self.routers[Audience.CLIENTS], config, clock)
-        self.broker_server = Server(self.routers[Audience.BROKERS], config, clock)
-        self.controller_server = Server(self.routers[Audience.CONTROLLERS], config, clock)
+        # What clients hold leaves the cluster's own listeners their share.
+        self.server = self._server(Audience.CLIENTS, self.response_memory)
+        self.broker_server = self._server(Audience.BROKERS, MemoryBudget(RESPONSE_BYTES_MAX))
+        self.controller_server = self._server(Audience.CONTROLLERS, MemoryBudget(RESPONSE_BYTES_MAX))
         self._listener: Listener | None = None
         self._broker_listener: Listener | None = None
         self._controller_listener: Listener | None = None
+        self._is_catching_up = False
         self._is_loaded = False
         """Whether the metadata log is open."""
         self._stopping = asyncio.Event()
@@ -177,16 +184,34 @@ class Node:
         if self.config.log_cleaner_enable:
             self._every(self.config.log_cleaner_backoff_ms / 1000, "the log cleaner", self.cleaner.clean)
 
+    def _server(self, audience: Audience, response_memory: MemoryBudget) -> Server:
+        queued_max = self.config.queued_max_request_bytes
+        request_memory = MemoryBudget(sys.maxsize if queued_max < 0 else queued_max)
+        return Server(self.routers[audience], self.config, self.clock, request_memory, response_memory)
+
     def apply(self, delta: ImageDelta) -> None:
         """Follow what has changed in the cluster."""
         if not self.config.is_broker:
             return
         self.partitions.apply(delta, self.metadata.image)
+        if self.partitions.has_put_off and not self._is_catching_up:
+            self._is_catching_up = True
+            self.turns.call(self._catch_up)
         if delta.configs:
             self.lifecycle.settings_changed()
         self.fetchers.apply(delta, self.metadata.image)
         self.transactions.apply(delta)
         self.groups.apply(delta)
+
+    def _catch_up(self) -> None:
+        """Open and remove some of the replicas that were put off; the rest at the next turn."""
+        ends_ms = self.turns.now_ms() + SLICE_MS
+        self.partitions.catch_up(self.metadata.image, lambda: self.turns.now_ms() >= ends_ms)
+        if self.partitions.has_put_off and not self._stopping.is_set():
+            self.turns.call(self._catch_up)
+        else:
+            self._is_catching_up = False
+            self._refresh()
 
     async def stop(self) -> None:
         """Clean stop: what is led is handed over, no new connections, the existing ones closed, everything flushed.
@@ -308,11 +333,15 @@ class Node:
     async def _look_after_partitions(self) -> None:
         if self.metadata.is_applied and self.partitions.may_open_more:
             self.partitions.open_all(self.metadata.image)
-            self.fetchers.refresh()
-            # Nobody need ask a coordinator for its open transactions to time out, or its decided ones to be ended.
-            self.transactions.refresh()
-            self.groups.refresh()
+            self._refresh()
         await self.partitions.checkpoint()
+
+    def _refresh(self) -> None:
+        """Replicas have been opened since the image changed."""
+        self.fetchers.refresh()
+        # Nobody need ask a coordinator for its open transactions to time out, or its decided ones to be ended.
+        self.transactions.refresh()
+        self.groups.refresh()
 
     async def _retain(self) -> None:
         self.partitions.retain()

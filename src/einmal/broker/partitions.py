@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterator, Mapping
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
@@ -36,6 +37,9 @@ from einmal.seams import Clock
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
+
+_OPENED_AT_ONCE: Final = 64
+"""New replicas that one change of the image opens at once: each takes a millisecond."""
 
 
 class Partitions:
@@ -65,7 +69,12 @@ class Partitions:
         """
         self._damaged: dict[TopicPartition, LogCorruption] = {}
         """Those of them whose files cannot be believed."""
-        self._removals: list[asyncio.Task[None]] = []
+        self._unopened: dict[TopicPartition, None] = {}
+        """Replicas of topics with many new partitions, which are opened bit by bit: ``open_some``."""
+        self._has_applied = False
+        self._leaving: dict[TopicPartition, Partition] = {}
+        """Replicas of deleted topics with many partitions, whose folders are removed bit by bit."""
+        self._removals: dict[asyncio.Task[None], None] = {}
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         return self._partitions.get(topic_partition)
@@ -117,8 +126,28 @@ class Partitions:
         # First the settings: what is committed with the replicas of now is judged by the minimum of now.
         for name in image.topics if delta.cluster_configs else delta.configs:
             self.reconfigure(image.topics[name], _settings(image, name))
+        room = _OPENED_AT_ONCE if self._has_applied else sys.maxsize
+        self._has_applied = True
         for name in delta.topics:
-            self.open(image.topics[name], _settings(image, name))
+            topic = image.topics[name]
+            room -= self._open_replicas(topic, _settings(image, name), sys.maxsize if topic.is_internal else room)
+
+    @property
+    def has_put_off(self) -> bool:
+        """Whether there are replicas that are to be opened, or removed, bit by bit."""
+        return bool(self._unopened or self._leaving)
+
+    def catch_up(self, image: ClusterImage, is_over: Callable[[], bool]) -> None:
+        """Remove and open replicas that have been put off, until ``is_over``."""
+        while self._leaving and not is_over():
+            topic_partition = next(iter(self._leaving))
+            self._remove_folder(topic_partition, self._leaving.pop(topic_partition))
+        while self._unopened and not is_over():
+            topic_partition = next(iter(self._unopened))
+            del self._unopened[topic_partition]
+            topic = image.topics.get(topic_partition.topic)
+            if topic is not None and topic_partition.partition < len(topic.partitions):
+                self._bring_in_line(topic, topic_partition, _settings(image, topic.name))
 
     def _brokers_changed(self, image: ClusterImage) -> None:
         self._eligible = {
@@ -129,21 +158,34 @@ class Partitions:
                 partition.advance(partition.replication.brokers_changed(self._eligible))
                 partition.wake()
 
-    def open(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Bring the replicas of a topic in line with the image. Those that cannot be opened are left out."""
+    def _open_replicas(self, topic: TopicImage, configs: Mapping[str, str], room: int) -> int:
+        """Bring the replicas of a topic in line with the image. Those that cannot be opened are left out.
+
+        How many are new; those above ``room`` are put off, and until then are answered NOT_LEADER_OR_FOLLOWER.
+        """
         if topic.name == CLUSTER_METADATA:
             # Written by a controller that did not reserve the name. The directory is the metadata log's.
             log.error("topic %s has the name of the metadata log and is ignored: delete it", topic.name)
-            return
-        for partition_id, image in enumerate(topic.partitions):
+            return 0
+        count = 0
+        for partition_id in range(len(topic.partitions)):
             topic_partition = TopicPartition(topic.name, partition_id)
-            if self._config.node_id in image.replicas:
-                partition = self._opened(topic_partition, topic.topic_id, configs, image.leader_epoch)
-                if partition is not None:
-                    self._assign(partition, image)
-            elif topic_partition in self._partitions:
-                # It was reassigned to others.
-                self._remove_replica(topic_partition, self._partitions[topic_partition])
+            count += topic_partition not in self._partitions
+            if count > room and topic_partition not in self._partitions:
+                self._unopened[topic_partition] = None
+            else:
+                self._bring_in_line(topic, topic_partition, configs)
+        return count
+
+    def _bring_in_line(self, topic: TopicImage, topic_partition: TopicPartition, configs: Mapping[str, str]) -> None:
+        image = topic.partitions[topic_partition.partition]
+        if self._config.node_id in image.replicas:
+            partition = self._opened(topic_partition, topic.topic_id, configs, image.leader_epoch)
+            if partition is not None:
+                self._assign(partition, image)
+        elif topic_partition in self._partitions:
+            # It was reassigned to others.
+            self._remove_replica(topic_partition, self._partitions[topic_partition])
 
     def check_internal(self) -> None:
         """Raises LogCorruption where a coordinator's log is damaged: it would forget what it has promised."""
@@ -154,7 +196,7 @@ class Partitions:
     def open_all(self, image: ClusterImage) -> None:
         """Try once more what could not be opened."""
         for topic in list(image.topics.values()):
-            self.open(topic, _settings(image, topic.name))
+            self._open_replicas(topic, _settings(image, topic.name), sys.maxsize)
 
     def _opened(
         self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str], leader_epoch: LeaderEpoch
@@ -162,6 +204,10 @@ class Partitions:
         partition = self._partitions.get(topic_partition)
         if partition is not None or self._offline.get(topic_partition) is False:
             return partition
+        leaving = self._leaving.pop(topic_partition, None)
+        if leaving is not None:
+            # The folder has the name that the new one is to have.
+            self._remove_folder(topic_partition, leaving)
         try:
             has_mark = self._marks.mark_of(topic_id, topic_partition) > 0
             self.folders.claim(topic_partition, topic_id, has_mark=has_mark, lost_power=self.lost_power)
@@ -280,23 +326,38 @@ class Partitions:
         The folders get another name first, durably: should the removal stop half-way, no later topic of the same name
         can take them for its own, and the next start removes what is left.
         """
-        for topic_partition, partition in list(self._partitions.items()):
-            if topic_partition.topic == name and partition.topic_id == topic_id:
+        gone = [
+            (topic_partition, partition)
+            for topic_partition, partition in self._partitions.items()
+            if topic_partition.topic == name and partition.topic_id == topic_id
+        ]
+        for number, (topic_partition, partition) in enumerate(gone):
+            if number < _OPENED_AT_ONCE:
                 self._remove_replica(topic_partition, partition)
+            else:
+                self._retire(topic_partition, partition)
+                self._leaving[topic_partition] = partition
         self._offline = {key: again for key, again in self._offline.items() if key.topic != name}
 
-    def _remove_replica(self, topic_partition: TopicPartition, partition: Partition) -> None:
+    def _retire(self, topic_partition: TopicPartition, partition: Partition) -> None:
         del self._partitions[topic_partition]
         self._marks.forget(partition.topic_id, topic_partition)
         partition.retire()
+
+    def _remove_replica(self, topic_partition: TopicPartition, partition: Partition) -> None:
+        self._retire(topic_partition, partition)
+        self._remove_folder(topic_partition, partition)
+
+    def _remove_folder(self, topic_partition: TopicPartition, partition: Partition) -> None:
         try:
             directory = self.folders.begin_removal(topic_partition, partition.topic_id)
         except OSError as error:
             # The folder stays until the next start; its topic id keeps a successor from using it.
             log.error("cannot remove partition %s: %s", topic_partition, error)
             return
-        removal = self._finish_removal(partition, directory)
-        self._removals.append(asyncio.get_running_loop().create_task(removal))
+        removal = asyncio.get_running_loop().create_task(self._finish_removal(partition, directory))
+        self._removals[removal] = None
+        removal.add_done_callback(lambda done: self._removals.pop(done, None))
 
     async def _finish_removal(self, partition: Partition, directory: PurePosixPath) -> None:
         await partition.close(clean=False)
@@ -304,7 +365,6 @@ class Partitions:
             self.folders.finish_removal(directory)
         except OSError as error:
             log.error("cannot remove %s: %s", directory, error)
-        self._removals = [task for task in self._removals if not task.done() and task is not asyncio.current_task()]
 
     def sort_out(self, image: ClusterImage, deleted: Container[UUID]) -> None:
         """Finish removals that were cut short, and move aside what the metadata does not know. Raises OSError.
@@ -360,7 +420,9 @@ class Partitions:
 
     async def close(self, *, clean: bool = True) -> None:
         """Close every log, whatever becomes of the others. Raises OSError when not all of them could be flushed."""
-        for removal in self._removals:
+        for topic_partition, partition in self._leaving.items():
+            self._remove_folder(topic_partition, partition)
+        for removal in list(self._removals):
             await removal
         if clean:
             try:

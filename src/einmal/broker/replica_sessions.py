@@ -132,7 +132,7 @@ class ReplicaSessions:
         if self._confirmations:
             self._heard(session, sent_in)
         if self._has_urgent(session) or request.max_wait_ms <= 0 or self._is_awaited(session):
-            return self._encode(context.api_version, session, self._read(session, request.max_bytes))
+            return self._encode(context.api_version, session, self._read(session, self._bytes_max(request)))
         return self._wait(context.api_version, session, request)
 
     def close(self) -> None:
@@ -308,6 +308,9 @@ class ReplicaSessions:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
+    def _bytes_max(self, request: FetchRequest) -> int:
+        return min(request.max_bytes, self._node.config.fetch_max_bytes)
+
     def _read(self, session: _Session, max_bytes: int) -> list[tuple[UUID, FetchedPartition]]:
         """What there is to tell of the changed partitions, at most about so many bytes."""
         found: list[tuple[UUID, FetchedPartition]] = []
@@ -398,7 +401,7 @@ class ReplicaSessions:
 
     def _wait(self, version: int, session: _Session, request: FetchRequest) -> Parked:
         loop = asyncio.get_running_loop()
-        waiting = session.waiting = _Waiting(version, request.max_bytes, loop.create_future())
+        waiting = session.waiting = _Waiting(version, self._bytes_max(request), loop.create_future())
         timer = loop.call_later(request.max_wait_ms / 1000, self._expire, session, waiting)
         waiting.done.add_done_callback(lambda _done: timer.cancel())
         return Parked(waiting.done)

@@ -82,6 +82,7 @@ from einmal.wire.messages import (
     decode_request,
     decode_request_header,
     encode_response,
+    response_slices,
 )
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ _SASL_HANDLERS: Final[tuple[ModuleType, ...]] = (sasl_handshake, sasl_authentica
 
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
+_AT_ONCE_BYTES_MAX: Final = 4 * 1024
+"""Of any request but Produce: a larger one waits for its turn, since reading it takes milliseconds."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of any request but Produce, whose records stay bytes: what is unpacked takes ten times the room."""
 _PREFIX: Final = struct.Struct(">ii")
@@ -194,11 +197,11 @@ class Deferred(NamedTuple):
     running: Coroutine[Any, Any, Body | Parked] | None
 
     async def body(self) -> Body:
-        if self.parked is not None:
-            return await self.parked.body
-        assert self.running is not None, "an answer that comes later comes from somewhere"
-        result = await self.running
-        return await result.body if isinstance(result, Parked) else result
+        parked: Body | Parked = self.parked
+        if parked is None:
+            assert self.running is not None, "an answer that comes later comes from somewhere"
+            parked = await self.running
+        return await parked.body if isinstance(parked, Parked) else parked
 
 
 class Router:
@@ -233,17 +236,12 @@ class Router:
         oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:
             return self._refuse_version(header)
-        if len(frame) > _UNPACKED_BYTES_MAX and api_key != produce.API_KEY:
-            raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
-        if route.decode is None:
-            request = decode_request(api_key, version, frame, position)
-        else:
-            request = route.decode(version, frame, position)
         context = RequestContext(self._node, header, client_address, self._audience, origin)
-        is_for_controller = route.is_forwarded and self._audience is not Audience.CONTROLLERS
-        if is_for_controller and not self._node.controller.is_active:
-            return Deferred(header, None, forward(context, bytes(frame), lambda: route.handle(context, request)))
-        result = route.handle(context, request)
+        if len(frame) > _AT_ONCE_BYTES_MAX and api_key != produce.API_KEY:
+            if len(frame) > _UNPACKED_BYTES_MAX:
+                raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
+            return Deferred(header, None, self._in_turn(context, route, frame, position))
+        result = self._start(context, route, frame, position)
         if isinstance(result, bytes):
             return self.encode(header, result)
         if isinstance(result, Parked):
@@ -251,6 +249,33 @@ class Router:
         if inspect.iscoroutine(result):
             return Deferred(header, None, result)
         return self.encode(header, cast(Body, result))
+
+    def _start(self, context: RequestContext, route: _Route, frame: bytearray, position: int) -> HandlerResult:
+        """Decode the request and hand it over. Raises WireError."""
+        api_key, version, _correlation_id, _client_id = context.header
+        if route.decode is None:
+            request = decode_request(api_key, version, frame, position)
+        else:
+            request = route.decode(version, frame, position)
+        is_for_controller = route.is_forwarded and self._audience is not Audience.CONTROLLERS
+        if is_for_controller and not self._node.controller.is_active:
+            return forward(context, bytes(frame), lambda: route.handle(context, request))
+        return route.handle(context, request)
+
+    async def _in_turn(self, context: RequestContext, route: _Route, frame: bytearray, position: int) -> Body | Parked:
+        """Decode and handle a large request when it is its turn. Raises WireError."""
+        await self._node.turns.next()
+        result = self._start(context, route, frame, position)
+        return await result if inspect.iscoroutine(result) else cast(Body | Parked, result)
+
+    async def finish(self, deferred: Deferred) -> Body | Parked:
+        """What a request that is running comes to; the answer's fields are encoded, since they may be many."""
+        assert deferred.running is not None, "nothing is running"
+        result = await deferred.running
+        if not isinstance(result, Mapping):
+            return result
+        slices = response_slices(deferred.header.api_key, deferred.header.api_version, result)
+        return b"".join([part async for part in self._node.turns.paced(slices)])
 
     async def answer(self, frame: bytearray, client_address: str) -> bytes:
         """The whole answer to a request that came on no connection; empty: it has none. Raises WireError."""

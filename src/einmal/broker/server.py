@@ -2,25 +2,33 @@
 
 A connection may pipeline. Its requests start one after the other; an answer that is parked (Produce that waits for its
 flush, Fetch that waits for data) does not hold up the start of the next one, but answers never overtake each other.
-What one connection can cost is bounded: bytes handled per turn of the event loop, requests parked, bytes waiting in the
-write buffer, size of a frame, idle time. Broken input closes the connection and is logged in one line.
+
+What connections can cost is bounded. Of one: time and bytes per turn of the event loop, requests parked, bytes of
+answers that wait, size of a frame, time to complete a frame, time to take an answer, idle time. Of all of a node:
+connections, in all and of an address, bytes of requests (``queued.max.request.bytes``) and of answers. Where the node's
+memory is short, whoever holds it without moving is disconnected first. Broken input closes the connection and is logged
+in one line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
 from einmal.broker.authentication import Authentication
+from einmal.broker.connection_table import ConnectionTable
 from einmal.broker.context import Body, Parked
+from einmal.broker.memory_budget import MemoryBudget, Share
 from einmal.broker.refused_batches import RefusedBatches
 from einmal.broker.router import Deferred, Parts, Router
 from einmal.seams import Clock
 from einmal.wire.errors import WireError
 from einmal.wire.frames import FrameReceiver
+from einmal.wire.messages import RequestHeader
 
 if TYPE_CHECKING:
     from einmal.broker.config import BrokerConfig
@@ -28,35 +36,58 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TURN_BYTES: Final = 256 * 1024
-"""After so many request bytes other connections get their turn."""
+TURN_MS: Final = 2
+"""After so many request bytes, or so long, other connections get their turn."""
 PARKED_MAX: Final = 256
 """Requests of one connection whose answers wait; librdkafka and the Java client have far fewer in flight."""
+HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Above this many bytes of answers that wait, or may come to wait, no further request of the connection is started."""
 _SCRATCH_BYTES: Final = 256 * 1024
 _JOINED_BYTES_MAX: Final = 64 * 1024
 """Answers of one turn are sent together up to so many bytes: one call for many small ones, no copy of large ones."""
-WRITE_BUFFER_HIGH: Final = 8 * 1024 * 1024
+WRITE_BUFFER_HIGH: Final = 64 * 1024
 """Above this many unsent bytes no further request of the connection is started."""
+_FRAME_OVERHEAD: Final = 128
+"""What a frame costs beside its bytes."""
+STALLED_MS_MAX: Final = 30_000
+"""A client that takes nothing of its answer, or sends nothing of a request it has begun, is disconnected after this."""
+STALLED_SHORT_MS_MAX: Final = 2_000
+"""The same while the node's memory is short."""
+_CLOSE_SECONDS: Final = 5.0
+"""How long a connection that is being closed may take its last answers."""
+_WATCH_SECONDS: Final = 1.0
 
 
 class Server:
     """All connections of one listener."""
 
-    def __init__(self, router: Router, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        router: Router,
+        config: BrokerConfig,
+        clock: Clock,
+        request_memory: MemoryBudget,
+        response_memory: MemoryBudget,
+    ) -> None:
         self.router = router
         self.config = config
         self.clock = clock
-        self.connections: dict[int, Connection] = {}
+        self.request_memory = request_memory
+        self.response_memory = response_memory
+        self.connections = ConnectionTable(
+            config.max_connections, config.max_connections_per_ip, config.connection_overrides
+        )
         self.scratch = bytearray(_SCRATCH_BYTES)
         """Where every connection's next bytes go: the loops that we run on read and report in one step."""
         self.is_serving = False
         self._next_id = 0
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Begin to serve. Requests that came before have waited."""
         self.is_serving = True
-        self._watch_idle()
-        for connection in list(self.connections.values()):
+        self._watch()
+        for connection in self.connections.all():
             connection.resume()
 
     def connection(self) -> asyncio.Protocol:
@@ -67,18 +98,55 @@ class Server:
 
     def stop(self) -> None:
         """Close every connection; what they have parked is dropped."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        for connection in list(self.connections.values()):
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+        for connection in self.connections.all():
             connection.close()
 
-    def _watch_idle(self) -> None:
-        limit = self.config.connections_max_idle_ms
-        self._idle_timer = asyncio.get_running_loop().call_later(limit / 2000, self._watch_idle)
-        oldest = self.clock.now().monotonic_ms - limit
-        for connection in list(self.connections.values()):
-            if connection.last_active_ms < oldest and connection.is_idle:
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection may stay. The one that has been idle for longest makes room for it."""
+        problem = self.connections.problem_of(connection.address)
+        if problem is None and self.connections.is_full:
+            idlest = self.connections.idlest(self.now_ms())
+            if idlest is None:
+                problem = f"all {len(self.connections)} connections are in use (max.connections)"
+            else:
+                self.connections.remove(idlest)
+                idlest.drop("idle for longest, and max.connections are reached")
+        if problem is not None:
+            log.warning("connection refused: %s", problem, extra={"client": connection.address})
+            return False
+        self.connections.add(connection)
+        return True
+
+    def now_ms(self) -> int:
+        return self.clock.now().monotonic_ms
+
+    def _watch(self) -> None:
+        """Close connections that are idle, and those that have stopped half-way."""
+        self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._watch)
+        now_ms = self.now_ms()
+        if self.request_memory.is_exhausted:
+            self._make_room(now_ms)
+        idle_since = now_ms - self.config.connections_max_idle_ms
+        for connection in self.connections.all():
+            reason = connection.stalled(now_ms)
+            if reason is not None:
+                connection.drop(reason)
+            elif connection.last_active_ms < idle_since and connection.is_idle:
                 connection.close()
+            else:
+                # The memory that it waited for may be there by now.
+                connection.control_reading()
+
+    def _make_room(self, now_ms: int) -> None:
+        """Give up requests that have been half here for longest: while memory is short they keep others from coming."""
+        excess = self.request_memory.held - self.request_memory.limit * 3 // 4
+        half_here = [each for each in self.connections.all() if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX]
+        for connection in sorted(half_here, key=lambda each: each.begun_ms):
+            if excess > 0:
+                excess -= connection.request_bytes
+                connection.drop("queued.max.request.bytes are reached, and its request has been half here for longest")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -88,6 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(server.config.socket_request_max_bytes, server.scratch)
         self._frames: deque[bytearray] = deque()
+        self._waiting_bytes = 0
+        """Memory of these frames."""
         self._answers: deque[_Answer] = deque()
         self._unsent: Parts = []
         self._unsent_bytes = 0
@@ -98,23 +168,35 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = False
         self._when_lost: dict[Hashable, Callable[[], None]] = {}
         self._is_lost = False
-        self._address = "?"
+        self.address = "?"
         self.authentication = Authentication()
         self.refused_batches = RefusedBatches()
-        self.last_active_ms = server.clock.now().monotonic_ms
+        self._requests = Share(server.request_memory)
+        """Frames that wait or are half here."""
+        self._held = Share(server.response_memory)
+        """Answers that wait for earlier ones."""
+        self._leaving = Share(server.response_memory)
+        """Answers that the client has not taken."""
+        self._reserved = 0
+        """What parked answers may come to."""
+        self._close_timer: asyncio.TimerHandle | None = None
+        self.last_active_ms = server.now_ms()
+        self._received_ms = self.last_active_ms
+        """When bytes came last."""
+        self.begun_ms: float = math.inf
+        """When the request began that is half here."""
+        self._taken_ms = self.last_active_ms
+        """When the client last took something of an answer that waits for it."""
 
     # --- what the event loop calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else "?"
-        if len(self._server.connections) >= self._server.config.max_connections:
-            log.warning("connection refused: too many", extra={"client": self._address})
-            self.close()
-            return
-        self._server.connections[self._id] = self
+        self.address = str(peer[0]) if peer else "?"
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if not self._server.admit(self):
+            self.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -123,10 +205,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closed:
             return
         try:
-            self._frames.extend(self._receiver.received(nbytes))
+            frames = self._receiver.received(nbytes)
         except WireError as error:
             self._refuse(error)
             return
+        self._received_ms = self._server.now_ms()
+        if not self._receiver.filled:
+            self.begun_ms = math.inf
+        elif frames or self.begun_ms == math.inf:
+            self.begun_ms = self._received_ms
+        if frames:
+            self._frames.extend(frames)
+            self._waiting_bytes += sum(map(len, frames)) + _FRAME_OVERHEAD * len(frames)
+            self._server.connections.used(self)
         if not self._is_scheduled:
             self._run()
 
@@ -141,18 +232,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._can_write = False
+        self._taken_ms = self._server.now_ms()
 
     def resume_writing(self) -> None:
         self._can_write = True
-        self._run()
+        self._leaving.set(0)
+        if not self._is_closed:
+            self._run()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closed = self._is_lost = True
-        self._server.connections.pop(self._id, None)
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._server.connections.remove(self)
         self._frames.clear()
         for answer in self._answers:
             answer.abandon()
         self._answers.clear()
+        for share in (self._requests, self._held, self._leaving):
+            share.set(0)
         when_lost, self._when_lost = self._when_lost, {}
         for callback in when_lost.values():
             callback()
@@ -171,6 +269,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---
 
     @property
+    def request_bytes(self) -> int:
+        """Memory of its requests that have not begun."""
+        return self._requests.held
+
+    @property
     def is_idle(self) -> bool:
         return not self._frames and not self._answers
 
@@ -179,27 +282,54 @@ class Connection(asyncio.BufferedProtocol):
             self._run()
 
     def close(self) -> None:
+        """Close when the client has taken what was answered, but do not wait for it for ever."""
         self._is_closed = True
         self._transport.close()
+        if self._close_timer is None and not self._is_lost:
+            self._close_timer = self._loop.call_later(_CLOSE_SECONDS, self._transport.abort)
+
+    def drop(self, reason: str) -> None:
+        """Disconnect at once: what is not sent is lost."""
+        log.warning("connection closed: %s", reason, extra={"client": self.address})
+        self._is_closed = True
+        self._transport.abort()
+
+    def stalled(self, now_ms: int) -> str | None:
+        """What the client has left half-way for too long."""
+        if not self._can_write:
+            left = self._transport.get_write_buffer_size()
+            if left < self._leaving.held:
+                self._taken_ms = now_ms
+                self._leaving.set(left)
+            is_short = self._server.response_memory.is_exhausted
+            if now_ms - self._taken_ms >= (STALLED_SHORT_MS_MAX if is_short else STALLED_MS_MAX):
+                return f"{left} bytes of its answers are not taken"
+        begun = self._receiver.filled
+        if begun and self._is_reading and now_ms - self._received_ms >= STALLED_MS_MAX:
+            return f"{begun} bytes of a request came, and no more"
+        return None
 
     def _run(self) -> None:
         """Start requests until there are none, one must end first, a limit is met, or it is another's turn."""
         self._is_scheduled = False
-        self.last_active_ms = self._server.clock.now().monotonic_ms
-        budget = TURN_BYTES
+        now_ms = self.last_active_ms = self._server.now_ms()
+        budget, ends_ms = TURN_BYTES, now_ms + TURN_MS
         while self._frames and self._may_start():
-            if budget <= 0:
+            if budget <= 0 or now_ms >= ends_ms:
                 self._is_scheduled = True
                 self._loop.call_soon(self._run)
                 break
             frame = self._frames.popleft()
             budget -= len(frame)
+            self._waiting_bytes -= len(frame) + _FRAME_OVERHEAD
             self._start(frame)
+            now_ms = self._server.now_ms()
             if self._unsent_bytes > _JOINED_BYTES_MAX:
                 # The transport says at once when its buffer is full: then the loop ends.
                 self._send()
         self._send()
-        self._control_reading()
+        self._requests.set(self._receiver.reserved + self._waiting_bytes)
+        self.control_reading()
 
     def _send(self) -> None:
         """Hand the answers so far to the transport, small ones in one piece."""
@@ -213,29 +343,36 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(unsent)
             # asyncio's writelines of Python 3.12 and 3.13 forgets to look whether the buffer is too full now.
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if not self._can_write:
+            self._leaving.set(self._transport.get_write_buffer_size())
 
     def _may_start(self) -> bool:
         return (
             self._running is None
             and self._can_write
             and len(self._answers) < PARKED_MAX
+            and self._held.held + self._reserved < HELD_BYTES_MAX
             and self._server.is_serving
             and not self._is_closed
         )
 
-    def _control_reading(self) -> None:
-        """Stop reading while complete requests wait here: the peer's window, not our memory, holds the rest."""
-        wants_more = not self._frames
+    def control_reading(self) -> None:
+        """Stop reading while complete requests wait here: the peer's window, not our memory, holds the rest.
+
+        The same for a request that is half here, while the requests of all connections together are too much.
+        """
+        wants_more = not self._frames and not (self._receiver.reserved and self._server.request_memory.is_exhausted)
         if wants_more != self._is_reading and not self._is_closed:
             self._is_reading = wants_more
             if wants_more:
+                self._received_ms = self._server.now_ms()
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def _start(self, frame: bytearray) -> None:
         try:
-            result = self._server.router.dispatch(frame, self._address, self)
+            result = self._server.router.dispatch(frame, self.address, self)
         except WireError as error:
             self._refuse(error)
         except Exception as error:  # noqa: BLE001 - a bug in a handler ends its connection, never the broker.
@@ -245,6 +382,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait(result)
             elif self._answers:
                 self._answers.append(_Answer(result))
+                self._held.add(sum(map(len, result)))
             else:
                 self._unsent += result
                 self._unsent_bytes += sum(map(len, result))
@@ -253,59 +391,66 @@ class Connection(asyncio.BufferedProtocol):
         answer = _Answer(None)
         self._answers.append(answer)
         if deferred.parked is not None:
-            self._park(answer, deferred, deferred.parked)
+            self._park(answer, deferred.header, deferred.parked)
         else:
-            assert deferred.running is not None
-            self._running = self._loop.create_task(deferred.running)
-            self._running.add_done_callback(lambda result: self._end(answer, deferred, result))
+            self._running = self._loop.create_task(self._server.router.finish(deferred))
+            self._running.add_done_callback(lambda task: self._end(answer, deferred.header, task))
 
-    def _park(self, answer: _Answer, deferred: Deferred, parked: Parked) -> None:
-        answer.parked = parked.body
-        answer.parked.add_done_callback(lambda body: self._complete(answer, deferred, body))
+    def _park(self, answer: _Answer, header: RequestHeader, parked: Parked) -> None:
+        answer.parked = parked
+        self._reserved += parked.bytes_max
+        parked.body.add_done_callback(lambda body: self._complete(answer, header, body))
 
-    def _end(self, answer: _Answer, deferred: Deferred, result: asyncio.Future[Body | Parked]) -> None:
+    def _end(self, answer: _Answer, header: RequestHeader, task: asyncio.Task[Body | Parked]) -> None:
         self._running = None
-        is_answered = not result.cancelled() and result.exception() is None
-        if is_answered and isinstance(parked := result.result(), Parked):
-            self._park(answer, deferred, parked)
+        if not task.cancelled() and task.exception() is None and isinstance(parked := task.result(), Parked):
             if self._is_lost:
-                answer.abandon()
+                parked.body.cancel()
+            else:
+                self._park(answer, header, parked)
         else:
-            self._complete(answer, deferred, cast("asyncio.Future[Body]", result))
+            self._complete(answer, header, cast("asyncio.Future[Body]", task))
         if not self._is_scheduled and not self._is_closed:
             self._run()
 
-    def _complete(self, answer: _Answer, deferred: Deferred, body: asyncio.Future[Body]) -> None:
+    def _complete(self, answer: _Answer, header: RequestHeader, body: asyncio.Future[Body]) -> None:
         if body.cancelled():
             self.close()
             return
         error = body.exception()
+        if isinstance(error, WireError):
+            self._refuse(error)
+            return
         if error is not None:
             self._fail(error)
             return
         if self._is_closed:
             return
-        answer.parts = self._server.router.encode(deferred.header, body.result())
+        answer.parts = self._server.router.encode(header, body.result())
+        if answer.parked is not None:
+            self._reserved -= answer.parked.bytes_max
+        self._held.add(sum(map(len, answer.parts)))
         if answer is not self._answers[0]:
             return
-        was_full = len(self._answers) >= PARKED_MAX
         while self._answers and (parts := self._answers[0].parts) is not None:
+            size = sum(map(len, parts))
+            self._held.add(-size)
             self._unsent += parts
-            self._unsent_bytes += sum(map(len, parts))
+            self._unsent_bytes += size
             self._answers.popleft()
         self._send()
-        self.last_active_ms = self._server.clock.now().monotonic_ms
-        if was_full and not self._is_scheduled:
+        self.last_active_ms = self._server.now_ms()
+        if self._frames and not self._is_scheduled:
             self._run()
 
     # --- failures ---
 
     def _refuse(self, error: WireError) -> None:
-        log.warning("connection closed: %s: %s", type(error).__name__, error, extra={"client": self._address})
+        log.warning("connection closed: %s: %s", type(error).__name__, error, extra={"client": self.address})
         self._abort()
 
     def _fail(self, error: BaseException) -> None:
-        self._loop.call_exception_handler({"message": f"request of {self._address} failed", "exception": error})
+        self._loop.call_exception_handler({"message": f"request of {self.address} failed", "exception": error})
         self._abort()
 
     def _abort(self) -> None:
@@ -313,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.clear()
         # What is answered already may still be sent.
         self._send()
-        self._transport.close()
+        self.close()
 
 
 class _Answer:
@@ -323,8 +468,8 @@ class _Answer:
 
     def __init__(self, parts: Parts | None) -> None:
         self.parts = parts
-        self.parked: asyncio.Future[Body] | None = None
+        self.parked: Parked | None = None
 
     def abandon(self) -> None:
         if self.parked is not None:
-            self.parked.cancel()
+            self.parked.body.cancel()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
+from einmal.metadata.partition_list import PartitionList
 from einmal.metadata.records import (
     RECOVERED,
     UNFENCE,
@@ -107,7 +108,7 @@ _CHANGEABLE: Final = (
 class TopicImage:
     name: str
     topic_id: UUID
-    partitions: tuple[PartitionImage, ...] = ()
+    partitions: PartitionList[PartitionImage] = PartitionList()
     """By partition id."""
 
     @property
@@ -306,13 +307,13 @@ class ClusterImage:
             record.elr,
             record.last_known_elr,
         )
-        self.topics[topic.name] = replace(topic, partitions=(*topic.partitions, added))
+        self.topics[topic.name] = replace(topic, partitions=topic.partitions.with_appended(added))
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         topic = self.topics[self.topic_names[record.topic_id]]
-        partitions = list(topic.partitions)
-        partitions[record.partition_id] = partitions[record.partition_id].changed(record)
-        self.topics[topic.name] = replace(topic, partitions=tuple(partitions))
+        changed = topic.partitions[record.partition_id].changed(record)
+        partitions = topic.partitions.with_replaced(record.partition_id, changed)
+        self.topics[topic.name] = replace(topic, partitions=partitions)
 
     def _set_config(self, record: ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)

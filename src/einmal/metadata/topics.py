@@ -7,6 +7,7 @@ they are random. A new partition's ISR are those of its replicas that are active
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -88,11 +89,11 @@ class TopicDecisions(Deciding):
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Decision[list[TopicResult]]:
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
-        names = [topic.name for topic in topics]
+        counts = Counter(topic.name for topic in topics)
         placement = Placement(self.image)
         room = PARTITIONS_PER_REQUEST_MAX
         for topic in topics:
-            if names.count(topic.name) > 1:
+            if counts[topic.name] > 1:
                 results.append(_twice(topic.name))
                 continue
             result, replicas = self._plan_topic(topic, placement, room)
@@ -218,10 +219,10 @@ class TopicDecisions(Deciding):
     ) -> Decision[list[TopicResult]]:
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
-        names = [wanted.name for wanted in topics]
+        counts = Counter(wanted.name for wanted in topics)
         placement = Placement(self.image)
         for wanted in topics:
-            if names.count(wanted.name) > 1:
+            if counts[wanted.name] > 1:
                 results.append(_twice(wanted.name))
                 continue
             result, added = self._plan_partitions(wanted, placement)

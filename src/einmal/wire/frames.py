@@ -15,13 +15,15 @@ _LENGTH: Final = struct.Struct(">i")
 Part = bytes | bytearray | memoryview
 
 
-_FIRST_ROOM: Final = 64 * 1024
-_GROWTH: Final = 8
+_FIRST_ROOM: Final = 4 * 1024
+_GROWTH: Final = 2
 """A frame's memory is at most so many times what has come of it."""
+SIZE_MIN: Final = 10
+"""Of a request: its header. A stream of frames of nothing would cost a hundred times its bytes."""
 
 
 def _refusal(length: int, max_size: int) -> Malformed | TooLarge:
-    if length < 0:
+    if length < SIZE_MIN:
         return Malformed(f"frame of {length} bytes")
     return TooLarge(f"frame of {length} bytes, the limit is {max_size}")
 
@@ -100,6 +102,16 @@ class FrameReceiver:
         self._filled = 0
         self._size = 0
 
+    @property
+    def reserved(self) -> int:
+        """Memory of a frame that is not whole yet."""
+        return len(self._frame) if self._frame is not None else 0
+
+    @property
+    def filled(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._filled if self._frame is not None else 0
+
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
         frame = self._frame
@@ -133,7 +145,7 @@ class FrameReceiver:
         self._head = b""
         while size - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(scratch, position)
-            if not 0 <= length <= self._max_size:
+            if not SIZE_MIN <= length <= self._max_size:
                 raise _refusal(length, self._max_size)
             position += _LENGTH.size
             end = position + length
@@ -149,5 +161,5 @@ class FrameReceiver:
         """Keep the first part of a frame where the rest of it will come."""
         self._filled = end - start
         self._size = length
-        self._frame = bytearray(min(length, max(_FIRST_ROOM, self._filled)))
+        self._frame = bytearray(min(length, max(_FIRST_ROOM, _GROWTH * self._filled)))
         self._frame[: self._filled] = memoryview(self._scratch)[start:end]

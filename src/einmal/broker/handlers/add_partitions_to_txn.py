@@ -35,7 +35,8 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     if context.api_version >= _FROM_LEADERS and not context.may_be_from_broker:
         return {"error_code": context.refuse_client("AddPartitionsToTxn of a leader")}
     if context.api_version >= _FROM_LEADERS:
-        return {"results_by_transaction": [await _transaction(context, each) for each in request.transactions]}
+        transactions = context.paced(request.transactions)
+        return {"results_by_transaction": [await _transaction(context, each) async for each in transactions]}
     transactional_id = request.v3_and_below_transactional_id
     producer = ProducerIdAndEpoch(
         ProducerId(request.v3_and_below_producer_id), ProducerEpoch(request.v3_and_below_producer_epoch)

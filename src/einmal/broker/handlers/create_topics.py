@@ -34,7 +34,7 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     results = await context.node.metadata.create_topics(topics, validate_only=request.validate_only)
     if isinstance(results, ErrorCode):
         results = [TopicResult(name=topic.name, error=results) for topic in topics]
-    return {"topics": [_fields(context, result) for result in results]}
+    return {"topics": [_fields(context, result) async for result in context.paced(results)]}
 
 
 def _fields(context: RequestContext, result: TopicResult) -> dict[str, Any]:

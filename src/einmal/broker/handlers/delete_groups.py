@@ -17,7 +17,7 @@ VERSIONS: Final = Versions(0, 2, flexible=2)
 
 
 async def handle(context: RequestContext, request: Any) -> Body:
-    return {"results": [await _delete(context, group_id) for group_id in request.groups_names]}
+    return {"results": [await _delete(context, group_id) async for group_id in context.paced(request.groups_names)]}
 
 
 async def _delete(context: RequestContext, group_id: str) -> Any:

@@ -13,7 +13,7 @@ import logging
 from datetime import timedelta
 from typing import Any, Final
 
-from einmal.broker.context import Body, HandlerResult, RequestContext, Versions
+from einmal.broker.context import Body, RequestContext, Versions
 from einmal.broker.partition import Partition
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import NO_OFFSET, ErrorCode, Offset, TopicPartition
@@ -25,12 +25,13 @@ VERSIONS: Final = Versions(0, 2, flexible=2)
 _HIGH_WATERMARK: Final = -1
 
 
-def handle(context: RequestContext, request: Any) -> HandlerResult:
-    deletions = [
-        (topic.name, [_Deletion(context, topic.name, asked) for asked in topic.partitions]) for topic in request.topics
-    ]
+async def handle(context: RequestContext, request: Any) -> Body:
+    deletions = []
+    async for topic in context.paced(request.topics):
+        partitions = [_Deletion(context, topic.name, asked) async for asked in context.paced(topic.partitions)]
+        deletions.append((topic.name, partitions))
     waiting = [deletion for _name, partitions in deletions for deletion in partitions if not deletion.is_done]
-    return _answer_later(deletions, waiting, request.timeout) if waiting else _answer(deletions)
+    return await _answer_later(deletions, waiting, request.timeout) if waiting else _answer(deletions)
 
 
 def _answer(deletions: list[tuple[str, list[_Deletion]]]) -> Body:

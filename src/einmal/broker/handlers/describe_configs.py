@@ -33,17 +33,20 @@ _KINDS: Final = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
 _TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
-def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    results = [
-        {"resource_type": item.resource_type, "resource_name": item.resource_name, **_describe(context, item)}
-        for item in request.resources
-    ]
-    for entry in (entry for result in results for entry in result["configs"]):
+async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    # A resource that is named twice is described once: what is said of it is a hundred times its name.
+    named = {(item.resource_type, item.resource_name): item for item in request.resources}
+    return {"results": [_result(context, request, item) async for item in context.paced(named.values())]}
+
+
+def _result(context: RequestContext, request: Any, item: Any) -> dict[str, Any]:
+    described = _describe(context, item)
+    for entry in described["configs"]:
         if not request.include_synonyms:
             entry["synonyms"] = ()
         if not getattr(request, "include_documentation", False):
             entry["documentation"] = None
-    return {"results": results}
+    return {"resource_type": item.resource_type, "resource_name": item.resource_name, **described}
 
 
 def _describe(context: RequestContext, resource: Any) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def _describe(context: RequestContext, resource: Any) -> dict[str, Any]:
 def topic_settings(node: Node, topic: str, names: Collection[str] | None) -> list[dict[str, Any]]:
     """The settings of a topic as fields of the answer; ``names`` None: all."""
     own = node.metadata.image.topic_configs(topic)
+    names = None if names is None else frozenset(names)
     entries = []
     for name, described in TOPIC_SETTINGS.items():
         if names is not None and name not in names:
@@ -82,6 +86,7 @@ def topic_settings(node: Node, topic: str, names: Collection[str] | None) -> lis
 
 
 def _broker_settings(node: Node, names: Collection[str] | None) -> list[dict[str, Any]]:
+    names = None if names is None else frozenset(names)
     entries = []
     for key, item in SETTINGS.items():
         if names is not None and key not in names:

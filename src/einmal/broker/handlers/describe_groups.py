@@ -21,7 +21,9 @@ _ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 async def handle(context: RequestContext, request: Any) -> Body:
-    return {"groups": [await _describe(context, request, group_id) for group_id in request.groups]}
+    # A group that is named twice is described once: it may have many members.
+    groups = dict.fromkeys(request.groups)
+    return {"groups": [await _describe(context, request, group_id) async for group_id in context.paced(groups)]}
 
 
 async def _describe(context: RequestContext, request: Any, group_id: str) -> dict[str, Any]:

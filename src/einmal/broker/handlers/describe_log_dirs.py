@@ -10,41 +10,35 @@ from __future__ import annotations
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
-from einmal.broker.partition import Partition
 from einmal.types import ErrorCode
 
 API_KEY: Final = 35
 VERSIONS: Final = Versions(1, 4, flexible=2)
 
 
-def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    wanted = None if request.topics is None else {topic.topic: topic.partitions for topic in request.topics}
-    topics: dict[str, list[Partition]] = {}
-    for partition in context.node.partitions:
+async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    wanted: dict[str, frozenset[int]] | None = None
+    if request.topics is not None:
+        wanted = {topic.topic: frozenset(topic.partitions) for topic in request.topics}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    async for partition in context.paced(context.node.partitions):
         topic, index = partition.topic_partition
         if wanted is None or index in wanted.get(topic, ()):
-            topics.setdefault(topic, []).append(partition)
+            topics.setdefault(topic, []).append(
+                {
+                    "partition_index": index,
+                    "partition_size": partition.log.size(),
+                    "offset_lag": 0,
+                    "is_future_key": False,
+                }
+            )
     return {
         "error_code": ErrorCode.none,
         "results": [
             {
                 "error_code": ErrorCode.none,
                 "log_dir": str(context.node.directory),
-                "topics": [
-                    {
-                        "name": topic,
-                        "partitions": [
-                            {
-                                "partition_index": partition.topic_partition.partition,
-                                "partition_size": partition.log.size(),
-                                "offset_lag": 0,
-                                "is_future_key": False,
-                            }
-                            for partition in partitions
-                        ],
-                    }
-                    for topic, partitions in topics.items()
-                ],
+                "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
                 "total_bytes": -1,
                 "usable_bytes": -1,
             }

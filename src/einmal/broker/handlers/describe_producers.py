@@ -17,13 +17,16 @@ API_KEY: Final = 61
 VERSIONS: Final = Versions(0, 0, flexible=0)
 
 
-def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    return {
-        "topics": [
-            {"name": topic.name, "partitions": [_partition(context, topic.name, i) for i in topic.partition_indexes]}
-            for topic in request.topics
-        ]
-    }
+async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    # What is asked for twice is answered once: it may be long.
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    async for name, indexes in context.paced(asked.items()):
+        partitions = [_partition(context, name, index) async for index in context.paced(indexes)]
+        topics.append({"name": name, "partitions": partitions})
+    return {"topics": topics}
 
 
 def _partition(context: RequestContext, topic: str, index: int) -> dict[str, Any]:

@@ -23,7 +23,9 @@ VERSIONS: Final = Versions(0, 0, flexible=0)
 
 async def handle(context: RequestContext, request: Any) -> bytes:
     throttle_time = struct.pack(">i", 0)
-    states = [await _state(context, transactional_id) for transactional_id in request.transactional_ids]
+    # A transaction that is named twice is described once: it may have many partitions.
+    asked = dict.fromkeys(request.transactional_ids)
+    states = [await _state(context, transactional_id) async for transactional_id in context.paced(asked)]
     return b"".join((throttle_time, encode_length(len(states), True), *states, NO_TAGS))
 
 

@@ -49,6 +49,9 @@ _TOPIC_IDS: Final = 13
 _NODE_ENDPOINTS: Final = 16
 _METADATA: Final = (CLUSTER_METADATA, METADATA_TOPIC_ID)
 
+_AT_ONCE_MAX: Final = 500
+"""Above so many partitions a Fetch is read when it is its turn."""
+
 decode = decode_fetch_request
 
 
@@ -66,9 +69,18 @@ def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
     if isinstance(wanted, ErrorCode):
         return encode_fetch_response(context.api_version, FetchResponse([], wanted))
     fetch = _Fetch(context, request, wanted)
+    if len(wanted.partitions) > _AT_ONCE_MAX:
+        return _in_turn(context, request, fetch)
     if fetch.read() or request.max_wait_ms <= 0:
         return fetch.confirm() if fetch.ended else fetch.encode()
-    return Parked(fetch.wait())
+    return Parked(fetch.wait(), fetch.bytes_max)
+
+
+async def _in_turn(context: RequestContext, request: FetchRequest, fetch: _Fetch) -> Body | Parked:
+    await context.node.turns.next()
+    if fetch.read() or request.max_wait_ms <= 0:
+        return await fetch.confirm() if fetch.ended else fetch.encode()
+    return Parked(fetch.wait(), fetch.bytes_max)
 
 
 class _Fetch:
@@ -82,7 +94,7 @@ class _Fetch:
         self._session = wanted.session
         self._is_incremental = wanted.is_incremental
         self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
-        self._bytes_max = min(request.max_bytes, node.config.fetch_max_bytes)
+        self.bytes_max = max(0, min(request.max_bytes, node.config.fetch_max_bytes))
         self._image = node.metadata.image
         names = self._image.topic_names
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
@@ -94,7 +106,7 @@ class _Fetch:
                 found = node.partitions.get(topic_partition) or node.partitions.error_of_missing(topic_partition)
             self._wanted.append((topic, partition, found))
         self._results: list[tuple[Topic, FetchedPartition]] = []
-        self._bytes_read = 0
+        self._bytes_read = self._room = 0
         self.ended: dict[int, Partition] = {}
         """Partitions whose log ends before the offset that was asked for, by their place among the results."""
 
@@ -105,6 +117,8 @@ class _Fetch:
         self._results.clear()
         self.ended.clear()
         self._bytes_read = 0
+        # What other clients have not taken yet leaves less for this one; the first batch comes all the same.
+        self._room = min(self.bytes_max, self._node.response_memory.room)
         must_answer = not self._wanted
         for topic, wanted, partition in self._wanted:
             if isinstance(partition, ErrorCode):
@@ -131,7 +145,7 @@ class _Fetch:
                 self.ended[len(self._results)] = partition
             return FetchedPartition(wanted.partition, ErrorCode.offset_out_of_range)
         below = partition.visible_end(self._isolation)
-        room = min(wanted.partition_max_bytes, self._bytes_max - self._bytes_read)
+        room = min(wanted.partition_max_bytes, self._room - self._bytes_read)
         if offset >= below or (room <= 0 and self._bytes_read):
             return self._fetched(wanted, partition, b"")
         try:
@@ -195,7 +209,10 @@ class _Fetch:
             nonlocal is_scheduled
             if not is_scheduled and (missing <= 1 or may_be_enough()):
                 is_scheduled = True
-                loop.call_soon(look)
+                if len(partitions) > _AT_ONCE_MAX:
+                    self._node.turns.call(look)
+                else:
+                    loop.call_soon(look)
 
         def look() -> None:
             nonlocal is_scheduled

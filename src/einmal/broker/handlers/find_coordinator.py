@@ -27,9 +27,8 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     key_type = getattr(request, "key_type", 0)
     error = await _prepare(context, key_type)
     if context.api_version >= _FIRST_WITH_MANY_KEYS:
-        return {
-            "coordinators": [{"key": key, **_found(context, key_type, key, error)} for key in request.coordinator_keys]
-        }
+        keys = context.paced(request.coordinator_keys)
+        return {"coordinators": [{"key": key, **_found(context, key_type, key, error)} async for key in keys]}
     return _found(context, key_type, request.key, error)
 
 

@@ -21,7 +21,7 @@ async def handle(context: RequestContext, request: Any) -> Body:
     types = getattr(request, "types_filter", ())
     error = ErrorCode.none
     groups: list[Any] = []
-    for runtime in context.node.groups.runtimes():
+    async for runtime in context.paced(context.node.groups.runtimes()):
         response = await runtime.submit(lambda shard, now: shard.list_groups(states, types), reads_only=True)
         if isinstance(response, ErrorCode):
             error = response

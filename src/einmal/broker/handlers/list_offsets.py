@@ -42,15 +42,13 @@ class _Found(NamedTuple):
 
 async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     isolation = IsolationLevel(1 if getattr(request, "isolation_level", 0) else 0)
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [await _partition(context, topic.name, asked, isolation) for asked in topic.partitions],
-            }
-            for topic in request.topics
+    topics = []
+    async for topic in context.paced(request.topics):
+        partitions = [
+            await _partition(context, topic.name, asked, isolation) async for asked in context.paced(topic.partitions)
         ]
-    }
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
 
 
 async def _partition(context: RequestContext, topic: str, asked: Any, isolation: IsolationLevel) -> dict[str, Any]:

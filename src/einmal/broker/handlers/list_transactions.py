@@ -36,7 +36,7 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     unknown = [name for name in request.state_filters if name not in STATES_BY_NAME and name not in _NEVER]
     listed: list[Transaction] = []
     if states or not request.state_filters:
-        for runtime in context.node.transactions.runtimes():
+        async for runtime in context.paced(context.node.transactions.runtimes()):
             outcome = await runtime.submit(
                 lambda shard, now: shard.list_transactions(
                     states=states,

@@ -14,6 +14,7 @@ from collections.abc import Container, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from einmal.broker.cluster_metadata import MetadataKey
 from einmal.broker.context import Body, RequestContext, Versions
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
@@ -40,6 +41,9 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 _Asked = tuple[tuple[str | None, UUID], ...] | None
 """Names and ids; None: all topics."""
 
+_CREATED_MAX: Final = 100
+"""Topics that one request may create by asking for them."""
+
 
 def handle(context: RequestContext, request: Any) -> Body | Coroutine[Any, Any, Body]:
     asked = _asked(context, request)
@@ -58,7 +62,9 @@ def _asked(context: RequestContext, request: Any) -> _Asked:
 
 
 async def _create_and_answer(context: RequestContext, request: Any, asked: _Asked, missing: list[str]) -> Body:
-    errors = {name: await context.node.metadata.ensure_topic(name) for name in missing}
+    # What is left is unknown for now: whoever means it asks again.
+    names = list(dict.fromkeys(missing))[:_CREATED_MAX]
+    errors = {name: await context.node.metadata.ensure_topic(name) for name in names}
     return _answer(context, request, asked, errors)
 
 
@@ -66,7 +72,7 @@ def _answer(context: RequestContext, request: Any, asked: _Asked, errors: dict[s
     with_topic_operations = getattr(request, "include_topic_authorized_operations", False)
     with_cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
     controller_id = told_controller_id(context.node)
-    key = (
+    key = MetadataKey(
         context.api_version,
         asked,
         with_topic_operations,
@@ -74,7 +80,7 @@ def _answer(context: RequestContext, request: Any, asked: _Asked, errors: dict[s
         controller_id,
         context.for_brokers,
     )
-    encoded = context.node.metadata.encoded_answers()
+    encoded = context.node.metadata.encoded_answers
     answer = None if errors else encoded.get(key)
     if answer is None:
         response = MetadataResponse(
@@ -84,7 +90,8 @@ def _answer(context: RequestContext, request: Any, asked: _Asked, errors: dict[s
             controller_id=controller_id,
             cluster_authorized_operations=(CLUSTER_OPERATIONS if with_cluster_operations else NO_AUTHORIZED_OPERATIONS),
         )
-        answer = encoded[key] = encode_metadata_response(context.api_version, response)
+        answer = encode_metadata_response(context.api_version, response)
+        encoded.put(key, answer)
     return answer
 
 

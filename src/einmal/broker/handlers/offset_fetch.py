@@ -35,7 +35,10 @@ async def handle(context: RequestContext, request: Any) -> Body:
     require_stable = getattr(request, "require_stable", False)
     if context.api_version >= _FIRST_WITH_MANY_GROUPS:
         asked = [_Asked(group.group_id, group.topics) for group in request.groups]
-        return {"groups": [await _fetch(context, group, require_stable) for group in asked]}
+        # All positions of a group are given once, however often it is named.
+        whole = {group.group_id: group for group in asked if group.topics is None}
+        asked = [*whole.values(), *(group for group in asked if group.topics is not None)]
+        return {"groups": [await _fetch(context, group, require_stable) async for group in context.paced(asked)]}
     fetched = await _fetch(context, _Asked(request.group_id, request.topics), require_stable)
     error = fetched["error_code"]
     if context.api_version < _FIRST_WITH_ERROR and error is not ErrorCode.none:

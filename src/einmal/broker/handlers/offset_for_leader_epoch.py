@@ -17,16 +17,12 @@ API_KEY: Final = 23
 VERSIONS: Final = Versions(2, 4, flexible=4)
 
 
-def handle(context: RequestContext, request: Any) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [_partition(context, topic.topic, asked) for asked in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
+    topics = []
+    async for topic in context.paced(request.topics):
+        partitions = [_partition(context, topic.topic, asked) async for asked in context.paced(topic.partitions)]
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}
 
 
 def _partition(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:

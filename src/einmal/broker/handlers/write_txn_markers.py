@@ -32,17 +32,22 @@ VERSIONS: Final = Versions(1, 2, flexible=1)
 
 def handle(context: RequestContext, request: Any) -> HandlerResult:
     """Raises Malformed, so that the connection is closed: a broker that still uses it asks again on a new one."""
+    _check_current(context)
+    return _write(context, request)
+
+
+def _check_current(context: RequestContext) -> None:
     markers = context.node.transactions.markers
     origin = context.origin if context.may_be_from_broker else None
     if origin is not None and markers.is_late(context.client_id, origin.number):
         raise Malformed("markers that their sender has given up")
-    return _write(context, request)
 
 
 async def _write(context: RequestContext, request: Any) -> dict[str, Any]:
-    asked = [_markers(marker) for marker in request.markers]
+    asked = [_markers(marker) async for marker in context.paced(request.markers)]
     if context.may_be_from_broker:
-        results = await context.node.transactions.markers.write_markers(asked)
+        # While others had their turns the sender may have begun anew.
+        results = await context.node.transactions.markers.write_markers(asked, lambda: _check_current(context))
     else:
         results = await abort_hanging(context, asked)
     return {
