@@ -176,6 +176,8 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         max_size=config.group_max_size,
+        max_bytes=config.offsets_topic_segment_bytes * 3 // 8,
+        max_commit_bytes=config.offsets_topic_segment_bytes * 3 // 4,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * _MINUTE_MS,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,

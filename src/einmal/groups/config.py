@@ -15,6 +15,14 @@ class GroupConfig:
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
+    max_bytes: int = 1_500_000
+    """Of what the members of a group say of themselves, and of an assignment: both are in one record."""
+    max_commit_bytes: int = 3_000_000
+    """Of the offsets of one commit. What a group writes at once is one batch, which has to fit into a segment."""
+    max_shard_bytes: int = 16 * 1024 * 1024
+    """The same of all groups of a coordinator: a new member with more than a little has to wait above this."""
+    max_pending_members: int = 10_000
+    """Ids of one group that were given out and not yet joined under."""
     new_member_join_timeout_ms: int = 300_000
     """A new member cannot send heartbeats while its first join waits: for so long it is believed (Kafka: 5 minutes)."""
     offset_metadata_max_bytes: int = 4_096

@@ -44,6 +44,8 @@ class Group:
     has_newcomers: bool = False
     """Somebody joined since the initial delay began or was prolonged."""
     waiting_joins: int = 0
+    size: int = 0
+    """Bytes of what its members say of themselves."""
     speakers: dict[str, int] = field(default_factory=dict)
     """How many members speak each protocol."""
 
@@ -102,6 +104,7 @@ class Group:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
         self._count_protocols(member, 1)
+        self.size += member.size
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         self.pending_members.pop(member.member_id, None)
@@ -110,6 +113,7 @@ class Group:
         del self.members[member.member_id]
         self.park_join(member, None)
         self._count_protocols(member, -1)
+        self.size -= member.size
         self.pending_sync.pop(member.member_id, None)
         if member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
@@ -139,7 +143,9 @@ class Group:
 
     def set_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
         self._count_protocols(member, -1)
+        self.size -= member.size
         member.protocols = protocols
+        self.size += member.size
         self._count_protocols(member, 1)
 
     def park_join(self, member: Member, ticket: Ticket | None) -> Ticket | None:

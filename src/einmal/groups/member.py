@@ -5,10 +5,14 @@ Soft state: after a change of coordinator only what ``GroupMetadata`` holds of i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from einmal.groups.records import MemberMetadata
 from einmal.groups.requests import Ticket
+
+_OVERHEAD: Final = 100
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +31,11 @@ class Member:
     is_new: bool = False
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of what it says of itself."""
+        return size_of(self.client_id, self.group_instance_id, self.protocols)
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
         """What the member said for one protocol; empty when it does not speak it."""
@@ -62,3 +71,10 @@ class Member:
             session_deadline=now + metadata.session_timeout_ms,
             assignment=metadata.assignment,
         )
+
+
+def size_of(client_id: str, group_instance_id: str | None, protocols: Iterable[tuple[str, bytes]]) -> int:
+    """Bytes of what a member says when it joins."""
+    # Its member id begins with its client id, or with its instance's.
+    names = 2 * len(client_id) + 2 * len(group_instance_id or "")
+    return _OVERHEAD + names + sum(len(name) + len(metadata) for name, metadata in protocols)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from einmal.groups.answers import assignment_answer, generation_answer, join_error, sync_error
 from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
-from einmal.groups.member import Member
+from einmal.groups.member import Member, size_of
 from einmal.groups.records import TEXT_BYTES_MAX, GroupRecord
 from einmal.groups.requests import (
     Effects,
@@ -37,6 +37,7 @@ from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 
 NO_MEMBER_ID: Final = ""
+_SMALL_BYTES: Final = 4 * 1024
 
 
 class _Kind(IntEnum):
@@ -84,6 +85,8 @@ class Membership:
         effects = Effects()
         group = self._groups.get(request.group_id)
         error = _sync_refusal(request, group)
+        if sum(len(assignment) for _member_id, assignment in request.assignments) > self._config.max_bytes:
+            error = ErrorCode.group_max_size_reached
         if error is not ErrorCode.none:
             return effects.decide(sync_error(error))
         assert group is not None
@@ -227,6 +230,21 @@ class Membership:
             group = Group(request.group_id)
         if not group.supports(request.protocol_type, request.protocols):
             return ErrorCode.inconsistent_group_protocol
+        return self._size_refusal(request, group)
+
+    def _size_refusal(self, request: JoinGroup, group: Group) -> ErrorCode:
+        """Whether the member says more than there is room for: what it says is kept, and sent to the leader."""
+        member = group.members.get(request.member_id)
+        added = size_of(request.client_id, request.group_instance_id, request.protocols) - (
+            0 if member is None else member.size
+        )
+        if group.size + added > self._config.max_bytes:
+            return ErrorCode.group_max_size_reached
+        if added > _SMALL_BYTES and sum(each.size for each in self._groups.values()) > self._config.max_shard_bytes:
+            return ErrorCode.coordinator_not_available
+        is_newcomer = member is None and request.member_id == NO_MEMBER_ID
+        if is_newcomer and len(group.pending_members) >= self._config.max_pending_members:
+            return ErrorCode.group_max_size_reached
         return ErrorCode.none
 
     def _accepts(self, group: Group, member_id: str) -> bool:

@@ -21,6 +21,7 @@ from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerId, TopicPartition
 
 NO_COMMITTED_OFFSET: Final = -1
+_RECORD_OVERHEAD: Final = 60
 
 
 class OffsetCommits:
@@ -129,6 +130,8 @@ class OffsetCommits:
         # The empty group of very old simple consumers may still commit, but not in a transaction (as in Kafka).
         if len(request.group_id.encode()) > TEXT_BYTES_MAX or (is_transactional and not request.group_id):
             return ErrorCode.invalid_group_id
+        if self._bytes_of(request) > self._config.max_commit_bytes:
+            return ErrorCode.invalid_commit_offset_size
         group = self._groups.get(request.group_id)
         says_member = request.generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None
         if group is None:
@@ -167,6 +170,15 @@ class OffsetCommits:
                 records.append(OffsetRecord(request.group_id, partition.topic, partition.partition, value, producer_id))
             results.append((partition, {"error_code": error}))
         return tuple(records), {"topics": _by_topic(results)}
+
+    @staticmethod
+    def _bytes_of(request: OffsetCommit | TxnOffsetCommit) -> int:
+        """Of its records, which are one batch."""
+        ours = len(request.group_id) + _RECORD_OVERHEAD
+        return sum(
+            ours + len(partition.topic) + len(offset.committed_metadata or "")
+            for partition, offset in request.offsets.items()
+        )
 
     def _is_too_large(self, offset: OffsetToCommit) -> bool:
         return len((offset.committed_metadata or "").encode()) > self._config.offset_metadata_max_bytes
