@@ -1,0 +1,71 @@
+"""A well-behaved client beside the attackers: how long each of its requests takes, until its standard input ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.broker.nodes import Client, batch
+
+TOPIC: Final = "observed"
+_PAUSE_SECONDS: Final = 0.02
+_METADATA: Final = 3
+_LIST_OFFSETS: Final = 2
+_OFFSET_COMMIT: Final = 8
+_SLOWEST_KEPT: Final = 20
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.count = 0
+        self.slowest: list[tuple[float, float, str]] = []
+        """Seconds, when it began, and what it was."""
+
+    async def run(self, port: int) -> None:
+        ended = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().add_reader(0, lambda: ended.done() or ended.set_result(None))
+        async with Client.connect_to(port) as client:
+            await client.create_topic(TOPIC)
+            offset = 0
+            while not ended.done():
+                produced = await self._timed("Produce", client.produce(TOPIC, batch(b"observed")))
+                assert produced.error_code == 0, produced
+                fetched = await self._timed("Fetch", client.fetch(TOPIC, offset))
+                assert fetched.error_code == 0 and len(fetched.records), fetched
+                offset = produced.base_offset + 1
+                await self._timed("Metadata", client.call(_METADATA, 9, {"topics": [{"name": TOPIC}]}))
+                partition = {"partition_index": 0, "timestamp": -1}
+                asked = {"replica_id": -1, "topics": [{"name": TOPIC, "partitions": [partition]}]}
+                listed = await self._timed("ListOffsets", client.call(_LIST_OFFSETS, 7, asked))
+                assert listed.topics[0].partitions[0].offset == offset, listed
+                committed = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+                commit = {"group_id": TOPIC, "topics": [{"name": TOPIC, "partitions": [committed]}]}
+                commit |= {"generation_id_or_member_epoch": -1, "member_id": ""}
+                await self._timed("OffsetCommit", client.call(_OFFSET_COMMIT, 8, commit))
+                await self._timed("a new connection", self._connect(port))
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _connect(self, port: int) -> None:
+        async with Client.connect_to(port) as client:
+            await client.call(18, 3, {"client_software_name": "observer", "client_software_version": "1"})
+
+    async def _timed(self, name: str, request: Any) -> Any:
+        began, at = time.perf_counter(), time.time()
+        answer = await request
+        self.count += 1
+        self.slowest = sorted([*self.slowest, (time.perf_counter() - began, at, name)], reverse=True)[:_SLOWEST_KEPT]
+        return answer
+
+
+def main() -> None:
+    observer = Observer()
+    asyncio.run(observer.run(int(sys.argv[1])))
+    Path(sys.argv[2]).write_text(json.dumps({"requests": observer.count, "slowest": observer.slowest}))
+
+
+if __name__ == "__main__":
+    main()
