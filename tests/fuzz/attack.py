@@ -23,7 +23,7 @@ from tests.broker.nodes import Client
 from tests.fuzz.batches import Batches
 from tests.fuzz.requests import TOPICS, Api, Requests
 
-CONNECTIONS: Final = 6
+CONNECTIONS: Final = 16
 BURST: Final = 40
 _API_VERSIONS: Final = 18
 _CREATE_TOPICS: Final = 19
@@ -31,7 +31,7 @@ _LAST: Final = 2**31 - 1
 _BROKEN: Final = 0.1
 _WIDE: Final = 0.012
 """Of bursts: that they end in a broken request, or are one wide request."""
-_PATIENCE_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 0.3
 """What is not answered by then waits rightly (a join, a long poll): its connection is dropped."""
 _SLOW_SECONDS: Final = 0.5
 _SLOW_KEPT: Final = 40

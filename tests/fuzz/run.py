@@ -25,7 +25,7 @@ _SETTINGS: Final = {
     "transaction.state.log.num.partitions": 3,
 }
 _STDERR_KEPT: Final = 20
-_READ_SECONDS_MAX: Final = 5.0
+_READ_SECONDS_MAX: Final = 60.0
 
 
 @dataclass

@@ -36,6 +36,7 @@ from einmal.broker.config import (  # noqa: E402
 )
 from einmal.broker.kafka_settings import warnings_of  # noqa: E402
 from einmal.broker.listeners import endpoints_of  # noqa: E402
+from einmal.cli.log_limits import LimitedHandler  # noqa: E402
 from einmal.seams import ListenError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -418,7 +419,7 @@ def _announce(node: Node, as_json: bool) -> None:
 
 
 def _set_up_logging() -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LimitedHandler(sys.stderr)
     handler.setFormatter(_ConsoleFormatter() if sys.stderr.isatty() else _JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -13,9 +13,9 @@ know are mapped by the coordinator's side.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from einmal.broker.context import Body, HandlerResult, Parked, RequestContext, Versions
 from einmal.broker.leader_hints import WRONG_BROKER, LeaderHints
@@ -47,6 +47,9 @@ _CURRENT_LEADER: Final = 10
 _ATTRIBUTES_LOW_BYTE: Final = 22
 """Of the two attribute bytes of a batch, the one with the transactional bit."""
 
+_AT_ONCE_MAX: Final = 100
+"""Above so many partitions others are served between."""
+
 decode = decode_produce_request
 
 
@@ -54,11 +57,18 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     if request.acks not in (0, 1, _ALL_REPLICAS):
         return _Answer(context, request).refuse_all(ErrorCode.invalid_required_acks)
     answer = _Answer(context, request)
+    is_wide = sum(len(partitions) for _topic, partitions in request.topics) > _AT_ONCE_MAX
     if _is_transactional(request):
-        to_verify = answer.to_verify()
+        if is_wide:
+            return answer.verify_in_turns()
+        to_verify = [item for each in request.topics for item in answer.to_verify(*each)]
         if to_verify:
             return answer.verify_and_append(to_verify)
-    answer.append({})
+    if is_wide:
+        return answer.append_in_turns({})
+    for topic, partitions in request.topics:
+        answer.begin(topic)
+        answer.append(partitions, {})
     return answer.append_undecided() if answer.has_undecided else answer.result()
 
 
@@ -78,6 +88,15 @@ class _Unverified(NamedTuple):
     guard: VerificationGuard
     leader_epoch: LeaderEpoch
     """A guard means nothing to a later leader, nor to this one when it leads again."""
+
+
+class _Verdict(NamedTuple):
+    item: _Unverified
+    error: ErrorCode
+    """What the coordinator says of it."""
+
+
+_Verdicts: TypeAlias = Mapping[TopicPartition, _Verdict]
 
 
 class _Waiting(NamedTuple):
@@ -123,34 +142,41 @@ class _Answer:
 
     # --- verification --------------------------------------------------------------------------------------------
 
-    def to_verify(self) -> list[_Unverified]:
+    def to_verify(self, topic: Topic, partitions: Iterable[tuple[int, Records | None]]) -> list[_Unverified]:
         unverified = []
-        for topic, partitions in self._request.topics:
-            for index, records in partitions:
-                partition = self._partition(topic, index)
-                if records is None or not isinstance(partition, Partition):
-                    continue
-                try:
-                    header = read_header(records)
-                except WireError:
-                    continue
-                if not header.is_transactional:
-                    continue
-                producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-                guard = partition.log.producers.begin_verification(
-                    producer,
-                    header.base_sequence,
-                    TransactionVersion.TV_2 if self._version >= _IMPLICIT_ADD else TransactionVersion.TV_1,
-                )
-                if guard is not None:
-                    unverified.append(_Unverified(partition.topic_partition, producer, guard, partition.leader_epoch))
+        for index, records in partitions:
+            partition = self._partition(topic, index)
+            if records is None or not isinstance(partition, Partition):
+                continue
+            try:
+                header = read_header(records)
+            except WireError:
+                continue
+            if not header.is_transactional:
+                continue
+            producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+            guard = partition.log.producers.begin_verification(
+                producer,
+                header.base_sequence,
+                TransactionVersion.TV_2 if self._version >= _IMPLICIT_ADD else TransactionVersion.TV_1,
+            )
+            if guard is not None:
+                unverified.append(_Unverified(partition.topic_partition, producer, guard, partition.leader_epoch))
         return unverified
 
+    async def verify_in_turns(self) -> Body | Parked:
+        """Verify and append all, so that others are served between."""
+        unverified: list[_Unverified] = []
+        for topic, partitions in self._request.topics:
+            async for partition in self._node.turns.paced(partitions):
+                unverified += self.to_verify(topic, (partition,))
+        return await self.verify_and_append(unverified)
+
     async def verify_and_append(self, unverified: list[_Unverified]) -> Body | Parked:
-        verdicts: dict[TopicPartition, ErrorCode | VerificationGuard] = {}
+        verdicts: dict[TopicPartition, _Verdict] = {}
         if self._request.transactional_id is None:
             for item in unverified:
-                verdicts[item.topic_partition] = ErrorCode.transactional_id_authorization_failed
+                verdicts[item.topic_partition] = _Verdict(item, ErrorCode.transactional_id_authorization_failed)
         else:
             by_producer: dict[ProducerIdAndEpoch, list[_Unverified]] = {}
             for item in unverified:
@@ -160,50 +186,63 @@ class _Answer:
                     self._request.transactional_id, producer, [item.topic_partition for item in items], self._version
                 )
                 for item in items:
-                    verdicts[item.topic_partition] = self._verdict(item, errors[item.topic_partition])
-        self.append(verdicts)
-        return await self.append_undecided()
+                    verdicts[item.topic_partition] = _Verdict(item, errors[item.topic_partition])
+        return await self.append_in_turns(verdicts)
 
-    def _verdict(self, item: _Unverified, error: ErrorCode) -> ErrorCode | VerificationGuard:
-        if error is not _NONE:
-            return error
-        partition = self._node.partitions.get(item.topic_partition)
-        if partition is None or not partition.is_leader or partition.leader_epoch != item.leader_epoch:
+    @staticmethod
+    def _verification(verdict: _Verdict | None, partition: Partition) -> ErrorCode | VerificationGuard:
+        """How a batch may be appended now."""
+        if verdict is None:
+            return CONTINUES
+        if verdict.error is not _NONE:
+            return verdict.error
+        if not partition.is_leader or partition.leader_epoch != verdict.item.leader_epoch:
             return ErrorCode.not_leader_or_follower
-        return item.guard
+        return verdict.item.guard
 
     # --- appending -----------------------------------------------------------------------------------------------
 
-    def append(self, verdicts: Mapping[TopicPartition, ErrorCode | VerificationGuard]) -> None:
+    def begin(self, topic: Topic) -> None:
+        """The next topic of the request."""
+        self._topics.append((topic, []))
+
+    def append(self, partitions: Iterable[tuple[int, Records | None]], verdicts: _Verdicts) -> None:
+        """Append to partitions of the topic that was begun last."""
+        topic, results = self._topics[-1]
         now = self._node.clock.now()
-        for topic, partitions in self._request.topics:
-            results: list[ProducedPartition] = []
-            self._topics.append((topic, results))
-            for index, records in partitions:
-                partition = self._partition(topic, index)
-                verdict: ErrorCode | VerificationGuard = CONTINUES
-                if verdicts and isinstance(partition, Partition):
-                    verdict = verdicts.get(partition.topic_partition, CONTINUES)
-                # Nearly always nothing was refused before.
-                if self._refused and (error := self._refused.error_behind(topic, index, records)) is not _NONE:
-                    self._has_refused = True
-                    results.append(ProducedPartition(index, error))
-                elif isinstance(partition, ErrorCode):
-                    results.append(self._refuse(topic, index, records, partition))
-                elif isinstance(verdict, ErrorCode):
-                    results.append(self._refuse(topic, index, records, verdict))
-                elif records is None:
-                    results.append(self._refuse(topic, index, records, ErrorCode.invalid_record))
+        for index, records in partitions:
+            partition = self._partition(topic, index)
+            verdict: ErrorCode | VerificationGuard = CONTINUES
+            if verdicts and isinstance(partition, Partition):
+                verdict = self._verification(verdicts.get(partition.topic_partition), partition)
+            # Nearly always nothing was refused before.
+            if self._refused and (error := self._refused.error_behind(topic, index, records)) is not _NONE:
+                self._has_refused = True
+                results.append(ProducedPartition(index, error))
+            elif isinstance(partition, ErrorCode):
+                results.append(self._refuse(topic, index, records, partition))
+            elif isinstance(verdict, ErrorCode):
+                results.append(self._refuse(topic, index, records, verdict))
+            elif records is None:
+                results.append(self._refuse(topic, index, records, ErrorCode.invalid_record))
+            else:
+                batch = _writable(records)
+                admission = partition.log.admit(batch, now)
+                place = (len(self._topics) - 1, len(results))
+                if admission.is_decided:
+                    results.append(self._append(place, partition, batch, verdict, admission, now))
                 else:
-                    batch = _writable(records)
-                    admission = partition.log.admit(batch, now)
-                    place = (len(self._topics) - 1, len(results))
-                    if admission.is_decided:
-                        results.append(self._append(place, partition, batch, verdict, admission, now))
-                    else:
-                        epoch = partition.leader_epoch
-                        self._undecided.append(_Undecided(place, partition, epoch, batch, verdict, admission))
-                        results.append(ProducedPartition(index))
+                    epoch = partition.leader_epoch
+                    self._undecided.append(_Undecided(place, partition, epoch, batch, verdict, admission))
+                    results.append(ProducedPartition(index))
+
+    async def append_in_turns(self, verdicts: _Verdicts) -> Body | Parked:
+        """Append all, so that others are served between."""
+        for topic, partitions in self._request.topics:
+            self.begin(topic)
+            async for partition in self._node.turns.paced(partitions):
+                self.append((partition,), verdicts)
+        return await self.append_undecided()
 
     async def append_undecided(self) -> Body | Parked:
         """Append what takes longer to check. The connection's next request waits meanwhile: batches stay in order."""

@@ -1,0 +1,78 @@
+"""Log lines of a broker are bounded: clients cause many of them, and choose what is in them.
+
+Of lines with the same text before its values are filled in, so many are written in a window of time; the next one says
+how many were not. A line that nothing follows is made up for by the next line of any kind. Long lines are cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import IO, Final
+
+LINES_MAX: Final = 20
+"""Of a kind, in a window."""
+WINDOW_SECONDS: Final = 10.0
+LENGTH_MAX: Final = 2_000
+"""Of a message. Tracebacks are ours, and are not cut."""
+_KINDS_MAX: Final = 1_000
+
+
+class _Kind:
+    """Lines of one origin and text. ``suppressed`` since the last one that was written."""
+
+    __slots__ = ("began", "count", "suppressed")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.count = 0
+        self.suppressed = 0
+
+
+class LimitedHandler(logging.StreamHandler[IO[str]]):
+    """Writes to a stream what its limits let through. Time is that of the records."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__(stream)
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Whether the line was written."""
+        self.acquire()
+        try:
+            self._make_up(record.created)
+            kind = self._kind(record)
+            kind.count += 1
+            if kind.count > LINES_MAX:
+                kind.suppressed += 1
+                return False
+            self._write(record)
+        finally:
+            self.release()
+        return True
+
+    def _kind(self, record: logging.LogRecord) -> _Kind:
+        key = (record.name, str(record.msg)[:LENGTH_MAX])
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _KINDS_MAX:
+                self._kinds.clear()
+            kind = self._kinds[key] = _Kind(record.created)
+        return kind
+
+    def _make_up(self, now: float) -> None:
+        """Windows that are over: say what was not written in them."""
+        over = [(key, kind) for key, kind in self._kinds.items() if now - kind.began >= WINDOW_SECONDS]
+        for key, kind in over:
+            del self._kinds[key]
+            if kind.suppressed:
+                name, text = key
+                message = "%d similar lines suppressed: %s"
+                self._write(
+                    logging.LogRecord(name, logging.WARNING, "", 0, message, (kind.suppressed, text[:200]), None)
+                )
+
+    def _write(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if len(message) > LENGTH_MAX:
+            record.msg, record.args = f"{message[:LENGTH_MAX]}... ({len(message)} characters)", None
+        self.emit(record)
