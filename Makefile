@@ -8,12 +8,13 @@ PYTEST := $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 START ?= 0
 KILLS ?= 300
+FRAMES ?= 1000000
 SEED ?= 20264
 # Where Python may not keep what it has compiled, each of the many processes of the tests compiles all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check fix bench bench-pipeline failover kills pipeline-kills standalone simulate requirements clean
+.PHONY: help setup demo test test-long check fix bench bench-pipeline failover kills pipeline-kills standalone fuzz simulate requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -71,6 +72,9 @@ standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every ha
 
 pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
+
+fuzz: $(READY)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
+	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz
 
 simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)

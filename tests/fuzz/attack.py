@@ -31,7 +31,7 @@ _LAST: Final = 2**31 - 1
 _BROKEN: Final = 0.1
 _WIDE: Final = 0.012
 """Of bursts: that they end in a broken request, or are one wide request."""
-_PATIENCE_SECONDS: Final = 0.3
+_PATIENCE_SECONDS: Final = 0.5
 """What is not answered by then waits rightly (a join, a long poll): its connection is dropped."""
 _SLOW_SECONDS: Final = 0.5
 _SLOW_KEPT: Final = 40
@@ -50,16 +50,18 @@ class Attack:
         self.by_api: dict[int, int] = {}
         self.slow: list[tuple[float, float, str]] = []
         """Seconds, when it began, and the APIs of the burst."""
+        self.waited: dict[str, int] = {}
+        """For which APIs' answers connections were given up."""
 
     async def run(self) -> None:
         async with Client.connect_to(self._port) as client:
             topic_ids = await _create_topics(client)
-        now_ms = time.time_ns() // 1_000_000
-        await asyncio.gather(*(self._connection(number, topic_ids, now_ms) for number in range(CONNECTIONS)))
+        batches = Batches(random.Random(self._seed), time.time_ns() // 1_000_000)
+        await asyncio.gather(*(self._connection(number, topic_ids, batches) for number in range(CONNECTIONS)))
 
-    async def _connection(self, number: int, topic_ids: list[UUID], now_ms: int) -> None:
+    async def _connection(self, number: int, topic_ids: list[UUID], batches: Batches) -> None:
         source = random.Random(f"{self._seed}/{number}")
-        requests = Requests(BROKER_HANDLERS, source, Batches(source, now_ms), topic_ids)
+        requests = Requests(BROKER_HANDLERS, source, batches, topic_ids)
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         while self.sent < self._frames:
             apis, data = self._burst(requests, source)
@@ -68,7 +70,7 @@ class Attack:
             if streams is None:
                 streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
             began, at = time.perf_counter(), time.time()
-            is_open = await self._exchange(*streams, data)
+            is_open = await self._exchange(*streams, apis, data)
             seconds = time.perf_counter() - began
             self.sent += len(apis) + 1
             if seconds > _SLOW_SECONDS:
@@ -94,8 +96,11 @@ class Attack:
             frames[-1] = requests.broken(apis[-1], 0)
         return apis, b"".join(frames) + _END
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bool:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, apis: list[Api], data: bytes
+    ) -> bool:
         """Whether the connection may be used again."""
+        correlation_id = -1
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 writer.write(data)
@@ -107,6 +112,9 @@ class Attack:
                         return True
         except TimeoutError:
             self.given_up += 1
+            # Where what was sent asks for no answer (acks=0) it is the one behind it.
+            name = str(apis[min(correlation_id + 1, len(apis) - 1)].key)
+            self.waited[name] = self.waited.get(name, 0) + 1
         except (asyncio.IncompleteReadError, ConnectionError):
             self.closed += 1
         return False
@@ -145,6 +153,7 @@ def main() -> None:
         "seconds": seconds,
         "by_api": attack.by_api,
         "slow": attack.slow,
+        "waited": attack.waited,
     }
     Path(report).write_text(json.dumps(figures))
 

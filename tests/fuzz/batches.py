@@ -53,15 +53,14 @@ class Batches:
         self._valid = [self._new(codec) for codec in Compression for _ in range(12)]
         self._bombs = _bombs(self._valid[0])
 
-    def any(self) -> bytes:
+    def any(self, source: random.Random) -> bytes:
         """Valid in one of four cases."""
-        source = self._source
         chance = source.random()
         if chance < 0.25:
             return source.choice(self._valid)
         if chance < 0.252:
             return source.choice(self._bombs)
-        return self._malformed()
+        return self._malformed(source)
 
     def _new(self, codec: Compression) -> bytes:
         source = self._source
@@ -81,8 +80,7 @@ class Batches:
             )
         return encode_batch(records, compression=codec)
 
-    def _malformed(self) -> bytes:
-        source = self._source
+    def _malformed(self, source: random.Random) -> bytes:
         batch = bytearray(source.choice(self._valid))
         for _ in range(source.randint(1, 3)):
             how = source.randrange(5)

@@ -174,7 +174,7 @@ class Requests:
             names = _strings(name)
             return lambda: source.choice(names)
         if kind == "records" or (kind == "bytes" and name == "records"):
-            return self._batches.any
+            return lambda: self._batches.any(source)
         if kind == "bytes":
             return lambda: source.choice((b"", b"x", source.randbytes(source.randrange(60)), b"\x00\x01" * 20))
         if kind == "bool":
