@@ -1,5 +1,7 @@
 import random
 
+import pytest
+
 from einmal.broker.fetch_sessions import FetchSession, FetchSessions, Wanted
 from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
@@ -100,3 +102,17 @@ def test_a_partition_that_gave_records_goes_to_the_end() -> None:
     session = opened(sessions, 0, 1, 2)
     session.remember("t", FetchedPartition(0, ErrorCode.none, 5, 5, 0, None, b"x"))
     assert indexes(begin(sessions, request(session.session_id, 1))) == [1, 2, 0]
+
+
+def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("einmal.broker.fetch_sessions.PARTITIONS_MAX", 5)
+    sessions = FetchSessions(10, random.Random(1))
+    first = opened(sessions, 0, 1, 2)
+    assert begin(sessions, request(0, 0, 0, 1, 2)).session is None
+    second = opened(sessions, 0, 1)
+    assert isinstance(sessions.begin(request(first.session_id, 1, 3), 0, has_topic_ids=False), ErrorCode)
+    assert indexes(begin(sessions, request(second.session_id, 1, 2))) == [0, 1, 2]
+
+
+def test_a_partition_that_is_named_twice_is_fetched_once() -> None:
+    assert indexes(begin(FetchSessions(10, random.Random(1)), request(0, -1, 4, 4, 4))) == [4]

@@ -1,4 +1,4 @@
-"""Whatever bytes come: an answer or a closed connection; the node lives, and nobody else notices."""
+"""Whatever bytes come: an answer or a closed connection; the node lives, and nobody else notices, by the clock too."""
 
 import asyncio
 import dataclasses
@@ -19,11 +19,14 @@ from einmal.wire.frames import frame
 from einmal.wire.messages import encode_request_header, request_type
 from einmal.wire.schemas import unwrap
 from tests.broker.cluster import free_ports
+from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
 from tests.broker.nodes import Client, batch, run, running_node
 
 ANSWER_SECONDS_MAX = 0.15
 """A request that waits longer than this is waiting rightly (a join, a long poll): its connection is dropped."""
 ROUNDS = 3
+MEMORY_BYTES_MAX = 100_000_000
+"""By which the process may grow: the requests are small, and what they ask for is bounded."""
 
 _NAMES = ("t", "t", "unknown", "", "x" * 300, "__consumer_offsets", "näme", "group", "id")
 _INTS = (0, 0, 1, 1, 2, -1, -2, 5, 100, 2**15 - 1)
@@ -127,8 +130,12 @@ def test_no_request_harms_the_node_or_others(tmp_path: Path, seed: int, broken: 
             await good.produce("t", batch(b"kept"))
             kept = bytes((await good.fetch("t", 0)).records)
             topic = node.metadata.image.topics["t"]
-            for data in _requests(BROKER_HANDLERS, seed, broken=broken):
-                await _answered_or_closed(node.port, data)
+            other, before = Good(node), resident_bytes()
+            async with other.working():
+                for data in _requests(BROKER_HANDLERS, seed, broken=broken):
+                    await _answered_or_closed(node.port, data)
+            assert other.slowest < LATENCY_SECONDS_MAX
+            assert resident_bytes() - before < MEMORY_BYTES_MAX
             again = await good.fetch("t", 0)
             is_same = node.metadata.image.topics.get("t") == topic and again.log_start_offset == 0
             assert not is_same or bytes(again.records)[: len(kept)] == kept

@@ -22,7 +22,7 @@ _EPOCH_MAX: Final = 2**31 - 1
 _EVICTABLE_AFTER_MS: Final = 120_000
 """As in Kafka: a session unused for so long makes room for a new one."""
 PARTITIONS_MAX: Final = 100_000
-"""Of one session; a client that names more partitions than a cluster has is lying."""
+"""Of all sessions together, some 30 MB; beyond that a Fetch is answered without a session."""
 
 Key = tuple[Topic, int]
 
@@ -105,8 +105,8 @@ class FetchSessions:
             named = {(topic, wanted.partition): wanted for topic, partitions in request.topics for wanted in partitions}
             partitions = [(topic, wanted) for (topic, _index), wanted in named.items()]
             session = None
-            if request.session_epoch == _FIRST_EPOCH and 0 < len(partitions) <= PARTITIONS_MAX:
-                session = self._open(request, now_ms, has_topic_ids)
+            if request.session_epoch == _FIRST_EPOCH and partitions:
+                session = self._open(request, len(partitions), now_ms, has_topic_ids)
             return Wanted(partitions, session, False)
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -118,13 +118,18 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         session.used_at_ms = now_ms
         session.update(request)
-        if len(session.partitions) > PARTITIONS_MAX:
+        if request.topics and self._partition_count() > PARTITIONS_MAX:
             del self._sessions[session.session_id]
             return ErrorCode.fetch_session_id_not_found
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         return Wanted([(key[0], seen.wanted) for key, seen in session.partitions.items()], session, True)
 
-    def _open(self, request: FetchRequest, now_ms: int, has_topic_ids: bool) -> FetchSession | None:
+    def _partition_count(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def _open(self, request: FetchRequest, count: int, now_ms: int, has_topic_ids: bool) -> FetchSession | None:
+        if self._partition_count() + count > PARTITIONS_MAX:
+            return None
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.used_at_ms < _EVICTABLE_AFTER_MS:

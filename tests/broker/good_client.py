@@ -1,0 +1,50 @@
+"""A well-behaved client beside others that are not: what they cost it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from einmal.broker.node import Node
+from einmal.types import ErrorCode
+from tests.broker.nodes import Client, batch
+
+LATENCY_SECONDS_MAX = 1.0
+
+
+class Good:
+    """A client that works all the time; ``slowest`` is how long it has waited at most.
+
+    In seconds of this process, which is the node's too: what else the machine does is not the node's doing.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.slowest = 0.0
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        async with Client.connect(self._node) as client:
+            await client.create_topic("good")
+            working = asyncio.create_task(self._work(client))
+            await asyncio.sleep(0)
+            yield
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _work(self, client: Client) -> None:
+        while True:
+            started = time.process_time()
+            try:
+                assert (await client.produce("good", batch(b"x"))).error_code == ErrorCode.none
+                assert (await client.fetch("good", 0)).error_code == ErrorCode.none
+            finally:
+                self.slowest = max(self.slowest, time.process_time() - started)
+            await asyncio.sleep(0.001)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
