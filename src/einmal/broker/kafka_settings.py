@@ -35,8 +35,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "client.quota.callback.class": _NO_POLICY,
     "create.topic.policy.class.name": _NO_POLICY,
     "max.connection.creation.rate": _NO_LIMIT,
-    "max.connections.per.ip": _NO_LIMIT,
-    "max.connections.per.ip.overrides": _NO_LIMIT,
     "log.flush.interval.ms": _FLUSH,
     "log.flush.scheduler.interval.ms": _FLUSH,
     "config.providers": "values are taken as they are written: write them out",
@@ -102,7 +100,7 @@ _NAMES_WITHOUT_EFFECT: Final = """
     metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms num.io.threads
     num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
     offsets.commit.timeout.ms offsets.load.buffer.size offsets.topic.compression.codec
-    producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests quota.window.num
+    producer.purgatory.purge.interval.requests queued.max.requests quota.window.num
     quota.window.size.seconds remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
     remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
     remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second

@@ -109,7 +109,11 @@ class TopicImage:
     name: str
     topic_id: UUID
     partitions: PartitionList[PartitionImage] = PartitionList()
-    """By partition id."""
+    """By partition id. Any sequence may be passed."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.partitions, PartitionList):
+            object.__setattr__(self, "partitions", PartitionList(self.partitions))
 
     @property
     def is_internal(self) -> bool:
