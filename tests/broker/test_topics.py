@@ -13,7 +13,7 @@ from einmal.broker.partition_folders import PartitionFolders
 from einmal.log import partition_metadata
 from einmal.log.disk import OsDisk
 from einmal.log.errors import LogCorruption
-from einmal.metadata.image import PartitionImage, TopicImage
+from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
 from tests.broker.nodes import Client, batch, new_node, run, running_node
 
@@ -254,7 +254,7 @@ def test_a_topic_that_an_earlier_version_let_have_that_name_does_not_touch_the_m
         async with running_node(tmp_path) as node:
             own = (BrokerId(node.config.node_id),)
             partition = PartitionImage(own[0], LeaderEpoch(0), own, own, 0)
-            node.partitions.open(TopicImage(INTERNAL, UUID(int=5), (partition,)), {})
+            node.partitions.open_all(ClusterImage(topics={INTERNAL: TopicImage(INTERNAL, UUID(int=5), (partition,))}))
             assert not list(node.partitions)
         async with running_node(tmp_path):
             pass

@@ -24,7 +24,7 @@ from einmal.client.config import AdminSettings, addresses, dotted
 from einmal.client.descriptions import NewTopic
 from einmal.client.errors import error_for
 from einmal.client.records import OffsetAndTimestamp
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.spark.offsets import SourcePosition
 from einmal.spark.options import OptionError
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
@@ -35,13 +35,6 @@ _APPEAR_MS: Final = 15_000
 """How long a topic that the broker may create on demand can take."""
 _KNOWN_MS: Final = 5_000
 """How long a broker may not have heard of a topic that was just made."""
-
-
-_INTERNAL: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", COMMIT_TOPIC}
-)
-"""Never chosen by a pattern, also where the broker does not call them internal. A pipeline that reads the topic of its
-own commit records, or positions, has something new to read after every batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +150,7 @@ def _as_text(topic_id: UUID) -> str:
 
 def matches(pattern: str, topic: str) -> bool:
     """Whether ``subscribePattern`` selects a topic: its whole name, never an internal one."""
-    return topic not in _INTERNAL and re.fullmatch(pattern, topic) is not None
+    return topic not in RESERVED_TOPICS and re.fullmatch(pattern, topic) is not None
 
 
 class KafkaCluster:
