@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from einmal.client.assignors import ASSIGNORS, Assignment, assign_cooperative_sticky, assign_range, assign_roundrobin
@@ -66,6 +66,11 @@ def test_cooperative_sticky_is_balanced_when_all_want_the_same(members: int, par
     assert max(sizes) - min(sizes) <= 1
 
 
+@example(
+    before={"m": Subscription(("a", "b", "c"))},
+    counts={"a": 0, "b": 2, "c": 1},
+    after={name: Subscription(("b",) if name == "n" else ("a", "b", "c")) for name in ("m", "mm", "n")},
+)
 @given(memberships, counts_of_topics, memberships)
 def test_a_partition_that_moves_is_free_for_one_round(
     before: dict[str, Subscription], counts: dict[str, int], after: dict[str, Subscription]

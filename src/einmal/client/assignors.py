@@ -66,8 +66,10 @@ def assign_cooperative_sticky(subscriptions: Mapping[str, Subscription], counts:
             topic_partition = TopicPartition(topic, index)
             if topic_partition not in kept:
                 _least(assigned, subscriptions, topic).append(topic_partition)
-    while _move_one(assigned, subscriptions):
-        pass
+    # Partitions without an owner are free to move: only what they cannot balance costs an owner its partition.
+    for may_move in (lambda each: each not in kept, lambda _: True):
+        while _balance(assigned, subscriptions, may_move):
+            pass
     return {
         member: [each for each in partitions if owners.get(each, member) == member]
         for member, partitions in assigned.items()
@@ -94,15 +96,35 @@ def _least(assigned: Assignment, subscriptions: Mapping[str, Subscription], topi
     return assigned[min(eligible, key=lambda member: (len(assigned[member]), member))]
 
 
-def _move_one(assigned: Assignment, subscriptions: Mapping[str, Subscription]) -> bool:
-    """Move one partition from a member with at least two more to the member with least that may have it."""
+def _balance(
+    assigned: Assignment, subscriptions: Mapping[str, Subscription], may_move: Callable[[TopicPartition], bool]
+) -> bool:
+    """Give a member one partition more, at the cost of one that has at least two more; whether there was such a pair.
+
+    The partition may go by way of members that pass on another one. Without that, members with different topics could
+    be balanced only by taking a partition from an owner that the rebalance before has left it to.
+    """
+    least = min(map(len, assigned.values()), default=0)
     for giver in sorted(assigned, key=lambda member: (-len(assigned[member]), member)):
-        for each in reversed(assigned[giver]):
-            taker = _least(assigned, subscriptions, each.topic)
-            if len(assigned[giver]) - len(taker) >= 2:
-                assigned[giver].remove(each)
-                taker.append(each)
-                return True
+        if len(assigned[giver]) - least < 2:
+            break
+        given_by: dict[str, tuple[str, TopicPartition]] = {}
+        reached = [giver]
+        for member in reached:
+            offered = {each.topic: each for each in assigned[member] if may_move(each)}
+            for taker in assigned:
+                topic = next((topic for topic in subscriptions[taker].topics if topic in offered), None)
+                if topic is not None and taker not in given_by and taker != giver:
+                    given_by[taker] = (member, offered[topic])
+                    reached.append(taker)
+        taker = min(reached, key=lambda member: (len(assigned[member]), member))
+        if len(assigned[giver]) - len(assigned[taker]) >= 2:
+            while taker != giver:
+                member, each = given_by[taker]
+                assigned[member].remove(each)
+                assigned[taker].append(each)
+                taker = member
+            return True
     return False
 
 
