@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from einmal.wire.errors import Malformed, TooLarge
-from einmal.wire.frames import FrameReceiver, frame
+from einmal.wire.frames import SIZE_MIN, FrameReceiver, frame
 
 MAX_SIZE = 1_000_000
 
@@ -27,7 +27,7 @@ def feed(receiver: FrameReceiver, data: bytes, sizes: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(30))
 def test_frames_come_out_whole_however_they_are_cut(seed: int) -> None:
     source = random.Random(seed)
-    sent = [source.randbytes(source.choice((0, 1, 3, 4, 100, 1_000, 5_000, 70_000, 600_000))) for _ in range(20)]
+    sent = [source.randbytes(source.choice((SIZE_MIN, 11, 13, 100, 1_000, 5_000, 70_000, 600_000))) for _ in range(20)]
     sizes = [source.choice((1, 2, 3, 5, 100, 4_000, 100_000)) for _ in range(2_000)]
     receiver = FrameReceiver(MAX_SIZE, bytearray(8_192))
     assert feed(receiver, b"".join(map(frame, sent)), sizes) == sent
@@ -46,7 +46,7 @@ def test_receivers_share_a_scratch_buffer() -> None:
 
 def test_frames_may_be_written_to() -> None:
     receiver = FrameReceiver(MAX_SIZE, bytearray(100))
-    small, large = frame(b"abc"), frame(bytes(1_000))
+    small, large = frame(b"a" * SIZE_MIN), frame(bytes(1_000))
     for data in (small, large):
         position = 0
         while position < len(data):
@@ -69,7 +69,9 @@ def test_a_length_is_paid_for_by_what_has_come() -> None:
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("length", "error"), [(-1, Malformed), (MAX_SIZE + 1, TooLarge)])
+@pytest.mark.parametrize(
+    ("length", "error"), [(-1, Malformed), (0, Malformed), (SIZE_MIN - 1, Malformed), (MAX_SIZE + 1, TooLarge)]
+)
 def test_impossible_lengths_are_refused(length: int, error: type[Exception]) -> None:
     with pytest.raises(error):
         feed(FrameReceiver(MAX_SIZE, bytearray(100)), struct.pack(">i", length), [])
