@@ -43,6 +43,24 @@ def test_each_partition_is_decided_alone(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("records", "partition"),
+    [(batch(b"a" * 2_000_000), 0), (batch(b"a")[:-1], 0), (batch(b"a"), 7)],
+    ids=["too large", "cut off", "no such partition"],
+)
+def test_a_batch_refused_under_acks_0_closes_the_connection(
+    tmp_path: Path, records: bytes, partition: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await client.produce("t", records, acks=0, partition=partition)
+
+    run(scenario())
+    assert f"acks=0: t-{partition}: " in caplog.text
+
+
 def test_acks_0_is_written_and_not_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path) as node, Client.connect(node) as client:

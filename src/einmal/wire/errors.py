@@ -4,6 +4,7 @@ WireError
 ├── Truncated         the bytes end before the message does, or a length points past the end
 ├── UnknownVersion    an API key or version that is not spoken here
 ├── Malformed         a field that cannot be what the schema says
+├── Unanswered        refused records in a request that has no response
 └── CorruptBatch      a record batch whose magic, length, count or CRC-32C is wrong
     ├── InvalidRecord one of its records is malformed
     └── TooLarge      decompresses to more than is allowed
@@ -24,6 +25,10 @@ class UnknownVersion(WireError):
 
 class Malformed(WireError):
     pass
+
+
+class Unanswered(WireError):
+    """Only the end of the connection can tell the sender."""
 
 
 class CorruptBatch(WireError):

@@ -1,11 +1,11 @@
 """Produce: append record batches.
 
 API: 0. Versions: 3-13 (0 is advertised as the minimum, see ``api_versions``).
-Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all, 1 when the leader has the batches
-(flushed, where each write is), all when they are below the high watermark. The first transactional batch of a
-transaction in a partition is first verified at, or from v12 on added by, the transaction coordinator (KIP-890). A batch
-with very many records, or bytes once it is decompressed, is checked in the background while other connections are
-served. All others are appended before this call returns.
+Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all (a refused batch closes the
+connection), 1 when the leader has the batches (flushed, where each write is), all when they are below the high
+watermark. The first transactional batch of a transaction in a partition is first verified at, or from v12 on added
+by, the transaction coordinator (KIP-890). A batch with very many records, or bytes once it is decompressed, is
+checked in the background while other connections are served. All others are appended before this call returns.
 Version notes: v10 says who leads, where this broker does not; v13 names topics by id; errors that old versions do not
 know are mapped by the coordinator's side.
 """
@@ -24,7 +24,7 @@ from einmal.log.admission import Admission
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.types import ErrorCode, Instant, LeaderEpoch, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
-from einmal.wire.errors import WireError
+from einmal.wire.errors import Unanswered, WireError
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import (
     NodeEndpoint,
@@ -313,10 +313,20 @@ class _Answer:
 
     def result(self) -> Body | Parked:
         if self._request.acks == 0:
+            self._check_unanswered()
             return None
         if not self._waiting:
             return self._encode()
         return Parked(self._when_committed())
+
+    def _check_unanswered(self) -> None:
+        """Raises Unanswered, as Apache Kafka closes the connection: its client asks anew who leads."""
+        if not self._has_refused:
+            return
+        for topic, results in self._topics:
+            for result in results:
+                if result.error_code is not _NONE:
+                    raise Unanswered(f"acks=0: {topic}-{result.partition}: {result.error_code.name}")
 
     def _when_committed(self) -> asyncio.Future[Body]:
         """The answer, when all batches are committed or the request's time is over."""
