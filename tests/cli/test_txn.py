@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from einmal.client import Producer
 from einmal.client.errors import KafkaError, ProducerFenced
 from tests.cli.running import Cli
+from tests.interop.einmal_broker import EinmalBroker
+from tests.interop.topics import Broker, create_topic
+from tests.interop.transaction_driver import TV1, TransactionDriver
 
 pytestmark = pytest.mark.system
 
@@ -61,18 +65,37 @@ def test_an_id_that_nobody_has_is_not_made_by_aborting_it(cli: Cli) -> None:
     assert "TRANSACTIONAL_ID_NOT_FOUND" in failed.errors[0]
 
 
-def test_a_partition_is_freed_by_the_offset_at_which_its_transaction_begins(
+def test_a_hanging_transaction_is_aborted_by_the_offset_at_which_it_begins(tmp_path: Path) -> None:
+    unverified = EinmalBroker(tmp_path, {"transaction.partition.verification.enable": "false"})
+    unverified.start()
+    cli, topic = Cli(unverified.bootstrap), "hanging"
+    try:
+        broker = Broker(unverified.host, unverified.port)
+        create_topic(broker, topic, 1)
+        with TransactionDriver(broker, "lost", topic, TV1) as driver, driver.writer() as writer:
+            driver.init_at_last()
+            # Its coordinator has never heard of this partition.
+            writer.write_at_last(driver.identity, 0, 0, ["x"])
+        wrong = cli("txn", "abort", "--topic", topic, "--start-offset", "7", "--yes", status=1)
+        assert wrong.errors == [
+            f"error: no open transaction of {topic}-0 begins at 7",
+            "hint: open ones begin at: 0",
+        ]
+        cli("txn", "abort", "--topic", topic, "--start-offset", "0", "--yes")
+        (partition,) = cli("topic", "describe", topic, "--format", "json").document["partitions"]
+        assert (partition["last_stable_offset"], partition["high_watermark"]) == (2, 2)
+    finally:
+        unverified.stop()
+
+
+def test_a_transaction_that_its_coordinator_manages_is_not_torn_by_a_marker(
     cli: Cli, open_transaction: tuple[Producer, str]
 ) -> None:
-    _producer, topic = open_transaction
-    wrong = cli("txn", "abort", "--topic", topic, "--start-offset", "7", "--yes", status=1)
-    assert wrong.errors == [
-        f"error: no open transaction of {topic}-0 begins at 7",
-        "hint: open ones begin at: 0",
-    ]
-    cli("txn", "abort", "--topic", topic, "--start-offset", "0", "--yes")
-    (partition,) = cli("topic", "describe", topic, "--format", "json").document["partitions"]
-    assert (partition["last_stable_offset"], partition["high_watermark"]) == (2, 2)
+    producer, topic = open_transaction
+    refused = cli("txn", "abort", "--topic", topic, "--start-offset", "0", "--yes", status=1)
+    assert f"'id-of-{topic}'" in refused.errors[0]
+    assert refused.errors[1] == f"hint: abort it everywhere: einmal txn abort id-of-{topic}"
+    producer.commit_transaction()
 
 
 def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -29,6 +30,7 @@ from einmal.client.errors import (
     AbortableError,
     CommitFailed,
     InvalidState,
+    KafkaError,
     NoOffset,
     OffsetOutOfRange,
     ProducerFenced,
@@ -44,6 +46,7 @@ from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.client.conftest import NameFactory
 from tests.client.lossy_network import LossyNetwork
 from tests.interop.conftest import Node
+from tests.interop.einmal_broker import EinmalBroker
 
 PATIENCE_S = 60.0
 T = TypeVar("T")
@@ -589,8 +592,10 @@ def test_records_below_an_offset_are_deleted(bootstrap: str, name: NameFactory) 
     assert values(read(bootstrap, partition)) == texts(4, 10)
 
 
-def test_an_open_transaction_is_found_and_its_partition_can_be_freed(bootstrap: str, name: NameFactory) -> None:
-    topic, transactional_id = name("hanging"), name("id")
+def test_an_open_transaction_is_found_and_our_broker_does_not_let_a_marker_tear_it(
+    node: Node, name: NameFactory
+) -> None:
+    bootstrap, topic, transactional_id = node.bootstrap, name("open"), name("id")
     (partition,) = create(bootstrap, topic)
     with (
         Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id) as producer,
@@ -608,8 +613,15 @@ def test_an_open_transaction_is_found_and_its_partition_can_be_freed(bootstrap: 
             each for each in admin.describe_producers([partition]) if each.current_transaction_start_offset >= 0
         ]
         assert (holder.producer_id, holder.producer_epoch) == (described.producer_id, described.producer_epoch)
-        admin.abort_transaction(partition, holder.producer_id, holder.producer_epoch)
-        assert admin.list_offsets({partition: LATEST}, isolation=IsolationLevel.READ_COMMITTED)[partition].offset == 2
+        marker = partial(admin.abort_transaction, partition, holder.producer_id, holder.producer_epoch)
+        if isinstance(node, EinmalBroker):
+            with pytest.raises(KafkaError, match="INVALID_TXN_STATE"):
+                marker()
+        else:
+            marker()
+        freed = 0 if isinstance(node, EinmalBroker) else 2
+        stable = admin.list_offsets({partition: LATEST}, isolation=IsolationLevel.READ_COMMITTED)
+        assert stable[partition].offset == freed
         producer.abort_transaction()
         deadline = time.monotonic() + PATIENCE_S
         while (idle := admin.describe_transactions([transactional_id])[transactional_id]).state == "PrepareAbort":

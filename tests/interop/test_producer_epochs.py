@@ -161,4 +161,5 @@ def test_a_timeout_out_of_bounds_is_refused(driver: TransactionDriver, timeout_m
     driver.timeout_ms = timeout_ms
     assert driver.init() == (ErrorCode.invalid_transaction_timeout, NOBODY)
     driver.timeout_ms = _TIMEOUT_MAX_MS
-    assert driver.init().error == ErrorCode.none
+    # The refusal needs no coordinator: it may still be loading.
+    assert driver.init_at_last() != NOBODY

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,6 +16,9 @@ from einmal.cli.output import print_rows
 txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Option("--topic", help="The partition's topic.")]
+_MANAGED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""States in which a coordinator will end a transaction in every partition."""
+
 Partition = Annotated[int, typer.Option("--partition", help="The partition.")]
 
 
@@ -204,4 +208,11 @@ def _abort_in_partition(config: dict[str, str], topic: str, partition: int, star
             print(f"hint: open ones begin at: {known}", file=sys.stderr)
             raise typer.Exit(1)
         found = open_here[start_offset]
+        managed = admin.list_transactions(states=_MANAGED, producer_ids=[found.producer_id])
+        if managed:
+            name = managed[0].transactional_id
+            what = f"the transaction of {at} that begins at {start_offset} does not hang"
+            print(f"error: {what}: its coordinator manages it, as {name!r}; a marker would tear it", file=sys.stderr)
+            print(f"hint: abort it everywhere: einmal txn abort {shlex.quote(name)}", file=sys.stderr)
+            raise typer.Exit(1)
         admin.abort_transaction(at, found.producer_id, found.producer_epoch, coordinator_epoch=found.coordinator_epoch)
