@@ -30,7 +30,6 @@ from einmal.broker.handlers import (
     update_features,
 )
 from einmal.broker.partition import Partition
-from einmal.broker.refusals import Refusals
 from einmal.client.aio.connection import Disconnected
 from einmal.log.config import LogConfig
 from einmal.log.partition_log import PartitionLog
@@ -114,7 +113,6 @@ class ControllerNode:
         self.commitment = _Quorum(self)
         self.quorum = SimpleNamespace(partition=self.partition)
         self.peers = self
-        self.refusals = Refusals(self.clock)
         self.reachable: list[int] = []
         self.called_on: list[int] = []
         self.connections: dict[int, _Connection] = {}

@@ -18,7 +18,6 @@ from einmal.broker.handlers import begin_quorum_epoch, describe_quorum, end_quor
 from einmal.broker.listeners import Audience
 from einmal.broker.partitions import Partitions
 from einmal.broker.quorum_runtime import QuorumRuntime
-from einmal.broker.refusals import Refusals
 from einmal.broker.supervision import Supervisor
 from einmal.client.aio.connection import Answer, Disconnected
 from einmal.log.producer_state import Origin
@@ -94,7 +93,6 @@ class Member:
         self.controller = NotedController()
         self.peers = self
         self.supervisor = Supervisor()
-        self.refusals = Refusals(self.clock)
         self.quorum = QuorumRuntime(cast(Any, self))
 
     @property

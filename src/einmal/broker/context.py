@@ -14,6 +14,7 @@ What grows with a request, or with what the broker has, is a coroutine that iter
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -27,6 +28,8 @@ from einmal.types import ErrorCode, Instant
 if TYPE_CHECKING:
     from einmal.broker.node import Node
     from einmal.wire.messages import RequestHeader
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -103,7 +106,7 @@ class RequestContext:
     def refuse_client(self, what: str) -> ErrorCode:
         """The error for a client that asks for what only brokers may; noted in the log."""
         message = "only a broker of this cluster may send %s: refused (CLUSTER_AUTHORIZATION_FAILED)"
-        self.node.refusals.note(what, message, what, client=self.client_address)
+        log.warning(message, what, extra={"client": self.client_address})
         return ErrorCode.cluster_authorization_failed
 
     @property

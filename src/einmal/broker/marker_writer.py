@@ -12,6 +12,7 @@ While too few replicas are in sync none is written either: each try would leave 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,8 @@ from einmal.types import BrokerId, ErrorCode, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
+
+log = logging.getLogger(__name__)
 
 _COMMIT_SECONDS: Final = 2.0
 """How long markers may take to be committed. What takes longer must not hold up the markers behind it."""
@@ -84,7 +87,7 @@ class MarkerWriter:
             if end.coordinator_epoch > latest_epoch:
                 # It would fence every coordinator. One that was elected after what is known here asks again.
                 message = "refused a marker of coordinator epoch %d: the latest is %d"
-                self._node.refusals.note("coordinator epoch", message, end.coordinator_epoch, latest_epoch)
+                log.warning(message, end.coordinator_epoch, latest_epoch)
                 errors[-1] = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
                 continue
             async for partition in self._node.turns.paced(partitions):

@@ -34,7 +34,6 @@ from einmal.broker.meta_properties import MetaProperties
 from einmal.broker.partitions import Partitions
 from einmal.broker.peers import Peers
 from einmal.broker.quorum_runtime import QuorumRuntime
-from einmal.broker.refusals import Refusals
 from einmal.broker.replica_fetcher import ReplicaFetchers
 from einmal.broker.replica_sessions import ReplicaSessions
 from einmal.broker.router import Router
@@ -72,7 +71,6 @@ class Node:
         """Of the data folder: a folder that was wiped has another one."""
         self.cluster_secret = ""
         """By which the cluster's nodes authenticate to each other; empty: they do not. Only after ``start``."""
-        self.refusals = Refusals(clock)
         self.turns = Turns(clock)
         self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
         self.partitions = Partitions(config, self.directory, disk, clock)

@@ -10,6 +10,7 @@ for versions.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,6 +24,8 @@ from einmal.wire.scram import AuthenticationFailed
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
+
+log = logging.getLogger(__name__)
 
 _CONTROLLER_LANES: Final = ("quorum", "quorum-fetch", "controller", "heartbeat")
 _RETRY_SECONDS: Final = 0.05
@@ -183,7 +186,7 @@ class Peers:
         except BaseException as error:
             connection.close()
             if isinstance(error, Disconnected) and isinstance(error.__cause__, AuthenticationFailed):
-                self._node.refusals.note("peer", "%s", error.detail, client=connection.name)
+                log.warning("%s", error.detail, extra={"peer": connection.name})
             raise
 
     def close(self) -> None:

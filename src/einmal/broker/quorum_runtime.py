@@ -320,7 +320,7 @@ class QuorumRuntime:
         assert reply is not None, f"{event} is no request"
         if reply.error is ErrorCode.invalid_request:
             message = "refused, for no member of the quorum can have sent it in epoch %d: %s"
-            self._node.refusals.note("quorum", message, self.raft.epoch, event)
+            log.warning(message, self.raft.epoch, event)
         return reply
 
     def _perform(self, effect: Effect) -> None:

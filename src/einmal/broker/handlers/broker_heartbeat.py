@@ -8,11 +8,14 @@ Version notes: v1 data folders that are offline: a broker of ours has one, and i
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
 from einmal.metadata.brokers import Heartbeat, HeartbeatAnswer
 from einmal.types import BrokerId, ErrorCode
+
+log = logging.getLogger(__name__)
 
 API_KEY: Final = 63
 VERSIONS: Final = Versions(0, 1, flexible=0)
@@ -22,12 +25,11 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     controller = context.node.controller
     if controller.is_active and request.current_metadata_offset >= controller.next_offset:
         # Nobody has seen what is not written yet; it would let a broker take part that has seen nothing.
-        context.node.refusals.note(
-            "heartbeat",
+        log.warning(
             "refused a heartbeat of broker %d: metadata offset %d is beyond the end of the log",
             request.broker_id,
             request.current_metadata_offset,
-            client=context.client_address,
+            extra={"client": context.client_address},
         )
         return {"error_code": ErrorCode.invalid_request, "is_fenced": True}
     beat = Heartbeat(

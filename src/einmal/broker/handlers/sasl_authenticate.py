@@ -8,11 +8,14 @@ Version notes: v1 the lifetime of a session (KIP-368); ours end with the connect
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from einmal.broker.context import RequestContext, Versions
 from einmal.types import ErrorCode
 from einmal.wire.scram import AuthenticationFailed
+
+log = logging.getLogger(__name__)
 
 API_KEY: Final = 36
 VERSIONS: Final = Versions(0, 2, flexible=2)
@@ -26,7 +29,7 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
         answer = authentication.exchange.answer(bytes(request.auth_bytes))
     except AuthenticationFailed as error:
         authentication.exchange = None
-        context.node.refusals.note("authentication", "authentication failed: %s", error, client=context.client_address)
+        log.warning("authentication failed: %s", error, extra={"client": context.client_address})
         return _refused(ErrorCode.sasl_authentication_failed, "Authentication failed: another cluster's secret.")
     return {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": answer}
 
