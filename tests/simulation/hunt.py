@@ -22,7 +22,7 @@ from tests.simulation import cluster_mutants, mutants
 from tests.simulation.mutants import Mutant
 from tests.simulation.where import ALONE, BOTH, FAR, NEAR, SLOW_DISK, SPIKES, Where, bursts, changed, faults, late
 
-SEEDS_MAX: Final = 60
+SEEDS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ QUORUM: Final = (
             members=BOTH,
             network=SPIKES,
         ),
-        seeds=(37, 14),
+        seeds=(79,),
     ),
     Defect(
         cluster_mutants.without_one_vote_per_epoch,
@@ -243,6 +243,7 @@ TRANSACTIONS: Final = (
             workload="ledger",
             network=replace(NEAR, delay_max=0.1),
         ),
+        seeds=(69,),
     ),
     Defect(
         cluster_mutants.without_late_markers_being_known,
@@ -300,7 +301,7 @@ TRANSACTIONS: Final = (
             duration=20.0,
             transaction_version=2,
         ),
-        seeds=(35, 33),
+        seeds=(88,),
     ),
     Defect(
         cluster_mutants.without_generations,
