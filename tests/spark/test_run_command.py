@@ -137,7 +137,8 @@ def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(boots
     assert total(batches) == 10
     assert batches[-1]["lag"] == 0
     assert numbers(bootstrap, f"{name}-out") == list(range(10))
-    assert talk.startswith("whole: starting Spark\nwhole: Spark "), "something is seen from the first second"
+    assert talk.startswith("whole: starting Spark\n"), "something is seen from the first second"
+    assert "\nwhole: Spark " in talk
     assert "batch 0 begins" in talk
     assert "WARNING" not in talk and "still waiting" not in talk
 
