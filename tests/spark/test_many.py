@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.positions import topics_in
 from einmal.spark import KafkaStreamWriter, PipelineError, PipelineFailed, PipelineQuery, events, write, write_stream
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import Record
@@ -65,7 +66,7 @@ def test_topics_of_two_clusters_are_one_input_and_only_positions_of_the_own_one_
     assert sum(position.offset for position in committed.values()) == 40
     found = records(bootstrap, COMMIT_TOPIC)
     record = json.loads([each.value or b"" for _, each in found if each.key == name.encode()][-1])
-    assert [{topic: sum(end[topic].values()) for topic in end} for end in record["end"]] == [
+    assert [{topic: sum(each.values()) for topic, each in topics_in(end).items()} for end in record["end"]] == [
         {left: 20, right: 20},
         {far: 20},
     ]

@@ -7,7 +7,9 @@ import os
 from collections.abc import Iterable
 
 from einmal.client import OffsetRange, Producer, RangeReader
+from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.cluster import KafkaCluster
+from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import Record
 
@@ -20,11 +22,17 @@ def new_name(what: str) -> str:
 
 
 def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
-    """Without retention, which would take the records of years ago that some tests write."""
+    """Without retention, which would take the records of years ago that some tests write.
+
+    The commit topic is made as a pipeline makes it: it is shared with all other tests on the broker.
+    """
     cluster = KafkaCluster({"bootstrap.servers": bootstrap})
     try:
         for topic in topics:
-            cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
+            if topic == COMMIT_TOPIC:
+                cluster.create_topic(topic, PARTITIONS, TOPIC_CONFIG)
+            else:
+                cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
         cluster.partitions(topics)
     finally:
         cluster.close()
