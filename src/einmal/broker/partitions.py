@@ -70,7 +70,7 @@ class Partitions:
         self._damaged: dict[TopicPartition, LogCorruption] = {}
         """Those of them whose files cannot be believed."""
         self._unopened: dict[TopicPartition, None] = {}
-        """Replicas of topics with many new partitions, which are opened bit by bit: ``open_some``."""
+        """Replicas of topics with many new partitions, which are opened bit by bit: ``catch_up``."""
         self._has_applied = False
         self._leaving: dict[TopicPartition, Partition] = {}
         """Replicas of deleted topics with many partitions, whose folders are removed bit by bit."""

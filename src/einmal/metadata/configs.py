@@ -5,7 +5,7 @@ Where a setting says how many replicas must be in sync, or that anybody may lead
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -80,15 +80,9 @@ class ConfigDecisions(Deciding):
 
     def _change_cluster_configs(self, plan: Plan, changes: Sequence[ConfigChange]) -> TopicResult:
         settings: dict[str, str | None] = dict(self.image.cluster_configs)
-        touched: dict[str, None] = {}
-        for change in changes:
-            if change.operation == DELETE and change.name not in settings:
-                continue
-            value, problem = _changed_at_brokers(settings.get(change.name), change)
-            if problem is not None:
-                return TopicResult(name=CLUSTER_DEFAULT, error=ErrorCode.invalid_config, message=problem)
-            settings[change.name] = value
-            touched[change.name] = None
+        touched, problem = _apply(settings, changes, _changed_at_brokers)
+        if problem is not None:
+            return TopicResult(name=CLUSTER_DEFAULT, error=ErrorCode.invalid_config, message=problem)
         plan.records += [ConfigRecord(BROKER_RESOURCE, CLUSTER_DEFAULT, item, settings[item]) for item in touched]
         if UNCLEAN_LEADER_ELECTION in touched:
             plan.cluster_settings[UNCLEAN_LEADER_ELECTION] = settings[UNCLEAN_LEADER_ELECTION]
@@ -101,23 +95,35 @@ class ConfigDecisions(Deciding):
         if topic is None:
             return TopicResult(name=name, error=ErrorCode.unknown_topic_or_partition)
         settings: dict[str, str | None] = dict(plan.settings.get(name) or self.image.topic_configs(name))
-        touched: dict[str, None] = {}
-        for change in changes:
-            if change.operation == DELETE and change.name not in settings:
-                # Not even an unknown one is a mistake: operators' tools take back what may never have been set.
-                continue
-            value, problem = _changed(settings.get(change.name), change)
-            if problem is not None:
-                return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
-            settings[change.name] = value
-            touched[change.name] = None
-        if "cleanup.policy" in touched and (problem := policy_problem(name, settings)) is not None:
+        touched, problem = _apply(settings, changes, _changed)
+        if problem is None and "cleanup.policy" in touched:
+            problem = policy_problem(name, settings)
+        if problem is not None:
             return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
         plan.records += [ConfigRecord(TOPIC_RESOURCE, name, item, settings[item]) for item in touched]
         plan.settings[name] = {item: value for item, value in settings.items() if value is not None}
         if MIN_INSYNC_REPLICAS in touched or UNCLEAN_LEADER_ELECTION in touched:
             plan.reconsider(topic)
         return TopicResult(name=name)
+
+
+def _apply(
+    settings: dict[str, str | None],
+    changes: Sequence[ConfigChange],
+    changed: Callable[[str | None, ConfigChange], tuple[str | None, str | None]],
+) -> tuple[dict[str, None], str | None]:
+    """Make the changes in ``settings``: which names they touch, and what is wrong with the first that is refused."""
+    touched: dict[str, None] = {}
+    for change in changes:
+        if change.operation == DELETE and change.name not in settings:
+            # Not even an unknown one is a mistake: operators' tools take back what may never have been set.
+            continue
+        value, problem = changed(settings.get(change.name), change)
+        if problem is not None:
+            return touched, problem
+        settings[change.name] = value
+        touched[change.name] = None
+    return touched, None
 
 
 def _changed_at_brokers(current: str | None, change: ConfigChange) -> tuple[str | None, str | None]:
