@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from einmal.broker.node import Node
@@ -31,9 +32,15 @@ class Good:
             await client.create_topic("good")
             working = asyncio.create_task(self._work(client))
             await asyncio.sleep(0)
-            yield
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            # As a broker does when it has started; without it, what pytest keeps is looked through again and again.
+            gc.freeze()
+            try:
+                yield
+            finally:
+                gc.unfreeze()
+                working.cancel()
+                with suppress(asyncio.CancelledError):
+                    await working
 
     async def _work(self, client: Client) -> None:
         while True:

@@ -29,7 +29,7 @@ async def handle(context: RequestContext, request: Any) -> dict[str, Any]:
             assignments={item.partition_index: tuple(item.broker_ids) for item in topic.assignments},
             configs={item.name: item.value for item in topic.configs},
         )
-        for topic in request.topics
+        async for topic in context.paced(request.topics)
     ]
     results = await context.node.metadata.create_topics(topics, validate_only=request.validate_only)
     if isinstance(results, ErrorCode):
