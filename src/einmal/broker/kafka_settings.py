@@ -7,9 +7,10 @@ Names are those of Apache Kafka 4.4.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
+
+from einmal.misspelt import nearest_name
 
 _NO_SECURITY: Final = (
     "clients are neither encrypted nor authenticated nor authorized yet: remove it, and keep the ports off networks "
@@ -130,7 +131,6 @@ _NAMES_WITHOUT_EFFECT: Final = """
     unstable.feature.versions.enable
 """
 _WITHOUT_EFFECT: Final = frozenset(_NAMES_WITHOUT_EFFECT.split())
-_NEAR_ENOUGH: Final = 0.75
 
 
 def why_refused(name: str, value: str) -> str | None:
@@ -153,5 +153,5 @@ def warnings_of(unknown: Iterable[str], known: Collection[str]) -> list[str]:
 
 
 def _misspelt(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, [*known, *_WITHOUT_EFFECT], n=1, cutoff=_NEAR_ENOUGH)
-    return f"unknown setting {name} is ignored" + (f"; did you mean {near[0]}?" if near else "")
+    near = nearest_name(name, [*known, *_WITHOUT_EFFECT])
+    return f"unknown setting {name} is ignored" + (f"; did you mean {near}?" if near else "")

@@ -8,13 +8,13 @@ error that says which one was probably meant. Where a default differs from Java'
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_type_hints
 
 from einmal.client.errors import ConfigError
 from einmal.client.habits import setting_instead
+from einmal.misspelt import nearest_name
 
 SettingsT = TypeVar("SettingsT", bound="ClientSettings")
 _REQUIRED: Final = object()
@@ -174,8 +174,8 @@ def _unknown(kind: type[ClientSettings], given: str) -> ConfigError:
     names = [dotted(field.name) for field in dataclasses.fields(kind)]
     if instead := setting_instead(name):
         return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=instead)
-    if nearest := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
-        return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"did you mean {nearest[0]!r}?")
+    if near := nearest_name(name, names):
+        return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"did you mean {near!r}?")
     return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"known are: {', '.join(names)}")
 
 

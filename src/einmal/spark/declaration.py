@@ -7,13 +7,13 @@ errors of a file are told at once. Knows neither Spark nor a cluster: whether a 
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from einmal.misspelt import nearest_name
 from einmal.spark.options import OptionError, SinkOptions, sink_options, source_options
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
@@ -303,13 +303,9 @@ def _refuse_unknown(
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    lower = {each.lower(): each for each in known}
     # A whole table may have the wrong name.
-    tried = (name.lower(), name.lower().partition(".")[0])
-    nearest = [found for each in tried for found in difflib.get_close_matches(each, lower, n=1, cutoff=0.6)]
-    return (
-        f"\nhint: did you mean {lower[nearest[0]]!r}?" if nearest else f"\nhint: known are: {', '.join(sorted(known))}"
-    )
+    near = nearest_name(name, known) or nearest_name(name.partition(".")[0], known)
+    return f"\nhint: did you mean {near!r}?" if near else f"\nhint: known are: {', '.join(sorted(known))}"
 
 
 def _note(where: str, problems: list[str], check: Any) -> None:

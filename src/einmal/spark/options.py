@@ -8,7 +8,6 @@ Options ``kafka.*`` are the client's settings under Kafka's names, checked by th
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from einmal.client.config import ConsumerSettings, ProducerSettings
+from einmal.misspelt import nearest_name
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.spark.client_options import ClientOptionError, ClientOptions, Kind, client_options
 from einmal.types import TopicPartition
@@ -116,14 +116,12 @@ class Options:
         return int(match[1]) * _UNITS_MS[match[2]]
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        names = {name.lower(): name for name in known}
+        names = {name.lower() for name in known}
         for lower, (given, _) in self._given.items():
             if lower in names or lower.startswith("kafka."):
                 continue
-            nearest = difflib.get_close_matches(lower, names, n=1, cutoff=0.6)
-            hint = (
-                f'did you mean "{names[nearest[0]]}"?' if nearest else f"known are: {', '.join(sorted(known))}, kafka.*"
-            )
+            near = nearest_name(given, known)
+            hint = f'did you mean "{near}"?' if near else f"known are: {', '.join(sorted(known))}, kafka.*"
             raise OptionError(f'unknown option "{given}"\nhint: {hint}')
 
 
