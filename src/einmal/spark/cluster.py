@@ -16,7 +16,7 @@ from uuid import UUID
 from einmal.client.aio.admin import Admin
 from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.cluster_metadata import NO_TOPIC_ID
@@ -33,8 +33,6 @@ _VERIFYING_ADD_PARTITIONS: Final = 4
 """Brokers that speak this version verify a transactional write at the coordinator (KIP-890 part 1)."""
 _APPEAR_MS: Final = 15_000
 """How long a topic that the broker may create on demand can take."""
-_KNOWN_MS: Final = 5_000
-"""How long a broker may not have heard of a topic that was just made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class _Asker(Admin):
             except Disconnected as error:
                 # A source asks in every trigger: a broker that restarts must not end its query.
                 await retry.after_disconnect(error)
-        deadline, appear_ms = self._cluster.deadline(), _APPEAR_MS if may_create else _KNOWN_MS
+        deadline, appear_ms = self._cluster.deadline(), _APPEAR_MS if may_create else KNOWN_MS
         found = [
             await self._cluster.topic(name, deadline=deadline, may_create=may_create, appear_ms=appear_ms)
             for name in topics
@@ -79,9 +77,9 @@ class _Asker(Admin):
 
     async def look(self, topics: list[str], settled: Collection[str]) -> Seen:
         """Ask for these topics. One that is unknown, or has a partition without a leader, is asked for again, for
-        ``_KNOWN_MS``, unless it is among the ``settled``. Raises NotAuthorized, InvalidTopic, RetriableError."""
+        ``KNOWN_MS``, unless it is among the ``settled``. Raises NotAuthorized, InvalidTopic, RetriableError."""
         retry = Retry(self._cluster, f"metadata of {', '.join(topics)}", self._cluster.deadline())
-        until = min(self._cluster.deadline(), self._cluster.deadline(_KNOWN_MS))
+        until = min(self._cluster.deadline(), self._cluster.deadline(KNOWN_MS))
         backoff = self._cluster.backoff()
         while topics:
             try:
@@ -120,7 +118,7 @@ class _Asker(Admin):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """ListOffsets; a topic that has just been deleted is not waited for."""
         return await list_offsets(
-            self._cluster, wanted, isolation, deadline=self._cluster.deadline(), appear_ms=_KNOWN_MS
+            self._cluster, wanted, isolation, deadline=self._cluster.deadline(), appear_ms=KNOWN_MS
         )
 
     async def ends(

@@ -17,7 +17,7 @@ from uuid import UUID
 from einmal.client.aio.cluster import DATA_LANE, Cluster, by_leader
 from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.fetching import FetchLimits, fetch
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
 from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
 from einmal.client.apis import SPOKEN, ApiKey
@@ -33,8 +33,6 @@ from einmal.wire.fetch import FetchedPartition, FetchPartition
 from einmal.wire.record_batch import BatchHeader, read_header
 
 _NEVER_MS: Final = 2**53
-_KNOWN_MS: Final = 5_000
-"""How long a topic that is read may be unknown: a broker may not have heard of it yet, else it was deleted."""
 
 
 def _cluster(
@@ -334,11 +332,9 @@ class RangeReader:
     async def _find(self, topic_partition: TopicPartition, topic_id: UUID | None) -> None:
         """Wait until the partition has a leader, in the topic that is meant. Raises UnknownTopic, RetriableError."""
         name = topic_partition.topic
-        retry = Retry(
-            self._cluster, f"topic {name!r} with id {topic_id}", self._cluster.deadline(), appear_ms=_KNOWN_MS
-        )
+        retry = Retry(self._cluster, f"topic {name!r} with id {topic_id}", self._cluster.deadline(), appear_ms=KNOWN_MS)
         while True:
-            await self._cluster.leader(topic_partition, deadline=self._cluster.deadline(), appear_ms=_KNOWN_MS)
+            await self._cluster.leader(topic_partition, deadline=self._cluster.deadline(), appear_ms=KNOWN_MS)
             if self._may_be(name, topic_id):
                 return
             # What is known may be older than the id that is wanted, or newer.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 PERHAPS_DONE: Final = frozenset({ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
 """Answers of a coordinator that may have decided already, and only could not wait for its log any longer."""
 
+KNOWN_MS: Final = 5_000
+"""How long a topic that is read may be unknown: a broker may not have heard of it yet, else it was deleted."""
 _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _SHORT_PAUSE_MS: Final = 5
 
