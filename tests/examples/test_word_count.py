@@ -11,7 +11,7 @@ import pytest
 from tests.examples.readme import ROOT, Reader, records_printed
 from tests.spark.topics import records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 EXAMPLE = ROOT / "examples" / "word_count"
 

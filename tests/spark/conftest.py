@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,11 @@ on_both_in_the_long_run = pytest.mark.parametrize("bootstrap", [*map(in_the_long
 
 on_both_tv1_in_the_long_run = pytest.mark.parametrize("bootstrap", [*map(in_the_long_run, TV1_KINDS)], indirect=True)
 """For what the driver must do itself where EndTxn gives no epoch and nothing is added to a transaction by its write."""
+
+
+def long(value: object) -> Any:
+    """One more value of a parameter, for ``make test-long``."""
+    return pytest.param(value, marks=pytest.mark.long)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

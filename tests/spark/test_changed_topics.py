@@ -19,8 +19,7 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.positions import topics_in
 from einmal.spark import PipelineError, PipelineFenced, events, write_stream
 from einmal.types import ErrorCode
-from tests.interop.apache_kafka import in_the_long_run
-from tests.spark.conftest import KINDS, TV1_KINDS, on_both_in_the_long_run
+from tests.spark.conftest import TV1_KINDS, long, on_both_in_the_long_run
 from tests.spark.pipelines import Pipeline
 from tests.spark.stream_reader import delete
 from tests.spark.topics import create, fill, new_name, numbers
@@ -74,7 +73,7 @@ def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
     assert numbers(pipeline.bootstrap, pipeline.topic) == expected
 
 
-@pytest.mark.parametrize("bootstrap", [*KINDS, *map(in_the_long_run, TV1_KINDS)], indirect=True)
+@pytest.mark.parametrize("bootstrap", ["einmal", *map(long, ("apache", *TV1_KINDS))], indirect=True)
 def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pipeline: Pipeline) -> None:
     run(pipeline, spark)
     delete(pipeline.bootstrap, pipeline.source_topic)
@@ -93,11 +92,16 @@ def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pip
     [
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.group_authorization_failed,
-        ErrorCode.topic_authorization_failed,
-        ErrorCode.group_id_not_found,
-        ErrorCode.unknown_member_id,
-        ErrorCode.unsupported_version,
-        ErrorCode.coordinator_load_in_progress,
+        *map(
+            long,
+            (
+                ErrorCode.topic_authorization_failed,
+                ErrorCode.group_id_not_found,
+                ErrorCode.unknown_member_id,
+                ErrorCode.unsupported_version,
+                ErrorCode.coordinator_load_in_progress,
+            ),
+        ),
     ],
 )
 def test_positions_that_only_lag_tools_read_cost_no_batch(

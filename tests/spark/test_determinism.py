@@ -97,6 +97,7 @@ def test_a_batch_that_runs_again_has_the_records_and_the_time_that_it_had(
     assert len({time for times in again.values() for time in times}) == 1
 
 
+@pytest.mark.long
 def test_a_random_state_and_its_output_agree_where_a_query_dies_between_the_two(
     spark: SparkSession, new_pipeline: New
 ) -> None:

@@ -20,7 +20,7 @@ from einmal.spark.execution import FORMAT_SETTING
 from einmal.types import TransactionVersion
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
+from tests.spark.conftest import KINDS, TV1_KINDS, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, new_name, numbers, records, values
 
@@ -309,20 +309,9 @@ def wait_until_forgotten(bootstrap: str, name: str) -> None:
     raise AssertionError(f"{name} is not forgotten after {_EXPIRED_S} s")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("forgetful", "kind"),
-    [
-        ("einmal", "copy"),
-        *(
-            pytest.param(maker, kind, marks=pytest.mark.long)
-            for maker in ("einmal", "einmal-TV1", "apache", "apache-TV1")
-            for kind in ("copy", "random state")
-            if (maker, kind) != ("einmal", "copy")
-        ),
-    ],
-    indirect=["forgetful"],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["copy", "random state"])
+@pytest.mark.parametrize("forgetful", [*KINDS, *TV1_KINDS], indirect=True)
 def test_an_idle_pipeline_whose_id_has_expired_restarts_and_says_so(
     spark: SparkSession, forgetful: str, tmp_path: Path, kind: str
 ) -> None:

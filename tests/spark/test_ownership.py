@@ -13,7 +13,7 @@ from einmal.pipeline.takeover import Change, plan_adopt, plan_reset
 from einmal.spark import PipelineFenced, PipelineRefused, events
 from einmal.spark.local_checkpoint import standing_of
 from einmal.spark.ownership import Ownership
-from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
+from tests.spark.conftest import long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import Pipeline, counted
 from tests.spark.topics import create, fill, new_name, numbers, records
 
@@ -64,7 +64,7 @@ def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_where_
     assert numbers(pipeline.bootstrap, pipeline.topic) == sorted([*range(12), *range(15)])
 
 
-@pytest.mark.parametrize("kind", ["copy", "random state"])
+@pytest.mark.parametrize("kind", ["copy", long("random state")])
 def test_after_a_reset_to_an_offset_a_new_checkpoint_begins_there_with_empty_state(
     spark: SparkSession, new_pipeline: New, owned: Ownership, kind: str
 ) -> None:

@@ -23,7 +23,7 @@ from einmal.spark.data_loss import DataLoss, PositionRefused
 from einmal.types import TopicPartition
 from tests.interop.cluster import einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.conftest import on_both_in_the_long_run
+from tests.spark.conftest import long, on_both_in_the_long_run
 from tests.spark.stream_reader import Query, Reader, delete
 from tests.spark.topics import create, fill, new_name
 
@@ -172,7 +172,7 @@ def test_positions_have_the_format_of_sparks_source_beside_the_identity(bootstra
 
 
 @on_both_in_the_long_run
-@triggers
+@pytest.mark.parametrize("available_now", [False, long(True)], ids=["processingTime", "availableNow"])
 def test_one_deleted_topic_is_named_and_the_others_are_read(
     bootstrap: str, available_now: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,6 +195,7 @@ def test_one_deleted_topic_is_named_and_the_others_are_read(
     assert query.position()[gone] == {"0": 5}, "kept, should the topic come back"
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_batch_planned_on_a_topic_that_was_deleted_since_reads_the_others(bootstrap: str) -> None:
     gone, other = new_name("gone"), new_name("other")
@@ -371,6 +372,7 @@ def await_leaderless(bootstrap: str, partition: TopicPartition) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_partition_without_a_leader_does_not_stop_the_others(tmp_path: Path) -> None:
     cluster = einmal_cluster(tmp_path)
     cluster.start()

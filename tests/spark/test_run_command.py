@@ -125,6 +125,7 @@ def test_ctrl_c_while_spark_starts_ends_without_a_traceback(tmp_path: Path) -> N
     assert "Traceback" not in talk
 
 
+@pytest.mark.long
 def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(bootstrap: str, tmp_path: Path) -> None:
     fields = fields_of(tmp_path, bootstrap)
     name = fields["name"]

@@ -31,7 +31,7 @@ from einmal.spark import (
 from einmal.spark.exactly_once import ExactlyOnce
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
-from tests.spark.conftest import on_both_brokers
+from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, new_name, numbers, records, values
 
@@ -92,7 +92,7 @@ def test_every_record_is_written_once_to_the_partition_of_its_key(
     assert all(event.committed for event in heard.of(events.TransactionEnded))
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_the_source_positions_are_committed_with_the_output(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(25)
     run(pipeline, spark)
@@ -102,7 +102,7 @@ def test_the_source_positions_are_committed_with_the_output(spark: SparkSession,
     assert {each.topic for each in committed} == {pipeline.source_topic}
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_topic_partition_headers_and_timestamp_come_from_their_columns(
     spark: SparkSession, new_pipeline: NewPipeline, bootstrap: str
 ) -> None:
@@ -340,7 +340,7 @@ def test_a_driver_that_was_fenced_writes_nothing_more(spark: SparkSession, new_p
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(BATCH))
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_batch_that_outlives_its_transaction_is_an_error_that_names_the_ways_out(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
@@ -370,7 +370,7 @@ def wait_until_aborted(pipeline: Pipeline) -> None:
 # --- starts that must not be ------------------------------------------------------------------------------------
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_copied_transactional_id_is_refused_and_its_owner_goes_on(
     spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
 ) -> None:
@@ -383,7 +383,7 @@ def test_a_copied_transactional_id_is_refused_and_its_owner_goes_on(
     assert heard == [], "refused before anybody was fenced"
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_ends(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
@@ -456,7 +456,7 @@ def test_a_second_write_in_one_batch_is_refused_not_taken_for_already_in(
         run(pipeline, spark)
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_the_commit_record_is_found_behind_the_open_transaction_of_another(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
