@@ -2,102 +2,168 @@
 
 A burst is a pipeline of requests with one of ApiVersions at its end, whose answer says that all were carried out. A
 broken request is the last one of its burst: nothing behind it would be read.
+
+A quarter of the connections go to the listeners of brokers and controllers, which ask for the cluster's secret. The
+attacker does not know it: it talks about SASL, and asks for one thing more, which must end the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from einmal.broker.router import BROKER_HANDLERS
+from einmal.broker.authentication import OPEN_APIS
+from einmal.broker.handlers import api_versions
+from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS, SASL_HANDLERS
 from einmal.wire.frames import frame
 from einmal.wire.messages import encode_request_header
 from tests.broker.nodes import Client
 from tests.fuzz.batches import Batches
-from tests.fuzz.requests import TOPICS, Api, Requests
+from tests.fuzz.reports import replace_json
+from tests.fuzz.requests import Api, Requests
+from tests.fuzz.values import TOPICS
 
 CONNECTIONS: Final = 16
 BURST: Final = 40
-_API_VERSIONS: Final = 18
 _CREATE_TOPICS: Final = 19
 _LAST: Final = 2**31 - 1
+_INT32: Final = struct.Struct(">i")
 _BROKEN: Final = 0.1
 _WIDE: Final = 0.012
 """Of bursts: that they end in a broken request, or are one wide request."""
+_WIDE_KEPT: Final = 64
+_WIDE_NEW: Final = 0.2
+_OPENING_MAX: Final = 3
+"""Requests on a guarded listener before the one that must not be answered."""
 _PATIENCE_SECONDS: Final = 0.5
 """What is not answered by then waits rightly (a join, a long poll): its connection is dropped."""
 _SLOW_SECONDS: Final = 0.5
 _SLOW_KEPT: Final = 40
+_REPORT_SECONDS: Final = 2.0
+
+
+class Ports(NamedTuple):
+    """The listeners of a broker: for clients, for brokers, for controllers."""
+
+    clients: int
+    brokers: int
+    controllers: int
+
+
+class _Target(NamedTuple):
+    port: int
+    modules: tuple[ModuleType, ...]
+    is_guarded: bool
 
 
 class Attack:
-    def __init__(self, port: int, frames: int, seed: int) -> None:
-        self._port = port
+    """``report``: a file that has the figures so far while it runs, and those of the whole run at its end."""
+
+    def __init__(self, ports: Ports, frames: int, seed: int, report: Path) -> None:
+        self._targets = (
+            _Target(ports.clients, BROKER_HANDLERS, is_guarded=False),
+            _Target(ports.brokers, BROKER_HANDLERS + SASL_HANDLERS, is_guarded=True),
+            _Target(ports.controllers, CONTROLLER_HANDLERS + SASL_HANDLERS, is_guarded=True),
+        )
         self._frames = frames
         self._seed = seed
-        self.sent = 0
-        self.answered = 0
-        self.closed = 0
-        self.given_up = 0
-        self.wide = 0
-        self.by_api: dict[int, int] = {}
-        self.slow: list[tuple[float, float, str]] = []
+        self._report = report
+        self._began = time.perf_counter()
+        self._sent = 0
+        self._answered = 0
+        self._closed = 0
+        self._given_up = 0
+        self._wide = 0
+        self._wide_frames: list[tuple[Api, bytes]] = []
+        self._unguarded: dict[str, int] = {}
+        """What was answered without authentication, and must not be."""
+        self._by_version: dict[str, int] = {}
+        self._slow: list[tuple[float, float, str]] = []
         """Seconds, when it began, and the APIs of the burst."""
-        self.waited: dict[str, int] = {}
+        self._waited: dict[str, int] = {}
         """For which APIs' answers connections were given up."""
 
     async def run(self) -> None:
-        async with Client.connect_to(self._port) as client:
+        self._began = time.perf_counter()
+        async with Client.connect_to(self._targets[0].port) as client:
             topic_ids = await _create_topics(client)
         batches = Batches(random.Random(self._seed), time.time_ns() // 1_000_000)
+        reporting = asyncio.create_task(self._keep_reporting())
         await asyncio.gather(*(self._connection(number, topic_ids, batches) for number in range(CONNECTIONS)))
+        reporting.cancel()
+        self._write_report()
 
     async def _connection(self, number: int, topic_ids: list[UUID], batches: Batches) -> None:
         source = random.Random(f"{self._seed}/{number}")
-        requests = Requests(BROKER_HANDLERS, source, batches, topic_ids)
+        target = self._targets[1 + number // 4 % 2 if number % 4 == 0 else 0]
+        requests = Requests(target.modules, source, batches, topic_ids)
+        opening = Requests((api_versions, *SASL_HANDLERS), source, batches, topic_ids) if target.is_guarded else None
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        while self.sent < self._frames:
-            apis, data = self._burst(requests, source)
+        while self._sent < self._frames:
+            apis, data = self._burst(requests, opening, source)
             for api in apis:
-                self.by_api[api.key] = self.by_api.get(api.key, 0) + 1
+                name = f"{api.key}v{api.version}"
+                self._by_version[name] = self._by_version.get(name, 0) + 1
             if streams is None:
-                streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
+                streams = await asyncio.open_connection("127.0.0.1", target.port, limit=2**20)
             began, at = time.perf_counter(), time.time()
-            is_open = await self._exchange(*streams, apis, data)
+            is_open = await self._exchange(*streams, requests, apis, data, is_guarded=target.is_guarded)
             seconds = time.perf_counter() - began
-            self.sent += len(apis) + 1
+            self._sent += len(apis) + 1
             if seconds > _SLOW_SECONDS:
                 named = ",".join(dict.fromkeys(f"{api.key}v{api.version}" for api in apis))
-                self.slow = sorted([*self.slow, (seconds, at, f"{len(data)} bytes: {named}")], reverse=True)[
+                self._slow = sorted([*self._slow, (seconds, at, f"{len(data)} bytes: {named}")], reverse=True)[
                     :_SLOW_KEPT
                 ]
             if not is_open:
                 streams[1].transport.abort()
                 streams = None
 
-    def _burst(self, requests: Requests, source: random.Random) -> tuple[list[Api], bytes]:
+    def _burst(self, requests: Requests, opening: Requests | None, source: random.Random) -> tuple[list[Api], bytes]:
         chance = source.random()
         if chance < _WIDE:
-            apis = requests.draw(1)
-            wide = requests.wide(apis[0], 1)
-            if wide is not None:
-                self.wide += 1
-                return apis, wide + _END
-        apis = requests.draw(source.randint(1, BURST))
+            self._wide += 1
+            api, wide = self._wide_frame(requests, source)
+            return [api], wide + _END
+        if opening is None:
+            apis = requests.draw(source.randint(1, BURST))
+        else:
+            apis = [*opening.draw(source.randint(0, _OPENING_MAX)), *requests.draw(1)]
         frames = [requests.well_formed(api, number) for number, api in enumerate(apis)]
         if chance > 1 - _BROKEN:
-            frames[-1] = requests.broken(apis[-1], 0)
+            frames[-1] = requests.broken(apis[-1], len(apis) - 1)
         return apis, b"".join(frames) + _END
 
+    def _wide_frame(self, requests: Requests, source: random.Random) -> tuple[Api, bytes]:
+        """Often one that was sent before, since making one takes as long as carrying it out."""
+        if len(self._wide_frames) == _WIDE_KEPT and source.random() > _WIDE_NEW:
+            return source.choice(self._wide_frames)
+        while True:
+            (api,) = requests.draw(1)
+            data = requests.wide(api, 0)
+            if data is not None:
+                break
+        if len(self._wide_frames) == _WIDE_KEPT:
+            self._wide_frames.pop(source.randrange(_WIDE_KEPT))
+        self._wide_frames.append((api, data))
+        return api, data
+
     async def _exchange(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, apis: list[Api], data: bytes
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        requests: Requests,
+        apis: list[Api],
+        data: bytes,
+        *,
+        is_guarded: bool,
     ) -> bool:
         """Whether the connection may be used again."""
         correlation_id = -1
@@ -105,22 +171,48 @@ class Attack:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 writer.write(data)
                 while True:
-                    size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
-                    await reader.readexactly(size - 4)
-                    self.answered += 1
+                    (size,) = _INT32.unpack(await reader.readexactly(_INT32.size))
+                    answer = await reader.readexactly(size)
+                    (correlation_id,) = _INT32.unpack_from(answer)
+                    self._answered += 1
                     if correlation_id == _LAST:
                         return True
+                    api = apis[correlation_id]
+                    requests.learn(api, answer)
+                    if is_guarded and api.key not in OPEN_APIS:
+                        name = f"{api.key}v{api.version}"
+                        self._unguarded[name] = self._unguarded.get(name, 0) + 1
         except TimeoutError:
-            self.given_up += 1
+            self._given_up += 1
             # Where what was sent asks for no answer (acks=0) it is the one behind it.
             name = str(apis[min(correlation_id + 1, len(apis) - 1)].key)
-            self.waited[name] = self.waited.get(name, 0) + 1
+            self._waited[name] = self._waited.get(name, 0) + 1
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.closed += 1
+            self._closed += 1
         return False
 
+    async def _keep_reporting(self) -> None:
+        while True:
+            self._write_report()
+            await asyncio.sleep(_REPORT_SECONDS)
 
-_END: Final = frame(encode_request_header(_API_VERSIONS, 0, _LAST, "fuzz"))
+    def _write_report(self) -> None:
+        figures = {
+            "sent": self._sent,
+            "answered": self._answered,
+            "closed": self._closed,
+            "given_up": self._given_up,
+            "wide": self._wide,
+            "seconds": time.perf_counter() - self._began,
+            "unguarded": self._unguarded,
+            "by_version": self._by_version,
+            "slow": self._slow,
+            "waited": self._waited,
+        }
+        replace_json(self._report, figures)
+
+
+_END: Final = frame(encode_request_header(api_versions.API_KEY, 0, _LAST, "fuzz"))
 
 
 async def _create_topics(client: Client) -> list[UUID]:
@@ -139,23 +231,9 @@ async def _create_topics(client: Client) -> list[UUID]:
 
 
 def main() -> None:
-    port, frames, seed, report = sys.argv[1:]
-    attack = Attack(int(port), int(frames), int(seed))
-    began = time.perf_counter()
-    asyncio.run(attack.run())
-    seconds = time.perf_counter() - began
-    figures = {
-        "sent": attack.sent,
-        "answered": attack.answered,
-        "closed": attack.closed,
-        "given_up": attack.given_up,
-        "wide": attack.wide,
-        "seconds": seconds,
-        "by_api": attack.by_api,
-        "slow": attack.slow,
-        "waited": attack.waited,
-    }
-    Path(report).write_text(json.dumps(figures))
+    clients, brokers, controllers, frames, seed, report = sys.argv[1:]
+    ports = Ports(int(clients), int(brokers), int(controllers))
+    asyncio.run(Attack(ports, int(frames), int(seed), Path(report)).run())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 import cramjam
@@ -18,6 +19,9 @@ _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
 _LENGTH_AT: Final = 8
 _ATTRIBUTES_AT: Final = 21
+_TRANSACTIONAL: Final = 0x10
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = struct.Struct(">qhi")
 _HEADER_SIZE: Final = 61
 _BOMB_BYTES: Final = 48 * 1024 * 1024
 _FIELDS: Final = (
@@ -53,13 +57,15 @@ class Batches:
         self._valid = [self._new(codec) for codec in Compression for _ in range(12)]
         self._bombs = _bombs(self._valid[0])
 
-    def any(self, source: random.Random) -> bytes:
-        """Valid in one of four cases."""
+    def any(self, source: random.Random, producers: Sequence[int]) -> bytes:
+        """Valid in one of three cases. ``producers``: ids of some that there are."""
         chance = source.random()
         if chance < 0.25:
             return source.choice(self._valid)
         if chance < 0.252:
             return source.choice(self._bombs)
+        if chance < 0.35 and producers:
+            return self._of_producer(source, source.choice(producers))
         return self._malformed(source)
 
     def _new(self, codec: Compression) -> bytes:
@@ -79,6 +85,14 @@ class Batches:
                 records, compression=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
             )
         return encode_batch(records, compression=codec)
+
+    def _of_producer(self, source: random.Random, producer_id: int) -> bytes:
+        """Often in a transaction."""
+        batch = bytearray(source.choice(self._valid))
+        if source.random() < 0.7:
+            batch[_ATTRIBUTES_AT + 1] |= _TRANSACTIONAL
+        _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, source.choice((0, 0, 1, 2)), source.choice((0, 0, 1, 5)))
+        return sealed(batch)
 
     def _malformed(self, source: random.Random) -> bytes:
         batch = bytearray(source.choice(self._valid))

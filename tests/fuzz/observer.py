@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from tests.broker.nodes import Client, batch
+from tests.fuzz.reports import replace_json
 
 TOPIC: Final = "observed"
 _PAUSE_SECONDS: Final = 0.02
+_REPORT_SECONDS: Final = 2.0
 _METADATA: Final = 3
 _LIST_OFFSETS: Final = 2
 _OFFSET_COMMIT: Final = 8
@@ -20,7 +21,9 @@ _SLOWEST_KEPT: Final = 20
 
 
 class Observer:
-    def __init__(self) -> None:
+    def __init__(self, report: Path) -> None:
+        self._report = report
+        self._reported = -_REPORT_SECONDS
         self.count = 0
         self.slowest: list[tuple[float, float, str]] = []
         """Seconds, when it began, and what it was."""
@@ -29,7 +32,8 @@ class Observer:
         ended = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_reader(0, lambda: ended.done() or ended.set_result(None))
         async with Client.connect_to(port) as client:
-            await client.create_topic(TOPIC)
+            # Its records are old, and it reads them later than it writes them.
+            await client.create_topic(TOPIC, retention_ms="-1")
             offset = 0
             while not ended.done():
                 produced = await self._timed("Produce", client.produce(TOPIC, batch(b"observed")))
@@ -47,7 +51,11 @@ class Observer:
                 commit |= {"generation_id_or_member_epoch": -1, "member_id": ""}
                 await self._timed("OffsetCommit", client.call(_OFFSET_COMMIT, 8, commit))
                 await self._timed("a new connection", self._connect(port))
+                if time.monotonic() - self._reported > _REPORT_SECONDS:
+                    self._reported = time.monotonic()
+                    self.write_report()
                 await asyncio.sleep(_PAUSE_SECONDS)
+        self.write_report()
 
     async def _connect(self, port: int) -> None:
         async with Client.connect_to(port) as client:
@@ -60,11 +68,12 @@ class Observer:
         self.slowest = sorted([*self.slowest, (time.perf_counter() - began, at, name)], reverse=True)[:_SLOWEST_KEPT]
         return answer
 
+    def write_report(self) -> None:
+        replace_json(self._report, {"requests": self.count, "slowest": self.slowest})
+
 
 def main() -> None:
-    observer = Observer()
-    asyncio.run(observer.run(int(sys.argv[1])))
-    Path(sys.argv[2]).write_text(json.dumps({"requests": observer.count, "slowest": observer.slowest}))
+    asyncio.run(Observer(Path(sys.argv[2])).run(int(sys.argv[1])))
 
 
 if __name__ == "__main__":

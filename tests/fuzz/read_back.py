@@ -1,46 +1,112 @@
-"""Reads all records of the topics under attack with librdkafka: what the broker accepted must not stop a consumer."""
+"""Reads all records of the topics under attack with librdkafka: what the broker accepted must not stop a consumer.
+
+It follows the topics while they are attacked, for retention deletes, and DeleteRecords too; when its standard input has
+ended it reads once more all that is there. An offset that is gone, or a topic, is no error.
+"""
 
 from __future__ import annotations
 
-import json
+import select
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from tests.fuzz.observer import TOPIC
-from tests.fuzz.requests import TOPICS
+from tests.fuzz.reports import replace_json
+from tests.fuzz.values import TOPICS
+
+READ: Final = frozenset((*TOPICS, TOPIC))
+_REFRESH_SECONDS: Final = 2.0
+_PROGRESS_SECONDS: Final = 60.0
+_GONE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
+
+
+class Reader:
+    def __init__(self, port: int) -> None:
+        self.problems: list[str] = []
+        self.followed = 0
+        self.at_the_end = 0
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{port}",
+                "group.id": "read-back",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_uncommitted",
+                "check.crcs": True,
+                # It would log every topic that is deleted under it.
+                "log_level": 2,
+                # A few large answers rather than one for each batch.
+                "fetch.min.bytes": 1_000_000,
+                "fetch.wait.max.ms": 250,
+            }
+        )
+
+    def follow(self) -> None:
+        assigned: set[tuple[str, int]] = set()
+        refreshed = -_REFRESH_SECONDS
+        progressed = time.monotonic()
+        while not _is_input_ended() and not self.problems:
+            now = time.monotonic()
+            if now - refreshed > _REFRESH_SECONDS:
+                refreshed = now
+                found = self._partitions()
+                self._consumer.incremental_unassign([TopicPartition(*each) for each in assigned - found])
+                self._consumer.incremental_assign(
+                    [TopicPartition(*each, OFFSET_BEGINNING) for each in sorted(found - assigned)]
+                )
+                assigned = found
+            read = sum(self._is_record(message) for message in self._consumer.consume(1000, 0.2))
+            self.followed += read
+            if read:
+                progressed = now
+            elif now - progressed > _PROGRESS_SECONDS:
+                self.problems.append(f"librdkafka: no record for {_PROGRESS_SECONDS:.0f} s")
+
+    def read_all(self) -> None:
+        wanted = self._partitions()
+        self._consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in sorted(wanted)])
+        while wanted and not self.problems:
+            for message in self._consumer.consume(1000, 0.5):
+                self.at_the_end += self._is_record(message)
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    wanted.discard((str(message.topic()), int(message.partition() or 0)))
+        self._consumer.close()
+
+    def figures(self) -> Mapping[str, Any]:
+        return {"followed": self.followed, "at_the_end": self.at_the_end, "problems": self.problems}
+
+    def _partitions(self) -> set[tuple[str, int]]:
+        topics = self._consumer.list_topics(timeout=10).topics
+        return {(name, partition) for name in READ if name in topics for partition in topics[name].partitions}
+
+    def _is_record(self, message: Message) -> bool:
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in _GONE:
+            self.problems.append(f"librdkafka: {message.topic()}-{message.partition()}: {error}")
+        return error is None
+
+
+def _is_input_ended() -> bool:
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def main() -> None:
-    port, report = sys.argv[1:]
-    bootstrap = {"bootstrap.servers": f"127.0.0.1:{port}"}
-    topics = AdminClient(bootstrap).list_topics(timeout=10).topics
-    consumer = Consumer(
-        {
-            **bootstrap,
-            "group.id": "read-back",
-            "enable.partition.eof": True,
-            "isolation.level": "read_uncommitted",
-            "check.crcs": True,
-        }
-    )
-    wanted = {(name, partition) for name in (*TOPICS, TOPIC) if name in topics for partition in topics[name].partitions}
-    problems: list[str] = []
-    count = 0
-    consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in wanted])
-    while wanted and not problems:
-        for message in consumer.consume(1000, 0.5):
-            error = message.error()
-            if error is None:
-                count += 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                wanted.discard((message.topic(), message.partition()))
-            else:
-                problems.append(f"librdkafka: {message.topic()}-{message.partition()}: {error}")
-    consumer.close()
-    Path(report).write_text(json.dumps({"records": count, "problems": problems}))
+    reader = Reader(int(sys.argv[1]))
+    reader.follow()
+    reader.read_all()
+    replace_json(Path(sys.argv[2]), reader.figures())
 
 
 if __name__ == "__main__":

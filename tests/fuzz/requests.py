@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -13,55 +14,32 @@ from uuid import UUID
 from einmal.types import ErrorCode
 from einmal.wire.frames import frame
 from einmal.wire.message_writer import message_writer
-from einmal.wire.messages import encode_request_header, request_type
+from einmal.wire.messages import (
+    decode_response,
+    encode_request_header,
+    request_type,
+    response_body_position,
+)
 from einmal.wire.schemas import unwrap
 from tests.fuzz.batches import Batches
+from tests.fuzz.values import LENGTH, LENGTHS, NULL, NULLS, POOLS, pool
 
-TOPICS: Final = tuple(f"fuzz-{number}" for number in range(12))
-_NAMES: Final = (
-    *TOPICS,
-    *TOPICS,
-    *TOPICS,
-    "",
-    ".",
-    "..",
-    "../fuzz",
-    "fuzz.0",
-    "fuzz_0",
-    "x" * 249,
-    "x" * 250,
-    "y" * 5000,
-    "näme",
-    "__consumer_offsets",
-    "__transaction_state",
-    "__cluster_metadata",
-    "__einmal_commits",
-    "a/b",
-    "\x00",
-)
-_GROUPS: Final = (*(f"group-{number}" for number in range(10)), "", "g" * 3000)
-_TRANSACTIONAL_IDS: Final = (*(f"txn-{number}" for number in range(10)), "", "t" * 3000)
-_OTHER: Final = (
-    "",
-    "range",
-    "consumer",
-    "1",
-    "0",
-    "member",
-    "retention.ms",
-    "cleanup.policy",
-    "compact",
-    "-1",
-    "é" * 9,
-)
-_NUMBERS: Final = (0, 0, 0, 1, 1, 1, 2, 3, 5, -1, -1, -2, -3, 10, 100, 2**15 - 1, -(2**15), 2**31 - 1, -(2**31))
-_LARGE: Final = (*_NUMBERS, 2**63 - 1, -(2**63), 2**40)
-_TIMES: Final = (0, 0, 0, 1, 5, 20, -1)
-"""Of waits: mostly short, or the attackers would only wait."""
 _WIDE_ELEMENTS: Final = (3_000, 20_000, 49_000, 60_000)
 _WIDE_BYTES_MAX: Final = 4 * 1024 * 1024
-_DESTRUCTIVE: Final = (20, 47)
-"""DeleteTopics, OffsetDelete: rare, or nothing would be there to work on."""
+_WEIGHTS: Final = {0: 8.0, 1: 3.0, 2: 3.0, 20: 0.02, 47: 0.02, 21: 0.1, 33: 0.3, 44: 0.3, 57: 0.1}
+"""How often an API is drawn, where that is not once: what writes and reads records often; rarely what deletes it
+(DeleteTopics, OffsetDelete, DeleteRecords) or may make a topic useless (settings, features): something must be left.
+"""
+_FETCH: Final = 1
+_JOIN_GROUP: Final = 11
+_INIT_PRODUCER_ID: Final = 22
+_TEACHERS: Final = frozenset((_FETCH, _JOIN_GROUP, _INIT_PRODUCER_ID))
+_SESSIONS_FROM: Final = 7
+_FETCH_SESSION: Final = struct.Struct(">6xi")
+"""After the throttle time and the error code."""
+_LEARNED: Final = 0.5
+"""How often a field is what an answer has said, where it can be."""
+_LEARNED_MAX: Final = 16
 
 
 class Api(NamedTuple):
@@ -80,20 +58,40 @@ class Requests:
         self._batches = batches
         self._topic_ids = topic_ids
         self._plans: dict[Any, tuple[tuple[str, Callable[[], Any]], ...]] = {}
+        self._learned: dict[str, list[Any]] = {"member_id": [], "producer_id": [], "session_id": []}
+        """What answers have said, and no request could guess."""
         self.apis = [
             Api(module.API_KEY, version, request_type(module.API_KEY, version))
             for module in modules
             for version in range(module.VERSIONS.min, module.VERSIONS.max + 1)
         ]
-        # Few versions or many: each API is as likely; what writes and reads records is more so.
+        # Few versions or many: each API is as likely.
         counts: dict[int, int] = {}
         for api in self.apis:
             counts[api.key] = counts.get(api.key, 0) + 1
-        weights = {0: 8.0, 1: 3.0, 2: 3.0, **dict.fromkeys(_DESTRUCTIVE, 0.02)}
-        self._weights = [weights.get(api.key, 1.0) / counts[api.key] for api in self.apis]
+        self._weights = list(itertools.accumulate(_WEIGHTS.get(api.key, 1.0) / counts[api.key] for api in self.apis))
 
     def draw(self, count: int) -> list[Api]:
-        return self._source.choices(self.apis, self._weights, k=count)
+        return self._source.choices(self.apis, cum_weights=self._weights, k=count)
+
+    def learn(self, api: Api, answer: bytes) -> None:
+        """Use ids that no request could guess in later ones. ``answer``: from its correlation id on."""
+        if api.key not in _TEACHERS:
+            return
+        position = response_body_position(api.key, api.version, answer)
+        if api.key == _FETCH:
+            if api.version >= _SESSIONS_FROM:
+                self._remember("session_id", _FETCH_SESSION.unpack_from(answer, position)[0])
+            return
+        fields = decode_response(api.key, api.version, answer, position)
+        name = "member_id" if api.key == _JOIN_GROUP else "producer_id"
+        self._remember(name, getattr(fields, name))
+
+    def _remember(self, name: str, value: Any) -> None:
+        if value not in ("", 0, -1):
+            known = self._learned[name]
+            known.append(value)
+            del known[:-_LEARNED_MAX]
 
     def well_formed(self, api: Api, correlation_id: int) -> bytes:
         body = bytearray()
@@ -141,7 +139,7 @@ class Requests:
                 fields[field.name] = [nested] if is_array else nested
             else:
                 # Alike or numbered, as what is asked for once or often costs differently.
-                one = self._one(inner, field)
+                one = self._one(schema, inner, field)
                 elements = [one() for _ in range(min(count, 20))]
                 is_number = isinstance(elements[0], int) and not isinstance(elements[0], bool)
                 fields[field.name] = list(range(count)) if is_number and count < 2**15 else (elements * count)[:count]
@@ -152,71 +150,47 @@ class Requests:
         plan = self._plans.get(schema)
         if plan is None:
             plan = self._plans[schema] = tuple(
-                (field.name, self._value_of(field)) for field in dataclasses.fields(schema)
+                (field.name, self._value_of(schema, field)) for field in dataclasses.fields(schema)
             )
         return {name: value() for name, value in plan}
 
-    def _value_of(self, field: Any) -> Callable[[], Any]:
+    def _value_of(self, schema: Any, field: Any) -> Callable[[], Any]:
         inner, is_nullable, is_array = unwrap(field.type)
-        source, one = self._source, self._one(inner, field)
+        one = self._one(schema, inner, field)
         value: Callable[[], Any] = one
         if is_array:
-            value = lambda: [one() for _ in range(source.choice((0, 1, 1, 1, 2, 3)))]  # noqa: E731
+            length = self._any_of(LENGTHS.get(field.name, LENGTH))
+            value = lambda: [one() for _ in range(length())]  # noqa: E731
         if not is_nullable:
             return value
-        return lambda: None if source.random() < 0.15 else value()
+        uniform, share = self._source.random, NULLS.get(field.name, NULL)
+        return lambda: None if uniform() < share else value()
 
-    def _one(self, inner: Any, field: Any) -> Callable[[], Any]:
+    def _one(self, schema: Any, inner: Any, field: Any) -> Callable[[], Any]:
         if dataclasses.is_dataclass(inner):
             return lambda: self._fields(inner)
         source, name, kind = self._source, field.name, field.metadata["kafka_type"]
-        if kind == "string":
-            names = _strings(name)
-            return lambda: source.choice(names)
         if kind == "records" or (kind == "bytes" and name == "records"):
-            return lambda: self._batches.any(source)
-        if kind == "bytes":
-            return lambda: source.choice((b"", b"x", source.randbytes(source.randrange(60)), b"\x00\x01" * 20))
-        if kind == "bool":
+            producers = self._learned["producer_id"]
+            return lambda: self._batches.any(source, producers)
+        if kind == "bool" and name not in POOLS:
             return lambda: source.random() < 0.5
         if kind == "uuid":
-            return lambda: source.choice(
-                (*self._topic_ids, UUID(int=0), UUID(int=1), UUID(int=source.getrandbits(128)))
-            )
+            return self._any_of((*self._topic_ids, UUID(int=0), UUID(int=1), UUID(int=source.getrandbits(128))))
         if kind == "error_code":
-            return lambda: source.choice((ErrorCode.none, ErrorCode.unknown_server_error))
+            return self._any_of((ErrorCode.none, ErrorCode.unknown_server_error))
         if kind == "float64":
             return source.random
-        if name in ("max_wait", "timeout", "timeout_ms", "max_wait_ms", "session_timeout", "rebalance_timeout"):
-            return lambda: source.choice(_TIMES)
-        if name in ("num_partitions", "count"):
-            return lambda: source.choice((1, 1, 2, 3, -1, 0, 2**31 - 1))
-        low, high = _RANGES.get(kind, (-(2**31), 2**31 - 1))
-        numbers = [number for number in _LARGE if low <= number <= high]
-        return lambda: source.choice(numbers)
+        drawn = self._any_of(pool(schema.__name__, name, kind))
+        known = self._learned.get(name.removeprefix("v3_and_below_"))
+        if known is None:
+            return drawn
+        return lambda: source.choice(known) if known and source.random() < _LEARNED else drawn()
 
-
-_RANGES: Final = {
-    "int8": (-128, 127),
-    "int16": (-(2**15), 2**15 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-    "uint8": (0, 255),
-    "uint16": (0, 2**16 - 1),
-    "uint32": (0, 2**32 - 1),
-    "uint64": (0, 2**63),
-    "timedelta_i64": (-(2**63), 2**63 - 1),
-    "datetime_i64": (-(2**63), 2**63 - 1),
-}
-
-
-def _strings(name: str) -> Sequence[str]:
-    if "transactional_id" in name:
-        return _TRANSACTIONAL_IDS
-    if "group" in name or name == "coordinator_keys":
-        return _GROUPS
-    if name in ("name", "topic", "topic_name", "topic_names", "resource_name"):
-        return _NAMES
-    return _OTHER
+    def _any_of(self, values: Sequence[Any]) -> Callable[[], Any]:
+        """As ``random.choice``, in a third of its time."""
+        uniform, count = self._source.random, len(values)
+        return lambda: values[int(uniform() * count)]
 
 
 def _arrays(schema: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -12,20 +12,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS, SASL_HANDLERS
+from einmal.local.layout import plan_cluster, write_properties
+from tests.fuzz.attack import Ports
+from tests.fuzz.read_back import READ
+from tests.fuzz.reports import read_json
+from tests.interop.apache_kafka import KafkaUnavailable
+from tests.interop.java_reader import JavaReader, Unreadable
+
 LATENCY_SECONDS_MAX: Final = 1.0
 RSS_BYTES_MAX: Final = 300_000_000
+COVERING_FRAMES: Final = 100_000
+"""In as many, every API is sent in every version."""
 _SETTINGS: Final = {
-    "group.initial.rebalance.delay.ms": 0,
-    "group.min.session.timeout.ms": 1,
-    "log.retention.bytes": 20_000_000,
-    "log.segment.bytes": 4_000_000,
-    "log.retention.check.interval.ms": 5_000,
-    "log.cleaner.backoff.ms": 2_000,
-    "offsets.topic.num.partitions": 3,
-    "transaction.state.log.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1",
+    "log.retention.bytes": "20000000",
+    "log.segment.bytes": "4000000",
+    "log.retention.check.interval.ms": "5000",
+    "log.cleaner.backoff.ms": "2000",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
 }
 _STDERR_KEPT: Final = 20
-_READ_SECONDS_MAX: Final = 60.0
+_READ_SECONDS_MAX: Final = 120.0
+_PROGRESS_SECONDS: Final = 60.0
 
 
 @dataclass
@@ -35,7 +46,7 @@ class Verdict:
     rss_bytes_max: int = 0
     requests: int = 0
     latency_seconds_max: float = 0.0
-    records_read: int = 0
+    read: str = ""
     problems: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -44,28 +55,32 @@ class Verdict:
             f"{self.frames:,} frames in {self.seconds:.0f} s ({self.frames / max(self.seconds, 1e-9):,.0f}/s)",
             f"broker's memory: at most {self.rss_bytes_max / 1e6:.0f} MB",
             f"other client: {self.requests:,} requests, the slowest took {self.latency_seconds_max * 1000:.0f} ms",
-            f"read back by librdkafka: {self.records_read:,} records",
+            f"read: {self.read}",
             *(f"PROBLEM: {problem}" for problem in self.problems),
         ]
         return "\n".join(lines)
 
 
 class Broker:
-    """A broker process. Its memory is sampled and its diagnostics are read until it is stopped."""
+    """A broker process with a listener for each audience. Its memory is sampled and its diagnostics are read until it
+    is stopped.
+    """
 
     def __init__(self, folder: Path) -> None:
-        settings = [item for key, value in _SETTINGS.items() for item in ("-X", f"{key}={value}")]
+        plans = plan_cluster(folder, 1, host="127.0.0.1", first_port=0)
+        write_properties(plans, _SETTINGS)
+        (plan,) = plans
+        assert plan.controller_port is not None
+        self.ports = Ports(plan.port, plan.internal_port, plan.controller_port)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "einmal", "start", "--port", "0", "--format", "json"]
-            + ["--data-dir", str(folder / "data"), *settings],
+            [sys.executable, "-m", "einmal", "start", "--config", str(plan.properties), "--format", "json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         assert self.process.stdout is not None
-        ready = json.loads(self.process.stdout.readline())
-        self.port = int(ready["bootstrap_servers"].rpartition(":")[2])
+        json.loads(self.process.stdout.readline())
         self.rss_bytes_max = 0
         self.stderr_lines = 0
         self.tracebacks: list[str] = []
@@ -108,20 +123,71 @@ def _rss_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+class _Readers:
+    """librdkafka and the Java client, which follow the topics under attack; a problem is what they cannot read."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self._report = folder / "read-back.json"
+        self._librdkafka = subprocess.Popen(
+            [sys.executable, "-m", "tests.fuzz.read_back", str(port), str(self._report)], stdin=subprocess.PIPE
+        )
+        self._java: JavaReader | None = None
+        self._why_not_java = ""
+        try:
+            self._java = JavaReader(f"127.0.0.1:{port}", sorted(READ))
+        except KafkaUnavailable as reason:
+            self._why_not_java = str(reason)
+
+    def finish(self, verdict: Verdict) -> None:
+        try:
+            # In a process of its own, for it may hang.
+            self._librdkafka.communicate(timeout=_READ_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            verdict.problems.append("librdkafka does not come to the end of what was accepted")
+        figures = read_json(self._report)
+        if self._librdkafka.poll() != 0 or not figures:
+            verdict.problems.append(f"librdkafka's reader ended with status {self._librdkafka.poll()}")
+        else:
+            verdict.problems += figures["problems"]
+            verdict.read = (
+                f"librdkafka {figures['followed']:,} records on the way, {figures['at_the_end']:,} at the end"
+            )
+        if self._java is None:
+            verdict.read += f"; not by Java: {self._why_not_java}"
+            return
+        try:
+            by_java = self._java.finish(_READ_SECONDS_MAX)
+        except Unreadable as error:
+            verdict.problems.append(f"the Java client: {error}")
+        else:
+            verdict.read += f"; Java {by_java.followed:,} on the way, {by_java.at_the_end:,} at the end"
+
+    def kill(self) -> None:
+        if self._librdkafka.poll() is None:
+            self._librdkafka.kill()
+            self._librdkafka.communicate()
+        if self._java is not None and self._java.is_running:
+            self._java.kill()
+
+
 def fuzz(
     folder: Path, frames: int, seed: int, attackers: int = 1, latency_seconds_max: float = LATENCY_SECONDS_MAX
 ) -> Verdict:
     """Run, and check what must hold."""
     verdict = Verdict()
     broker = Broker(folder)
+    readers: _Readers | None = None
     try:
+        readers = _Readers(broker.ports.clients, folder)
         _attack(verdict, broker, folder, frames, seed, attackers)
         verdict.rss_bytes_max = broker.rss_bytes_max
         if broker.process.poll() is not None:
             verdict.problems.append(f"the broker ended with status {broker.process.returncode}")
         else:
-            verdict.records_read = _read_back(verdict, broker.port, folder)
+            readers.finish(verdict)
     finally:
+        if readers is not None:
+            readers.kill()
         status = broker.stop()
     if status != 0:
         verdict.problems.append(f"the broker stopped with status {status}")
@@ -137,52 +203,76 @@ def fuzz(
 def _attack(verdict: Verdict, broker: Broker, folder: Path, frames: int, seed: int, attackers: int) -> None:
     watched = folder / "observer.json"
     observer = subprocess.Popen(
-        [sys.executable, "-m", "tests.fuzz.observer", str(broker.port), str(watched)], stdin=subprocess.PIPE
+        [sys.executable, "-m", "tests.fuzz.observer", str(broker.ports.clients), str(watched)], stdin=subprocess.PIPE
     )
     began = time.perf_counter()
     reports = [folder / f"attack-{number}.json" for number in range(attackers)]
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.attack"]
-            + [str(broker.port), str(frames // attackers), str(seed + number), str(report)]
+            [sys.executable, "-m", "tests.fuzz.attack", *map(str, broker.ports)]
+            + [str(frames // attackers), str(seed + number), str(report)]
         )
         for number, report in enumerate(reports)
     ]
-    for process in running:
-        if process.wait() != 0:
-            verdict.problems.append(f"an attacker ended with status {process.returncode}")
+    while any(process.poll() is None for process in running):
+        _wait(running, _PROGRESS_SECONDS)
+        print(_progress(broker, reports, watched), file=sys.stderr, flush=True)
+    verdict.problems += [
+        f"an attacker ended with status {process.returncode}" for process in running if process.returncode != 0
+    ]
     verdict.seconds = time.perf_counter() - began
-    assert observer.stdin is not None
-    observer.stdin.close()
     try:
-        status = observer.wait(30)
+        observer.communicate(timeout=30)
     except subprocess.TimeoutExpired:
         observer.kill()
-        status = observer.wait()
-    if status != 0:
-        verdict.problems.append(f"the observer ended with status {status}")
-    attacks = [json.loads(report.read_text()) for report in reports if report.exists()]
+        observer.communicate()
+    if observer.returncode != 0:
+        verdict.problems.append(f"the observer ended with status {observer.returncode}")
+    attacks = [read_json(report) for report in reports if report.exists()]
     verdict.frames = sum(attack["sent"] for attack in attacks)
     verdict.figures["attacks"] = attacks
-    if watched.exists():
-        figures = json.loads(watched.read_text())
+    verdict.problems += _unguarded(attacks)
+    if verdict.frames >= COVERING_FRAMES:
+        verdict.problems += _missing(attacks)
+    figures = read_json(watched)
+    if figures:
         verdict.requests = figures["requests"]
         verdict.figures["slowest"] = figures["slowest"]
         verdict.latency_seconds_max = figures["slowest"][0][0]
 
 
-def _read_back(verdict: Verdict, port: int, folder: Path) -> int:
-    """Read all that is there with librdkafka, in a process of its own, for it may hang; how many records."""
-    report = folder / "read-back.json"
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.read_back", str(port), str(report)],
-            timeout=_READ_SECONDS_MAX,
-            check=True,
-        )
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        verdict.problems.append(f"librdkafka cannot read what was accepted: {error}")
-        return 0
-    figures = json.loads(report.read_text())
-    verdict.problems += figures["problems"]
-    return int(figures["records"])
+def _wait(running: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Until they have ended, or for so long."""
+    deadline = time.monotonic() + seconds
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return
+
+
+def _progress(broker: Broker, reports: list[Path], watched: Path) -> str:
+    attacks = list(filter(None, map(read_json, reports)))
+    sent = sum(attack["sent"] for attack in attacks)
+    seconds = max((attack["seconds"] for attack in attacks), default=0.0)
+    slowest = read_json(watched).get("slowest") or [[0.0]]
+    return (
+        f"{sent:,} frames in {seconds:.0f} s ({sent / max(seconds, 1e-9):,.0f}/s), RSS at most "
+        f"{broker.rss_bytes_max / 1e6:.0f} MB, slowest {slowest[0][0] * 1000:.0f} ms"
+    )
+
+
+def _unguarded(attacks: list[dict[str, Any]]) -> list[str]:
+    answered = sorted({name for attack in attacks for name in attack["unguarded"]})
+    return [f"answered without authentication: {', '.join(answered)}"] if answered else []
+
+
+def _missing(attacks: list[dict[str, Any]]) -> list[str]:
+    """APIs and versions that were not sent."""
+    sent = {name for attack in attacks for name in attack["by_version"]}
+    served = {
+        f"{module.API_KEY}v{version}"
+        for module in (*BROKER_HANDLERS, *CONTROLLER_HANDLERS, *SASL_HANDLERS)
+        for version in range(module.VERSIONS.min, module.VERSIONS.max + 1)
+    }
+    return [f"never sent: {', '.join(sorted(served - sent))}"] if served - sent else []

@@ -17,8 +17,8 @@ from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import read_header
 from tests.interop import raw
-from tests.interop.apache_tools import ApacheTools
 from tests.interop.conftest import Node, NodeFactory
+from tests.interop.java_reader import JavaReader
 from tests.interop.raw import Connection
 from tests.interop.topics import Broker, create_topic, wait_for_leaders
 from tests.log.malformed import MALFORMED, good, mutated
@@ -142,7 +142,7 @@ def test_every_accepted_batch_is_readable(einmal: Node) -> None:
     assert asyncio.run(_read_by_aiokafka(einmal.bootstrap)) == end
     assert _read_by_kafka_python(einmal.bootstrap) == ends[PLAIN]
     assert _read_by_us(einmal.bootstrap) == end
-    assert _read_by_java(einmal.bootstrap, end) == end
+    assert JavaReader(einmal.bootstrap, [TOPIC]).finish(PATIENCE_S).at_the_end == end
 
 
 def _read_by_confluent(bootstrap: str) -> int:
@@ -205,16 +205,3 @@ def _read_by_us(bootstrap: str) -> int:
         while consumer.position(partition) < end:
             count += len(consumer.poll())
         return count
-
-
-def _read_by_java(bootstrap: str, count: int) -> int:
-    tools = ApacheTools(bootstrap)
-    try:
-        printed = tools(
-            "consumer.ConsoleConsumer", "--topic", TOPIC, "--from-beginning", "--max-messages", str(count),
-            "--timeout-ms", str(PATIENCE_S * 1000), "--formatter-property", "print.value=false",
-            "--formatter-property", "print.offset=true",
-        )  # fmt: skip
-    finally:
-        tools.close()
-    return printed.count("Offset:")

@@ -168,7 +168,8 @@ CONTROLLER_HANDLERS: Final[tuple[ModuleType, ...]] = (
 )
 """What the cluster's nodes, and operators' tools, ask of a controller. To add an API, add its module to a table."""
 
-_SASL_HANDLERS: Final[tuple[ModuleType, ...]] = (sasl_handshake, sasl_authenticate)
+SASL_HANDLERS: Final[tuple[ModuleType, ...]] = (sasl_handshake, sasl_authenticate)
+"""And on a listener that authenticates."""
 
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
@@ -213,7 +214,7 @@ class Router:
         self._authenticates = authenticates
         handlers = CONTROLLER_HANDLERS if audience is Audience.CONTROLLERS else BROKER_HANDLERS
         if authenticates:
-            handlers += _SASL_HANDLERS
+            handlers += SASL_HANDLERS
         self._routes = {module.API_KEY: _route(module) for module in sorted(handlers, key=_api_key)}
 
     def versions(self) -> list[tuple[int, Versions]]:
