@@ -67,3 +67,25 @@ def test_every_message_is_written_as_kio_writes_it(api_key: int, version: int, l
         message_writer(schema)(written, fields)
         assert bytes(written) == encode(schema, fields)
         assert b"".join(message_slices(schema, fields)) == written
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "fields"),
+    [
+        (2, 7, {"topics": [{"name": "t", "partitions": [{"partition_index": 1}] * 5_000}]}),
+        (9, 8, {"groups": [{"group_id": "g", "topics": [{"name": "t", "partitions": [{}] * 5_000}]}]}),
+        (3, 12, {"topics": [{"partitions": [{"replica_nodes": [1] * 5_000}]}]}),
+        (16, 5, {"groups": [{"group_id": "g"}] * 5_000}),
+    ],
+    ids=["an array in an array", "an array in an array in an array", "an array of numbers", "an array"],
+)
+def test_a_long_array_anywhere_in_a_message_is_written_in_short_pieces(
+    api_key: int, version: int, fields: dict[str, Any]
+) -> None:
+    schema = response_type(api_key, version)
+    pieces = list(message_slices(schema, fields))
+    written = bytearray()
+    message_writer(schema)(written, fields)
+    assert b"".join(pieces) == written
+    assert max(map(len, pieces)) < 4_200
+    assert all(len(piece) >= 4_096 for piece in pieces[:-1])
