@@ -11,7 +11,7 @@ from typing import Final
 import cramjam
 import google_crc32c
 
-from einmal.wire.compression import Compression
+from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import Header, NewRecord, encode_batch
 
 _CRC: Final = struct.Struct(">I")
@@ -127,7 +127,7 @@ def _bombs(template: bytes) -> list[bytes]:
     sections = {
         Compression.GZIP: zlib.compress(zeros, 9, wbits=31),
         Compression.SNAPPY: bytes(cramjam.snappy.compress_raw(zeros[: 4 * 1024 * 1024])),
-        Compression.LZ4: bytes(cramjam.lz4.compress(zeros)),
+        Compression.LZ4: compress(Compression.LZ4, zeros),
         Compression.ZSTD: bytes(cramjam.zstd.compress(zeros)),
     }
     bombs = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import random
 import resource
 import struct
+import tracemalloc
 
 import cramjam
 import pytest
@@ -36,6 +38,16 @@ def test_snappy_comes_raw_too() -> None:
 
 def test_gzip_of_several_members_is_one_text() -> None:
     assert decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20])
+@pytest.mark.parametrize("byte", [b"a", None])
+def test_gzip_members_around_the_size_of_a_part(size: int, byte: bytes | None) -> None:
+    data = byte * size if byte else random.Random(size).randbytes(size)
+    member = gzip.compress(data, 1)
+    assert decompress(Compression.GZIP, member * 2, 2 * size) == data * 2
+    with pytest.raises(CorruptBatch):
+        decompress(Compression.GZIP, member[:-1], size)
 
 
 def test_lz4_blocks_are_independent_as_java_demands() -> None:
@@ -79,3 +91,16 @@ def test_xerial_blocks_may_not_end_after_the_data() -> None:
     for tail in (b"\x00\x00", struct.pack(">i", 100) + b"x", struct.pack(">i", -1) + b"x"):
         with pytest.raises(CorruptBatch):
             decompress(Compression.SNAPPY, header + tail)
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_what_decompresses_to_much_is_in_memory_once(codec: Compression) -> None:
+    size = 48 * 1024 * 1024
+    data = compress(codec, bytes(size))
+    tracemalloc.start()
+    try:
+        assert len(decompress(codec, data, 64 * 1024 * 1024)) == size
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.6 * size

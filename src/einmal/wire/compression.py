@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
+from io import BytesIO
 from typing import Final
 
 import cramjam
@@ -24,6 +25,7 @@ MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
 _SMALLEST_BUFFER: Final = 64 * 1024
 _GZIP_WINDOW: Final = 31
 _GZIP_PIECE: Final = 16 * 1024
+_GZIP_PART: Final = 1024 * 1024
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_SMALLEST: Final = 7
@@ -78,7 +80,7 @@ def _gzip(data: bytes) -> bytes:
 
 
 def _gunzip(data: bytes, max_bytes: int, members_max: int | None = None) -> bytes:
-    parts: list[bytes] = []
+    output = BytesIO()
     members = 0
     remaining = max_bytes
     position = 0
@@ -90,19 +92,20 @@ def _gunzip(data: bytes, max_bytes: int, members_max: int | None = None) -> byte
         while not member.eof:
             # In pieces: what follows a member is copied with each, which is quadratic for many small ones.
             piece = data[position : position + _GZIP_PIECE]
-            if not piece:
-                raise CorruptBatch("gzip: the data ends early")
-            position += len(piece)
             try:
-                part = member.decompress(piece, remaining + 1)
+                part = member.decompress(piece, min(remaining + 1, _GZIP_PART))
             except zlib.error as error:
                 raise CorruptBatch(f"gzip: {error}") from error
+            if not piece and not part and not member.eof:
+                raise CorruptBatch("gzip: the data ends early")
+            # At the end of a member what follows it may be in both.
+            position += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
             remaining -= len(part)
             if remaining < 0:
                 raise TooLarge(f"more than {max_bytes} bytes")
-            parts.append(part)
-        position -= len(member.unused_data)
-    return b"".join(parts)
+            output.write(part)
+    # Not a copy, which a join of the parts would be.
+    return output.getvalue()
 
 
 def _snappy(data: bytes) -> bytes:
@@ -191,16 +194,21 @@ def _growing(name: str, decompress_into: Callable[..., int]) -> Callable[[bytes,
     def inflate(data: bytes, max_bytes: int) -> bytes:
         capacity = min(max(_SMALLEST_BUFFER, 4 * len(data)), max_bytes)
         while True:
+            # Its value is the buffer itself, where bytes() of a bytearray would be a second one.
+            output = BytesIO()
             # One byte more than is allowed: what fills it is too large, and an empty result still has a buffer.
-            output = bytearray(capacity + 1)
+            output.seek(capacity)
+            output.write(b"\0")
             try:
-                size = decompress_into(data, output)
+                with output.getbuffer() as room:
+                    size = decompress_into(data, room)
             except cramjam.DecompressionError as error:
                 if _BUFFER_FULL not in str(error):
                     raise CorruptBatch(f"{name}: {error}") from error
                 size = capacity + 1
             if size <= capacity:
-                return bytes(memoryview(output)[:size])
+                output.truncate(size)
+                return output.getvalue()
             if capacity >= max_bytes:
                 raise TooLarge(f"more than {max_bytes} bytes")
             capacity = min(capacity * 4, max_bytes)
