@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.run import fuzz
 
-FRAMES = 20_000
+FRAMES = 10_000
 LATENCY_SECONDS_MAX = 5.0
 """Other tests share the machine; the long run has it for itself and allows one second."""
 

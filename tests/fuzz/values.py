@@ -84,8 +84,10 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
     "allow_auto_topic_creation": (False,) * 5 + (True,),
     "assignment": _BYTES,
     "auth_bytes": _SCRAM,
+    "broker_epoch": (5, 5, 5, -1, 0, 6, 2**40),
     "broker_id": _BROKERS,
     "broker_ids": _BROKERS,
+    "candidate_epoch": _EPOCHS,
     "committed_leader_epoch": _EPOCHS,
     "config_operation": (0, 0, 0, 1, 2, 3, 4, -1),
     "coordinator_keys": (*_GROUPS, *_TRANSACTIONAL_IDS),
@@ -105,6 +107,7 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
     "key": (*_GROUPS, *_TRANSACTIONAL_IDS),
     "key_type": (0, 0, 1, 1, 2, -1, 127),
     "last_fetched_epoch": _EPOCHS,
+    "leader_id": _BROKERS,
     "leader_epoch": (0, 0, 1, 2, -1, 2**31 - 1),
     "max_bytes": _SIZES,
     "max_version_level": (0, 1, 2, 2, 1, 29, -1, 2**15 - 1),
@@ -159,7 +162,7 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
 }
 """By a field's name."""
 
-NULLS: Final[Mapping[str, float]] = {"group_instance_id": 0.8, "transactional_id": 0.5}
+NULLS: Final[Mapping[str, float]] = {"cluster_id": 0.8, "group_instance_id": 0.8, "transactional_id": 0.5}
 """How often a nullable field is null, where that is not NULL."""
 NULL: Final = 0.15
 LENGTHS: Final[Mapping[str, Sequence[int]]] = {"assignments": (0, 0, 0, 0, 1, 2)}
