@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Producer
-from einmal.demo.brokers import Brokers, coordinator, leaders
+from einmal.demo.brokers import Brokers, coordinator
 
 pytestmark = pytest.mark.system
 
@@ -29,8 +29,8 @@ def running(folder: Path) -> Iterator[tuple[Brokers, Told]]:
 
 
 def test_the_leader_is_killed_and_what_is_sent_meanwhile_arrives(tmp_path: Path) -> None:
-    with running(tmp_path) as (brokers, told), brokers.admin() as admin:
-        before = leaders(admin, "t")
+    with running(tmp_path) as (brokers, told):
+        before = brokers.leaders("t")
         with Producer(bootstrap_servers=brokers.bootstrap_servers) as producer:
             futures = [producer.send("t", b"%d" % number) for number in range(100)]
             brokers.kill_leader("t", "now")
@@ -39,7 +39,7 @@ def test_the_leader_is_killed_and_what_is_sent_meanwhile_arrives(tmp_path: Path)
         assert (kill, failover, back) == ("kill", "failover", "back")
         assert before[victim] == max(before.values())
         assert victim == again != heir
-        assert victim not in leaders(admin, "t")
+        assert victim not in brokers.leaders("t")
 
 
 def test_the_coordinator_is_killed_and_the_transaction_that_it_had_open_commits(tmp_path: Path) -> None:

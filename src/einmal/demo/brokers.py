@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from einmal.client import Admin, NewTopic
+from einmal.client.errors import UnknownTopic
 from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import BrokerFailed, LocalCluster
 
@@ -66,13 +67,13 @@ class Brokers:
 
     def kill_leader(self, topic: str, when: str) -> None:
         """Kill the broker that leads most of the topic; returns once the cluster is whole again."""
-        leaders = self._leaders(topic)
-        victim = max(leaders, key=lambda broker: (leaders[broker], -broker))
-        led = f"{leaders[victim]} of the {leaders.total()} partitions of {topic}"
+        before = self.leaders(topic)
+        victim = max(before, key=lambda broker: (before[broker], -broker))
+        led = f"{before[victim]} of the {before.total()} partitions of {topic}"
         self._kill(victim, f"broker {victim}, leader of {led}, killed (SIGKILL) {when}")
         began = time.monotonic()
-        self._until(lambda: not self._leaders(topic).keys() & {victim, -1})
-        heirs = [broker for broker, count in (self._leaders(topic) - leaders).items() if count]
+        after = self.leaders(topic, lambda found: not found.keys() & {victim, -1})
+        heirs = [broker for broker, count in (after - before).items() if count]
         names = " and ".join(map(str, sorted(heirs)))
         self._tell("failover", f"broker {names} leads them, after {time.monotonic() - began:.2f} s", heirs[0])
         self._start_again(victim)
@@ -103,15 +104,30 @@ class Brokers:
 
     def _until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _RECOVERY_SECONDS_MAX
-        while not is_so():
+        while True:
+            try:
+                if is_so():
+                    return
+            except UnknownTopic:
+                # The broker that was asked is behind: a topic is made when most of the controllers know it.
+                pass
             if time.monotonic() > deadline:
                 raise BrokerFailed(f"the cluster is not whole after {_RECOVERY_SECONDS_MAX:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
     # --- who is who -------------------------------------------------------------------------------------------------
 
-    def _leaders(self, topic: str) -> Counter[int]:
-        return leaders(self._admin, topic)
+    def leaders(self, topic: str, is_so: Callable[[Counter[int]], bool] = bool) -> Counter[int]:
+        """As ``leaders`` below, once the topic is known and ``is_so`` holds."""
+        found: Counter[int] = Counter()
+
+        def look() -> bool:
+            nonlocal found
+            found = leaders(self._admin, topic)
+            return is_so(found)
+
+        self._until(look)
+        return found
 
     def _coordinator(self, transactional_id: str) -> int:
         return coordinator(self._admin, transactional_id)
@@ -123,7 +139,7 @@ class Brokers:
 
 
 def leaders(admin: Admin, topic: str) -> Counter[int]:
-    """How many partitions each broker leads; -1: nobody."""
+    """How many partitions each broker leads; -1: nobody. Raises UnknownTopic, also where the broker is behind."""
     return Counter(each.leader for each in admin.describe_topics([topic])[topic].partitions.values())
 
 
