@@ -6,8 +6,11 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from einmal.types import Header
 from einmal.wire import record_scan
@@ -55,6 +58,101 @@ def test_blocks_of_records_laid_out_alike_are_scanned_as_one_by_one(monkeypatch:
         assert short == outcome(section, count, needs_keys=True)
     assert sum(isinstance(short, Scanned) for *_, short in found) > 150
     assert sum(not isinstance(short, Scanned) for *_, short in found) > 100
+
+
+_TIMES = st.sampled_from([
+    (0,), (5,), (0, 1, 2, 3), (0, -1, -2), (62, 63, 64, 65), (70, 80, 500, -90), (-70, -80), (8_191, 8_192),
+    (900, 1_001), (-1_001, 0), (-1 - NOW, 0), (-1 - NOW,), (1 << 40, 0), (-1 << 63, (1 << 63) - 1),
+])  # fmt: skip
+_PADS = st.sampled_from([{}, {}, *({which: size} for which in range(6) for size in (2, 3, 5)), {0: 9}, {0: 10}])
+_COUNTS = st.one_of(*[st.integers(1, 300)] * 15, st.integers(8_170, 8_300))
+_HEADERS = st.sampled_from([b"", b"", b"\x02k\x01", b"\x06k\xc3\xbc\x04vv", b"\x80\x01" + b"k" * 64 + b"\x00"])
+
+
+def padded(value: int, size: int) -> bytes:
+    """A varint of at least so many bytes: those more than are needed say nothing."""
+    encoded = bytearray(encode_varint(value))
+    while len(encoded) < size:
+        encoded[-1] |= 0x80
+        encoded.append(0)
+    return bytes(encoded)
+
+
+@st.composite
+def nearly_alike(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Records of one layout, or of two, with bytes changed: one, or the same one in many records."""
+    count, times, seed = draw(_COUNTS), draw(_TIMES), draw(st.integers(0, 1 << 32))
+    source = random.Random(seed)
+    pads = {**dict.fromkeys(range(6), 0), **draw(_PADS)}
+    key = draw(st.sampled_from([None, b"", b"k", b"k" * 64]))
+    values = draw(st.sampled_from([(None,), (b"",), (b"v",), (b"v" * 63,), (b"v" * 70, b"v" * 69), (b"", None)]))
+    header, headers = draw(_HEADERS), draw(st.integers(1, 3))
+    changes_at = draw(st.integers(0, 400))
+    position, records = 0, []
+    layouts: list[list[int]] = []
+    for index in range(count):
+        value = values[index >= changes_at and len(values) > 1]
+        parts = (
+            b"\x00" + padded(source.choice(times) if index else 0, pads[0]) + padded(index, pads[1]),
+            padded(-1 if key is None else len(key), pads[2]),
+            key or b"",
+            padded(-1 if value is None else len(value), pads[3]),
+            value or b"",
+            padded(headers if header else 0, pads[4]) + header * headers,
+        )
+        body = b"".join(parts)
+        size = padded(len(body), pads[5])
+        records.append(size + body)
+        before_key = position + len(size) + len(parts[0]) + len(parts[1])
+        value_size_at = before_key + len(parts[2])
+        value_at = value_size_at + len(parts[3])
+        headers_at = value_at + len(parts[4])
+        layouts.append([*range(position, before_key), *range(value_size_at, value_at)])
+        position += len(records[-1])
+        layouts[-1] += range(headers_at, position)
+    section = bytearray(b"".join(records))
+    for _ in range(draw(st.integers(0, 2))):
+        first, many = draw(st.integers(0, count - 1)), draw(st.sampled_from([1, 1, 30, count]))
+        which, byte = draw(st.integers(0, 20)), draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0x81, 0xFF]))
+        for layout in layouts[first : first + many]:
+            section[layout[which % len(layout)]] = byte
+    return bytes(section[: draw(st.sampled_from([None, None, None, -1]))]), count
+
+
+@given(nearly_alike(), st.booleans(), st.sampled_from([None, 0, 100]), st.integers(0, 3))
+def test_records_compared_are_scanned_as_records_walked(
+    batch: tuple[bytes, int], needs_keys: bool, headers_max: int | None, begin: int
+) -> None:
+    section, count = batch
+
+    def found(alike_min: int) -> Scanned | tuple[int, str] | None:
+        with patch.object(record_scan, "_ALIKE_MIN", alike_min):
+            try:
+                return outcome(
+                    b"\x80" * begin + section, count, begin=begin, needs_keys=needs_keys, headers_max=headers_max
+                )
+            except TooLong:
+                return None
+
+    walked = found(1 << 40)
+    assert found(2) == walked
+    assert found(24) == walked
+
+
+def test_every_byte_of_an_offset_delta_is_compared() -> None:
+    bodies = [b"\x00\x00" + padded(delta, 3) + b"\x01\x01\x00" for delta in range(64)]
+    assert isinstance(outcome(b"".join(encode_varint(len(body)) + body for body in bodies), 64), Scanned)
+    bodies[30] = b"\x00\x00" + padded(30 + 8_192, 3) + b"\x01\x01\x00"
+    changed = b"".join(encode_varint(len(body)) + body for body in bodies)
+    assert outcome(changed, 64) == (30, "record 30: offset delta 8222, not 30")
+
+
+@pytest.mark.parametrize("since", [-1_001, 1_001])
+def test_a_timestamp_out_of_bounds_is_found_among_records_laid_out_alike(since: int) -> None:
+    times = [NOW, *[NOW - 500, NOW + 500] * 30]
+    times[40] = NOW + since
+    section = encode_records([NewRecord(b"k", b"v", time) for time in times])
+    assert outcome(section, 61) == Scanned(NOW + 500, [], [(40, NOW + since)])
 
 
 def test_an_overlong_offset_delta_does_not_pass_for_the_layout_of_a_block() -> None:

@@ -7,6 +7,7 @@ over. One function call for a whole section, because a call for each record woul
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import calcsize, unpack
 from typing import Final, NamedTuple
 
 from einmal.wire.errors import CorruptBatch, InvalidRecord
@@ -15,12 +16,22 @@ ERRORS_MAX: Final = 100
 """Records named in one refusal; the rest of the batch is not checked after that many."""
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
-_BLOCK: Final = 64
-"""Records whose offset deltas differ only in the first byte of their varints."""
 _ALIKE_MIN: Final = 24
 """Fewer are walked faster than compared."""
-_FIRST_BYTES: Final = bytes(range(0, 2 * _BLOCK, 2))
-_FIRST_BYTES_OF_MANY: Final = bytes(range(0x80, 0x80 + 2 * _BLOCK, 2))
+_LAYOUT_BYTES_MAX: Final = 100
+"""A record with more of them, which only headers can have, is walked faster than compared."""
+_NUMBERS: Final = "BHIIQQQQ"
+"""The integers that timestamp deltas of one byte, two ... fit into."""
+_PERIOD: Final = 1 << 13
+"""Records whose offset deltas differ only in the first two bytes of their varints."""
+_ONLY_BYTE: Final = bytes(range(0, 0x80, 2))
+_FIRST_BYTE: Final = bytes(0x80 | 2 * delta & 0x7F for delta in range(_PERIOD))
+_LAST_BYTE: Final = bytes(delta >> 6 for delta in range(_PERIOD))
+_MIDDLE_BYTE: Final = bytes(0x80 | byte for byte in _LAST_BYTE)
+_DELTAS: Final = ((_ONLY_BYTE,), (_FIRST_BYTE, _LAST_BYTE), (_FIRST_BYTE, _MIDDLE_BYTE))
+"""What the first bytes of consecutive offset deltas are, by the varints' size. A third byte differs in no period."""
+_CONTINUES: Final = bytes(byte & 0x80 for byte in range(256))
+"""Maps a varint's bytes to whether another one follows."""
 _TIME_MIN: Final = -(1 << 63)
 _TIME_MAX: Final = (1 << 63) - 1
 
@@ -51,15 +62,16 @@ def scan_records(
     base_timestamp: int,
     bounds: TimeBounds,
     *,
+    begin: int = 0,
     needs_keys: bool = False,
     headers_max: int | None = None,
 ) -> Scanned:
-    """Walk ``count`` records, which fill ``data``.
+    """Walk ``count`` records, which fill ``data`` from ``begin`` on.
 
     Raises InvalidRecord with the index of the first malformed one, or TooLong at more than ``headers_max`` headers.
     """
-    scan = _Scan(data, base_timestamp, bounds, needs_keys, headers_max)
-    while count - scan.index >= _ALIKE_MIN and scan.walk_block(min(scan.index + _BLOCK, count)):
+    scan = _Scan(data, begin, base_timestamp, bounds, needs_keys, headers_max)
+    while count - scan.index >= _ALIKE_MIN and scan.walk_alike(count) >= _ALIKE_MIN:
         pass
     scan.walk(count)
     if not (scan.keyless or scan.untimely):
@@ -74,16 +86,23 @@ class _Scan:
                  "index", "keyless", "latest", "position", "untimely")  # fmt: skip
 
     def __init__(
-        self, data: bytes, base_timestamp: int, bounds: TimeBounds, needs_keys: bool, headers_max: int | None
+        self,
+        data: bytes,
+        begin: int,
+        base_timestamp: int,
+        bounds: TimeBounds,
+        needs_keys: bool,
+        headers_max: int | None,
     ) -> None:
         self._data = data
+        self.position = begin
+        self.index = 0
         self._base_timestamp = base_timestamp
         self._lowest = max(bounds.low, _TIME_MIN) - base_timestamp
         self._highest = min(bounds.high, _TIME_MAX) - base_timestamp
         self._untimed = -1 - base_timestamp
         self._needs_keys = needs_keys
         self._headers_max = headers_max
-        self.index = self.position = 0
         self.latest = self._untimed
         """As all times here, from the base timestamp on."""
         self.keyless: list[int] = []
@@ -94,28 +113,66 @@ class _Scan:
         if self.position != len(self._data):
             raise InvalidRecord(self.index, f"{len(self._data) - self.position} bytes after the last record")
 
-    def walk_block(self, stop: int) -> bool:
-        """Walk one record, and step over the others before ``stop`` if they are laid out as that one is.
+    def walk_alike(self, stop: int) -> int:
+        """Walk one record, and step over those after it, before ``stop``, that are laid out as it is; how many in all.
 
-        Which is a handful of comparisons: of every byte that says a size, of the attributes and the timestamp delta,
-        and of the offset delta, whose first byte alone differs within a block. False: they are not.
+        Which takes a comparison for each byte of a layout, not of a record: a byte's values in all records, which are
+        as far apart as the records are long, are one slice. Only timestamps may differ.
         """
         data, begun, first = self._data, self.position, self.index
         self.walk(first + 1)
-        size, count = self.position - begun, stop - first
-        end = begun + count * size
-        if end > len(data) or data[self.position] != data[begun] or self.keyless or self.untimely:
-            return False
-        layout = _layout(data, begun)
+        if data[self.position : self.position + 1] != data[begun : begun + 1] or self.keyless or self.untimely:
+            return 1
+        layout = _layout_of(data, begun)
         if layout is None:
+            return 1
+        time_at, delta_at, delta_end, same, header_count = layout
+        size, deltas, begin = self.position - begun, _DELTAS[min(delta_end - delta_at, 3) - 1], first % _PERIOD
+        alike = min(stop - first, len(deltas[0]) - begin, (len(data) - begun) // size)
+        end = begun + alike * size
+        for at in same:
+            column = data[at:end:size]
+            if column != column[:1] * alike:
+                alike = _count_same(column, column[:1] * alike)
+                end = begun + alike * size
+        for at, values in zip(range(delta_at, delta_end), deltas, strict=False):
+            column = data[at:end:size]
+            if column != values[begin : begin + alike]:
+                alike = _count_same(column, values[begin : begin + alike])
+                end = begun + alike * size
+        if not self._accepts_times([data[at:end:size] for at in range(time_at, delta_at)]):
+            return 1
+        if self._headers_max is not None:
+            self._headers_max -= header_count * (alike - 1)
+            if self._headers_max < 0:
+                raise TooLong
+        self.position, self.index = end, first + alike
+        return alike
+
+    def _accepts_times(self, columns: list[bytes]) -> bool:
+        """Whether all timestamps are in bounds; ``columns`` are the first, second ... bytes of their varints."""
+        count = len(columns[0])
+        if all(column == column[:1] * count for column in columns):
+            # They are that of a record which was walked.
+            return True
+        for column in columns:
+            continues = column.translate(_CONTINUES)
+            if continues != continues[:1] * count:
+                return False
+        number = _NUMBERS[len(columns) - 1]
+        width = calcsize(f"<{number}")
+        varints = bytearray(width * count)
+        for at, column in enumerate(columns):
+            varints[at::width] = column
+        # Varints of one size count up as their values do; below zero, where they are odd, down.
+        ordered = [-varint if varint & 1 else varint for varint in set(unpack(f"<{count}{number}", varints))]
+        earliest, latest = (
+            _read_varint(abs(varint).to_bytes(_VARLONG_BYTES, "little"), 0, _VARLONG_BYTES)[0]
+            for varint in (min(ordered), max(ordered))
+        )
+        if earliest < self._lowest or latest > self._highest:
             return False
-        delta_at, same = layout
-        deltas = _FIRST_BYTES_OF_MANY if first else _FIRST_BYTES
-        if data[begun + delta_at : end : size] != deltas[:count]:
-            return False
-        if any(data[begun + at : end : size] != data[begun + at : begun + at + 1] * count for at in same):
-            return False
-        self.position, self.index = end, stop
+        self.latest = max(self.latest, latest)
         return True
 
     def walk(self, stop: int) -> None:  # noqa: C901 - varints are read in place: a call for each would halve the speed
@@ -152,6 +209,9 @@ class _Scan:
                     if byte < 0x80:
                         since = (byte >> 1) ^ -(byte & 1)
                         position += 1
+                    elif (second := data[position + 1]) < 0x80:
+                        since = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+                        position += 2
                     else:
                         since, position = _read_varint(data, position, _VARLONG_BYTES)
                     if lowest <= since <= highest or since == untimed:
@@ -208,22 +268,44 @@ class _Scan:
         self.position, self.index, self.latest, self._headers_max = position, stop, latest, headers_max
 
 
-def _layout(data: bytes, begun: int) -> tuple[int, list[int]] | None:
-    """Of a record that is well-formed: where its offset delta is, and all other bytes that say how it is laid out.
+def _layout_of(data: bytes, begun: int) -> tuple[int, int, int, list[int], int] | None:
+    """Where a record that is well-formed has the bytes that say how it is laid out; None where there are too many.
 
-    None for a record with headers.
+    Where its timestamp begins, its offset delta, and its key's size; all other such bytes, which are the same in every
+    record of the layout (keys of headers too, which must be UTF-8); and how many headers it has.
     """
-    _size, position = _read_varint(data, begun)
-    _since, delta_at = _read_varint(data, position + 1, _VARLONG_BYTES)
-    _delta, position = _read_varint(data, delta_at)
-    key_size, key_at = _read_varint(data, position)
+    time_at = _after_varint(data, begun) + 1
+    delta_at = _after_varint(data, time_at)
+    delta_end = _after_varint(data, delta_at)
+    key_size, key_at = _read_varint(data, delta_end)
     value_size_at = key_at + max(key_size, 0)
     value_size, value_at = _read_varint(data, value_size_at)
     headers_at = value_at + max(value_size, 0)
-    if data[headers_at]:
+    header_count, position = _read_varint(data, headers_at)
+    same = [*range(begun, time_at), *range(min(delta_end, delta_at + len(_DELTAS[-1])), key_at)]
+    same += [*range(value_size_at, value_at), *range(headers_at, position)]
+    for _ in range(header_count):
+        size, key_at = _read_varint(data, position)
+        size, value_at = _read_varint(data, key_at + size)
+        if len(same) + value_at - position > _LAYOUT_BYTES_MAX:
+            return None
+        same += range(position, value_at)
+        position = value_at + max(size, 0)
+    if delta_at - time_at > len(_NUMBERS):
         return None
-    same = [*range(delta_at - begun), *range(delta_at + 1 - begun, key_at - begun)]
-    return delta_at - begun, [*same, *range(value_size_at - begun, value_at - begun), headers_at - begun]
+    return time_at, delta_at, delta_end, same, header_count
+
+
+def _after_varint(data: bytes, position: int) -> int:
+    while data[position] > 0x7F:
+        position += 1
+    return position + 1
+
+
+def _count_same(column: bytes, wanted: bytes) -> int:
+    """How many bytes at the beginning are those that are wanted."""
+    differing = int.from_bytes(column) ^ int.from_bytes(wanted)
+    return len(column) - (differing.bit_length() + 7) // 8
 
 
 def _read_varint(data: bytes, position: int, size_max: int = _VARINT_BYTES) -> tuple[int, int]:
@@ -257,14 +339,24 @@ def _skip_headers(data: bytes, position: int, headers_max: int | None) -> tuple[
         if headers_max < 0:
             raise TooLong
     for _ in range(count):
-        size, position = _read_varint(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            size = (byte >> 1) ^ -(byte & 1)
+            position += 1
+        else:
+            size, position = _read_varint(data, position)
         if not 0 <= size <= len(data) - position:
             raise CorruptBatch(f"header key size {size}")
         key = data[position : position + size]
         if not key.isascii():
             _check_utf8(key)
-        size, position = _read_size(data, position + size, "header value")
         position += size
+        byte = data[position]
+        if byte < 0x80 and not byte & 1:
+            position += 1 + (byte >> 1)
+        else:
+            size, position = _read_size(data, position, "header value")
+            position += size
     return position, headers_max
 
 
