@@ -24,11 +24,12 @@ from einmal.wire.record_batch import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
+    covered_bytes,
     decode_records,
     ensure_crc,
     patch,
     read_header,
-    records_section,
+    records_within,
     set_log_append_time,
     set_max_timestamp,
     validate,
@@ -69,25 +70,32 @@ class Admission:
         self.max_timestamp = -1
         self.is_decided = False
         """False: ``decide`` has to look at the records, which takes longer than an event loop may stand."""
-        try:
-            self._check_batch()
-        except CorruptBatch as error:
-            self._refuse(ErrorCode.corrupt_message, str(error))
-        if not self.is_decided:
-            self._decide_quickly()
+        covered = self._check_batch()
+        if covered is not None:
+            self._decide_quickly(covered)
 
-    def _check_batch(self) -> None:
-        """Check all but the records. Raises CorruptBatch."""
-        batches, config = self._batches, self._config
+    def _check_batch(self) -> bytes | None:
+        """Check all but the records; what the CRC covers, or None where the batch is refused."""
+        batches = self._batches
         size = len(batches)
         if size > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC:
-            return self._refuse(ErrorCode.invalid_record, f"magic {batches[_MAGIC_POSITION]}, not {MAGIC}")
+            self._refuse(ErrorCode.invalid_record, f"magic {batches[_MAGIC_POSITION]}, not {MAGIC}")
+            return None
         try:
             header = read_header(batches)
+            covered = ensure_crc(batches, 0, header)
         except Truncated:
-            return self._refuse(ErrorCode.invalid_record, f"{size} bytes hold no whole record batch")
-        ensure_crc(batches, 0, header)
+            self._refuse(ErrorCode.invalid_record, f"{size} bytes hold no whole record batch")
+            return None
+        except CorruptBatch as error:
+            self._refuse(ErrorCode.corrupt_message, str(error))
+            return None
         self.headers.append(header)
+        self._check_header(header, size)
+        return None if self.is_decided else covered
+
+    def _check_header(self, header: BatchHeader, size: int) -> None:
+        config = self._config
         if size > config.segment_bytes:
             return self._refuse(ErrorCode.record_list_too_large, f"{size} bytes, segment.bytes={config.segment_bytes}")
         if size > config.max_message_bytes:
@@ -100,17 +108,17 @@ class Admission:
         if attributes & CODEC_MASK > Compression.ZSTD:
             return self._refuse(ErrorCode.unsupported_compression_type, f"codec {attributes & CODEC_MASK}")
         if attributes & APPEND_TIME_BIT:
-            self._refuse(ErrorCode.invalid_timestamp, "a producer may not set the timestamp type LogAppendTime")
+            return self._refuse(ErrorCode.invalid_timestamp, "a producer may not set the timestamp type LogAppendTime")
         return None
 
-    def _decide_quickly(self) -> None:
+    def _decide_quickly(self, covered: bytes) -> None:
         header = self.headers[0]
         if header.record_count > QUICK_RECORDS:
             return
         if header.attributes & CODEC_MASK and header.size > _QUICK_COMPRESSED_BYTES:
             return
         try:
-            self._check_records(QUICK_BYTES, QUICK_RECORDS)
+            self._check_records(covered, QUICK_BYTES, QUICK_RECORDS)
         except (TooLarge, TooLong):
             # Only a longer look can tell.
             return
@@ -120,25 +128,28 @@ class Admission:
 
         At ``SECTION_BYTES_MAX`` there is always a verdict.
         """
+        # Copied again: many batches may wait for this, and the copies would take as much memory as they do.
+        covered = covered_bytes(self._batches, 0, self.headers[0].size)
         try:
-            self._check_records(max_bytes, None)
+            self._check_records(covered, max_bytes, None)
         except TooLarge:
             if max_bytes < SECTION_BYTES_MAX:
                 return False
             self._refuse(ErrorCode.message_too_large, f"the records decompress to more than {max_bytes} bytes")
         return True
 
-    def _check_records(self, max_bytes: int, headers_max: int | None) -> None:
+    def _check_records(self, covered: bytes, max_bytes: int, headers_max: int | None) -> None:
         """Raises TooLarge or TooLong: nothing is decided."""
         header, config = self.headers[0], self._config
         try:
-            section = records_section(self._batches, 0, header, max_bytes=max_bytes, strict=True)
+            records, begin = records_within(covered, header, max_bytes)
             bounds = _ANY_TIME if config.timestamp_type == LOG_APPEND_TIME else self._time_bounds()
             scanned = scan_records(
-                section,
+                records,
                 header.record_count,
                 header.base_timestamp,
                 bounds,
+                begin=begin,
                 needs_keys=config.is_compacted,
                 headers_max=headers_max,
             )

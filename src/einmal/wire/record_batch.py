@@ -175,10 +175,12 @@ def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"{header.record_count} records in {size} bytes")
 
 
-def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Raises CorruptBatch where the CRC-32C does not match."""
-    if _checksum(buffer, position, header.batch_length + LENGTH_OVERHEAD) != header.crc:
+def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
+    """What the CRC-32C covers. Raises CorruptBatch where it does not match."""
+    covered = covered_bytes(buffer, position, header.size)
+    if crc32c(covered) != header.crc:
         raise CorruptBatch("the CRC-32C does not match")
+    return covered
 
 
 def is_whole_batch(buffer: Buffer) -> bool:
@@ -188,9 +190,14 @@ def is_whole_batch(buffer: Buffer) -> bool:
     )
 
 
-def _checksum(buffer: Buffer, position: int, size: int) -> int:
+def covered_bytes(buffer: Buffer, position: int, size: int) -> bytes:
+    """What the CRC-32C of a batch of this size covers."""
     # The checksum takes bytes only. A memoryview of a bytearray or of bytes makes this one copy and not two.
-    checksum: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size].tobytes())
+    return memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size].tobytes()
+
+
+def _checksum(buffer: Buffer, position: int, size: int) -> int:
+    checksum: int = crc32c(covered_bytes(buffer, position, size))
     return checksum
 
 
@@ -397,21 +404,35 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             raise CorruptBatch("varint longer than ten bytes")
 
 
-def records_section(
-    buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED, strict: bool = False
-) -> bytes:
+def records_section(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> bytes:
     """What follows the header of the batch at ``position``, decompressed to at most ``max_bytes``.
 
-    ``strict``: only in a framing that every client reads.
     Raises CorruptBatch where it is too short for the records that the header claims, or TooLarge.
     """
     end = position + header.batch_length + LENGTH_OVERHEAD
     section = bytes(memoryview(buffer)[position + HEADER_SIZE : end])
     if header.attributes & CODEC_MASK:
-        section = decompress(header.compression, section, max_bytes, strict=strict)
-    if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(section):
-        raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
+        section = decompress(header.compression, section, max_bytes)
+    _check_count(header, len(section))
     return section
+
+
+def records_within(covered: bytes, header: BatchHeader, max_bytes: int) -> tuple[bytes, int]:
+    """The records among the bytes that the CRC-32C covers: bytes that end with them, and where they begin.
+
+    Which is no copy of them where they are not compressed. Those that are must be in a framing that every client reads.
+    Raises CorruptBatch or TooLarge as ``records_section`` does.
+    """
+    begin = HEADER_SIZE - ATTRIBUTES_POSITION
+    if header.attributes & CODEC_MASK:
+        covered, begin = decompress(header.compression, covered[begin:], max_bytes, strict=True), 0
+    _check_count(header, len(covered) - begin)
+    return covered, begin
+
+
+def _check_count(header: BatchHeader, size: int) -> None:
+    if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > size:
+        raise CorruptBatch(f"{header.record_count} records in {size} bytes")
 
 
 def decode_records(
