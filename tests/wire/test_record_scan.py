@@ -163,6 +163,15 @@ def test_an_overlong_offset_delta_does_not_pass_for_the_layout_of_a_block() -> N
     assert not isinstance(outcome(section, 64), Scanned)
 
 
+def test_a_shorter_timestamp_does_not_pass_for_the_layout_of_a_block() -> None:
+    """Its second byte would be the offset delta of that record."""
+    bodies = [b"\x00" + padded(5, 2) + bytes([2 * delta]) + b"\x01\x01\x00" for delta in range(64)]
+    assert isinstance(outcome(b"".join(encode_varint(len(body)) + body for body in bodies), 64), Scanned)
+    bodies[30] = b"\x00" + b"\x0a\x00" + bytes([60]) + b"\x01\x01\x00"
+    changed = b"".join(encode_varint(len(body)) + body for body in bodies)
+    assert outcome(changed, 64) == (30, "record 30: offset delta 0, not 30")
+
+
 def test_what_is_scanned_can_be_decoded_with_the_same_times() -> None:
     source = random.Random(2)
     headers = (Header("", None), Header("h" * 100, b"v"))
@@ -193,8 +202,9 @@ def test_the_times_of_noise_end_or_are_corrupt() -> None:
             assert len(list(record_times(source.randbytes(60), 5))) == 5
 
 
-def test_more_headers_than_may_be_looked_at_are_left_for_later() -> None:
-    section = encode_records([NewRecord(None, None, NOW, (Header("k", None),) * 10)] * 10)
+@pytest.mark.parametrize(("headers", "count"), [(10, 10), (1, 100)], ids=["walked", "compared"])
+def test_more_headers_than_may_be_looked_at_are_left_for_later(headers: int, count: int) -> None:
+    section = encode_records([NewRecord(None, None, NOW, (Header("k", None),) * headers)] * count)
     with pytest.raises(TooLong):
-        scan_records(section, 10, NOW, TimeBounds(), headers_max=99)
-    assert scan_records(section, 10, NOW, TimeBounds(), headers_max=100).max_timestamp == NOW
+        scan_records(section, count, NOW, TimeBounds(), headers_max=99)
+    assert scan_records(section, count, NOW, TimeBounds(), headers_max=100).max_timestamp == NOW
