@@ -99,7 +99,7 @@ BROKER: Final = (
         mutants.without_generation_fencing,
         _kinds("duplicate", "bank-sum"),
         changed(profile_of, workload="bank", duration=25.0),
-        seeds=(9, 4),
+        seeds=(41, 9),
     ),
     Defect(
         mutants.without_waiting_for_the_commit,
@@ -110,14 +110,14 @@ BROKER: Final = (
             crash=Crash.POWER,
             disk=DiskFaults(sync_min=0.005, sync_max=0.05, slow_sync=0.1),
         ),
-        seeds=(9,),
+        seeds=(17, 9),
     ),
     Defect(mutants.without_timeouts, _kinds("no-end"), profile_of),
     Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of),
     Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of),
-    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED),
+    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(3,)),
     Defect(mutants.without_telling_damage_from_torn_tails, GONE, DAMAGED),
-    Defect(mutants.without_checksums_of_identities, GONE, DAMAGED),
+    Defect(mutants.without_checksums_of_identities, GONE, DAMAGED, seeds=(1,)),
 )
 """Of a broker alone."""
 
@@ -130,14 +130,14 @@ REPLICATION: Final = (
     ),
     Defect(cluster_mutants.without_leader_epochs_in_truncation, LOST, seeds=(1,)),
     Defect(cluster_mutants.without_truncation, _kinds("replicas-differ", "committed-changed"), seeds=(4,)),
-    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(4, 17)),
+    Defect(cluster_mutants.without_failing_who_waits, LOST, seeds=(32, 4)),
     Defect(
         cluster_mutants.without_flushing_before_fetching_on,
         LOST,
         faults(F.CRASH_SEVERAL, F.CRASH_LEADER, members=BOTH, flush_each=True, crash=Crash.POWER, disk=SLOW_DISK),
     ),
-    Defect(cluster_mutants.without_waiting_for_those_who_join, LOST, JOINS, seeds=(1, 10)),
-    Defect(cluster_mutants.without_having_caught_up, LOST, JOINS, seeds=(1, 9)),
+    Defect(cluster_mutants.without_waiting_for_those_who_join, LOST, JOINS, seeds=(25, 1)),
+    Defect(cluster_mutants.without_having_caught_up, LOST, JOINS, seeds=(30, 1)),
     Defect(cluster_mutants.without_producer_state_of_followers, _kinds("G1a", "duplicate")),
     Defect(cluster_mutants.without_new_leader_epochs, _kinds("two-leaders")),
 )
@@ -162,7 +162,7 @@ CONTROLLER: Final = (
         LOST,
         faults(F.CRASH, F.CRASH_LEADER, F.CRASH_LEADER, min_insync_replicas=1),
     ),
-    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(1, 7)),
+    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(24, 1)),
     Defect(
         cluster_mutants.without_directory_ids,
         LOST,
@@ -175,7 +175,7 @@ CONTROLLER: Final = (
             every=4.0,
             duration=12.0,
         ),
-        seeds=(6, 2),
+        seeds=(7, 6),
     ),
     Defect(cluster_mutants.without_recording_producer_ids, TORN),
 )
@@ -197,6 +197,7 @@ QUORUM: Final = (
             every=1.0,
             network=FAR,
         ),
+        seeds=(14,),
     ),
     Defect(
         cluster_mutants.without_a_written_vote,
@@ -226,7 +227,7 @@ QUORUM: Final = (
             members=BOTH,
             network=SPIKES,
         ),
-        seeds=(3, 13),
+        seeds=(5, 3),
     ),
 )
 TRANSACTIONS: Final = (
@@ -261,7 +262,7 @@ TRANSACTIONS: Final = (
         cluster_mutants.without_verification,
         TORN,
         changed(delayed_profile_of, transaction_version=1, network=late(0, share=0.2, seconds=4.0)),
-        seeds=(8, 10),
+        seeds=(29, 8),
     ),
     Defect(cluster_mutants.without_loading, STUCK),
     Defect(cluster_mutants.without_waiting_for_the_load, STUCK, seeds=(7, 2)),
@@ -284,7 +285,7 @@ TRANSACTIONS: Final = (
             duration=20.0,
             transaction_version=2,
         ),
-        seeds=(12, 22),
+        seeds=(4, 12),
     ),
     Defect(
         cluster_mutants.without_confirmed_ends,
