@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.positions import topics_in
 from einmal.spark import KafkaStreamWriter, PipelineError, PipelineFailed, PipelineQuery, events, write, write_stream
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import Record
 from tests.spark.conftest import NodeOf
-from tests.spark.topics import create, fill, new_name, numbers, records
+from tests.spark.topics import commit_record, create, fill, new_name, numbers, records
 
 pytestmark = pytest.mark.spark
 
@@ -64,9 +62,9 @@ def test_topics_of_two_clusters_are_one_input_and_only_positions_of_the_own_one_
         committed = admin.list_group_offsets(name)
     assert {each.topic for each in committed} == {left, right}
     assert sum(position.offset for position in committed.values()) == 40
-    found = records(bootstrap, COMMIT_TOPIC)
-    record = json.loads([each.value or b"" for _, each in found if each.key == name.encode()][-1])
-    assert [{topic: sum(each.values()) for topic, each in topics_in(end).items()} for end in record["end"]] == [
+    record = commit_record(bootstrap, name)
+    assert record is not None
+    assert [{topic: sum(each.values()) for topic, each in topics_in(end).items()} for end in record.end] == [
         {left: 20, right: 20},
         {far: 20},
     ]

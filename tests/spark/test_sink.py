@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -33,7 +32,7 @@ from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, new_name, numbers, records, values
+from tests.spark.topics import commit_record, create, fill, new_name, numbers, records, values
 
 pytestmark = pytest.mark.spark
 
@@ -169,13 +168,10 @@ def test_sparks_own_commit_file_is_what_the_record_says(spark: SparkSession, new
     pipeline = new_pipeline(20, kind="random state")
     run(pipeline, spark)
     newest = max(int(path.name) for path in (pipeline.checkpoint / "commits").iterdir() if path.name.isdecimal())
-    record = next(
-        json.loads(record.value or b"")
-        for _, record in reversed(records(pipeline.bootstrap, COMMIT_TOPIC))
-        if record.key == pipeline.name.encode()
-    )
-    assert record["batch_id"] == newest
-    assert record["commit_text"] == (pipeline.checkpoint / "commits" / str(newest)).read_text()
+    record = commit_record(pipeline.bootstrap, pipeline.name)
+    assert record is not None
+    assert record.batch_id == newest
+    assert record.commit_text == (pipeline.checkpoint / "commits" / str(newest)).read_text()
 
 
 def test_at_least_once_writes_without_a_transaction(spark: SparkSession, new_pipeline: NewPipeline) -> None:

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 
 from einmal.client import OffsetRange, Producer, RangeReader
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import Record
 
@@ -61,6 +61,16 @@ def records(bootstrap: str, topic: str, *, committed: bool = True) -> list[tuple
             for batch in reader.read(bounds)
             for record in batch.records(bounds[batch.topic_partition])
         ]
+
+
+def commit_record(bootstrap: str, name: str) -> CommitRecord | None:
+    """What is committed under a name, also where the open transaction of another hides it from readers."""
+    client = {"bootstrap.servers": bootstrap}
+    cluster = KafkaCluster(client)
+    try:
+        return CommitLog(cluster, client, name).look()
+    finally:
+        cluster.close()
 
 
 def values(bootstrap: str, topic: str, *, committed: bool = True) -> list[str]:
