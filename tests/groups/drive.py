@@ -101,8 +101,8 @@ class GroupLog:
             self.answers[ticket] = response
         return ticket
 
-    def pass_time(self, duration_ms: int) -> None:
-        """Let time pass, stopping wherever the coordinator wants to be woken."""
+    def pass_time(self, duration_ms: int) -> int:
+        """Let time pass, stopping wherever the coordinator wants to be woken; how often that was."""
         end = self.now_ms + duration_ms
         wakes = 0
         while True:
@@ -115,6 +115,7 @@ class GroupLog:
             wakes += 1
             assert wakes < 100_000, "the coordinator wakes up for nothing"
         self.now_ms = end
+        return wakes
 
     # --- requests of nobody in particular -----------------------------------------------------------------------
 

@@ -271,6 +271,26 @@ def test_a_group_of_absent_static_members_waits_for_them() -> None:
     settle(leader)
 
 
+@pytest.mark.parametrize("timeout_ms", [1, 0, -1, -(2**31)])
+def test_absent_static_members_that_allow_no_time_to_rejoin_keep_nobody_busy(timeout_ms: int) -> None:
+    """A member that joined with such a timeout and went away held the broker in one tick for ever."""
+    shard = GroupLog()
+    leader = Consumer(shard, "a", group_instance_id="A", session_timeout_ms=600_000)
+    other = Consumer(shard, "b", session_timeout_ms=600_000)
+    stable_group(shard, leader, other)
+    assert other.leave() is ErrorCode.none
+    leader.rebalance_timeout_ms = timeout_ms
+    leader.join()
+    settle(leader)
+    newcomer = Consumer(shard, "c", session_timeout_ms=600_000, rebalance_timeout_ms=timeout_ms)
+    newcomer.join()
+    assert newcomer.leave() is ErrorCode.none
+    assert shard.pass_time(60_000) <= 100
+    assert shard.state() == "PreparingRebalance"
+    leader.join()
+    settle(leader)
+
+
 # --- syncing ---------------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ from einmal.types import ErrorCode, Instant
 
 NO_MEMBER_ID: Final = ""
 _SMALL_BYTES: Final = 4 * 1024
+_ABSENT_MS_MIN: Final = 1000
 
 
 class _Kind(IntEnum):
@@ -408,8 +409,9 @@ class Membership:
             if member.group_instance_id is None:
                 group.remove(member)
         if group.members and not group.elect_leader():
-            # Only static members, all of them away: wait until they return or their sessions end.
-            self._await_phase(group, group.rebalance_timeout_ms, now)
+            # Only static members, all of them away: wait until they return or their sessions end. Not for their time
+            # alone, which may be none: that would be asked for again and again.
+            self._await_phase(group, max(group.rebalance_timeout_ms, _ABSENT_MS_MIN), now)
             return
         group.initial_delay_left_ms = None
         group.begin_generation()

@@ -7,7 +7,6 @@ looks at the field and watches again. So the heap has one live entry per key, wh
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 KeyT = TypeVar("KeyT")
@@ -35,15 +34,16 @@ class Timers(Generic[KeyT]):
         self._drop_replaced()
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now: int) -> Iterator[KeyT]:
-        """The keys whose time has come, once each. A key may be watched again while this runs."""
+    def pop_due(self, now: int) -> list[KeyT]:
+        """The keys whose time has come, once each. What is watched from then on is for the next time, due or not."""
+        due: list[KeyT] = []
         while True:
             self._drop_replaced()
             if not self._heap or self._heap[0][0] > now:
-                return
+                return due
             _deadline, _order, key = heapq.heappop(self._heap)
             del self._due[key]
-            yield key
+            due.append(key)
 
     def _drop_replaced(self) -> None:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
