@@ -13,6 +13,7 @@ from tests.fuzz.reports import replace_json
 
 TOPIC: Final = "observed"
 _PAUSE_SECONDS: Final = 0.02
+_PATIENCE_SECONDS: Final = 20.0
 _REPORT_SECONDS: Final = 2.0
 _METADATA: Final = 3
 _LIST_OFFSETS: Final = 2
@@ -55,7 +56,6 @@ class Observer:
                     self._reported = time.monotonic()
                     self.write_report()
                 await asyncio.sleep(_PAUSE_SECONDS)
-        self.write_report()
 
     async def _connect(self, port: int) -> None:
         async with Client.connect_to(port) as client:
@@ -63,17 +63,26 @@ class Observer:
 
     async def _timed(self, name: str, request: Any) -> Any:
         began, at = time.perf_counter(), time.time()
-        answer = await request
-        self.count += 1
-        self.slowest = sorted([*self.slowest, (time.perf_counter() - began, at, name)], reverse=True)[:_SLOWEST_KEPT]
+        try:
+            answer = await asyncio.wait_for(request, _PATIENCE_SECONDS)
+        finally:
+            self._note(time.perf_counter() - began, at, name)
         return answer
+
+    def _note(self, seconds: float, at: float, name: str) -> None:
+        self.count += 1
+        self.slowest = sorted([*self.slowest, (seconds, at, name)], reverse=True)[:_SLOWEST_KEPT]
 
     def write_report(self) -> None:
         replace_json(self._report, {"requests": self.count, "slowest": self.slowest})
 
 
 def main() -> None:
-    asyncio.run(Observer(Path(sys.argv[2])).run(int(sys.argv[1])))
+    observer = Observer(Path(sys.argv[2]))
+    try:
+        asyncio.run(observer.run(int(sys.argv[1])))
+    finally:
+        observer.write_report()
 
 
 if __name__ == "__main__":

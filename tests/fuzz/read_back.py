@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tests.fuzz.observer import TOPIC
 from tests.fuzz.reports import replace_json
@@ -104,8 +104,11 @@ def _is_input_ended() -> bool:
 
 def main() -> None:
     reader = Reader(int(sys.argv[1]))
-    reader.follow()
-    reader.read_all()
+    try:
+        reader.follow()
+        reader.read_all()
+    except KafkaException as error:
+        reader.problems.append(f"librdkafka: {error}")
     replace_json(Path(sys.argv[2]), reader.figures())
 
 

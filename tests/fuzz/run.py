@@ -217,6 +217,10 @@ def _attack(verdict: Verdict, broker: Broker, folder: Path, frames: int, seed: i
     while any(process.poll() is None for process in running):
         _wait(running, _PROGRESS_SECONDS)
         print(_progress(broker, reports, watched), file=sys.stderr, flush=True)
+        if observer.poll() is not None:
+            # It is answered no more, so nobody is: further requests would tell nothing.
+            for process in running:
+                process.kill()
     verdict.problems += [
         f"an attacker ended with status {process.returncode}" for process in running if process.returncode != 0
     ]
