@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from einmal.log import checkpoint
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Buffer, Disk, OsDisk
 from einmal.log.errors import LogCorruption
@@ -614,6 +615,25 @@ def test_a_failed_flush_is_never_taken_for_done(faulty: Any, tmp_path: Path) -> 
     assert log.is_offline and log.flushed_offset == 0
     with pytest.raises(OSError):
         log.flush()
+
+
+def test_after_a_failed_flush_no_checkpoint_promises_what_was_not_flushed(faulty: Any, tmp_path: Path) -> None:
+    log = open_log(faulty, tmp_path / "t-0")
+    append(log, batch())
+    append(log, batch())
+    log.flush()
+    log.mark_flushed(log.log_end_offset)
+    log.delete_records_before(Offset(1))
+    append(log, batch())
+    assert log.checkpoint_due
+    faulty.failing = {"sync": errno.EIO}
+    with pytest.raises(OSError):
+        log.flush()
+    assert not log.checkpoint_due
+    with pytest.raises(AssertionError):
+        log.begin_checkpoint()
+    log.close()
+    assert checkpoint.load(OsDisk(), PurePosixPath(tmp_path / "t-0")) is None
 
 
 def test_a_failed_checkpoint_takes_the_log_offline(faulty: Any, tmp_path: Path) -> None:

@@ -730,6 +730,9 @@ class PartitionLog:
     @property
     def checkpoint_due(self) -> bool:
         """Whether recovery would have so much to read that a checkpoint is worth its flush."""
+        if self._is_offline:
+            # It would promise what a failed flush may have dropped, and the next start would miss that.
+            return False
         return (
             self._marks_moved
             or self._unstored_bytes >= _CHECKPOINT_BYTES
@@ -740,6 +743,7 @@ class PartitionLog:
     def begin_checkpoint(self, prepare: Callable[[], None] | None = None) -> Checkpoint:
         """The log as it is now. Its ``store`` may run in another thread; if that succeeds, ``finish_checkpoint`` it."""
         assert not self._is_busy, "one flush or checkpoint at a time"
+        assert not self._is_offline, "what the disk has of it is not known"
         self._is_busy = True
         writes, summaries = [], []
         for segment in self._segments:
