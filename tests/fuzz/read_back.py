@@ -35,9 +35,13 @@ class Reader:
         self.problems: list[str] = []
         self.followed = 0
         self.at_the_end = 0
-        self._consumer = Consumer(
+        self._port = port
+        self._consumer = self._new_consumer()
+
+    def _new_consumer(self) -> Consumer:
+        return Consumer(
             {
-                "bootstrap.servers": f"127.0.0.1:{port}",
+                "bootstrap.servers": f"127.0.0.1:{self._port}",
                 "group.id": "read-back",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -74,6 +78,9 @@ class Reader:
                 self.problems.append(f"librdkafka: no record for {_PROGRESS_SECONDS:.0f} s")
 
     def read_all(self) -> None:
+        """With another consumer: one that has seen topics made anew may hold on to their former leader epochs."""
+        self._consumer.close()
+        self._consumer = self._new_consumer()
         wanted = self._partitions()
         self._consumer.assign([TopicPartition(*each, OFFSET_BEGINNING) for each in sorted(wanted)])
         while wanted and not self.problems:

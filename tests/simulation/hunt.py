@@ -115,6 +115,12 @@ BROKER: Final = (
     Defect(mutants.without_timeouts, _kinds("no-end"), profile_of),
     Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of),
     Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of),
+    Defect(
+        mutants.without_telling_offline_logs_from_others,
+        _kinds("uncaught"),
+        changed(profile_of, flush_each=True, crash=Crash.POWER, disk=DiskFaults(sync_error=0.02)),
+        seeds=(4,),
+    ),
     Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(3,)),
     Defect(mutants.without_telling_damage_from_torn_tails, GONE, DAMAGED),
     Defect(mutants.without_checksums_of_identities, GONE, DAMAGED, seeds=(1,)),

@@ -123,6 +123,22 @@ def _without_marks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HighWatermarks, "mark_of", lambda self, topic_id, topic_partition: Offset(0))
 
 
+def without_telling_offline_logs_from_others(patch: pytest.MonkeyPatch) -> None:
+    """A log that a failed flush took offline is given a checkpoint like any other."""
+    due, begin = PartitionLog.checkpoint_due.fget, PartitionLog.begin_checkpoint
+    assert due is not None
+
+    def as_if_online(log: PartitionLog, work: Callable[..., Any], *arguments: Any) -> Any:
+        was_offline, log._is_offline = log._is_offline, False
+        try:
+            return work(log, *arguments)
+        finally:
+            log._is_offline = was_offline
+
+    patch.setattr(PartitionLog, "checkpoint_due", property(lambda log: as_if_online(log, due)))
+    patch.setattr(PartitionLog, "begin_checkpoint", lambda log, prepare=None: as_if_online(log, begin, prepare))
+
+
 def without_what_checkpoints_promise(patch: pytest.MonkeyPatch) -> None:
     """A log that has less than its checkpoint promises is recovered as if there were no checkpoint."""
     load, check = checkpoint.load, recovery._check_promises
