@@ -235,6 +235,17 @@ def test_a_tombstone_stays_until_its_horizon_and_takes_the_values_before_it_alon
     assert contents(log) == {"kept": "1", "other": "1"}
 
 
+def test_a_tombstone_that_is_to_stay_for_ever_stays(machine: Machine) -> None:
+    log = open_log(machine.process(), config=replace(CONFIG, delete_retention_ms=2**63 - 1))
+    put(log, ("gone", "1"), ("kept", "1"))
+    put(log, ("gone", None))
+    roll(log)
+    clean(log)
+    roll(log)
+    clean(log, at(1_000 * HOUR))
+    assert contents(log) == {"gone": None, "kept": "1"}
+
+
 def test_timestamps_stay_when_a_batch_gets_a_horizon(log: PartitionLog) -> None:
     put(log, ("a", None), ("b", "1"), timestamp=START + 5)
     roll(log)

@@ -15,12 +15,16 @@ from einmal.wire.record_batch import (
     BatchHeader,
     NewRecord,
     Record,
+    assemble,
     decode_records,
     encode_batch,
+    encode_record,
     read_header,
+    records_section,
     set_log_append_time,
     validate,
 )
+from einmal.wire.record_scan import record_times
 
 T: Final = 1_700_000_000_000
 KEPT_FIELDS: Final = (
@@ -99,6 +103,32 @@ def test_a_horizon_that_is_set_stays_when_more_records_go() -> None:
     with_horizon, records = opened(encode_retained(before, records, T + 1))
     after, found = opened(encode_retained(with_horizon, records[2:3], delete_horizon(with_horizon)))
     assert (delete_horizon(after), found) == (T + 1, records[2:3])
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 1),
+    st.lists(st.sampled_from((-(2**63), -(2**62), -1, 0, T, 2**62, 2**63 - 1)), min_size=2, max_size=3),
+    st.sampled_from([None, T, 2**63 - 1, T + 2**63 - 1]),
+    st.booleans(),
+)
+def test_timestamps_at_the_ends_of_their_type_can_be_read_again(
+    base: int, deltas: list[int], horizon: int | None, has_append_time: bool
+) -> None:
+    """A delete.retention.ms of 2^63 - 1 made logs uncleanable, and far timestamps varints of more than 64 bits."""
+    deltas = [delta for delta in deltas if -(2**63) <= base + delta < 2**63] or [0]
+    section = b"".join(encode_record(delta, number, b"key", None, ()) for number, delta in enumerate(deltas))
+    header = read_header(encode_batch([NewRecord(b"", b"", 0, ())] * len(deltas)))
+    latest = base + max(deltas)
+    written = bytearray(assemble(header._replace(base_timestamp=base, max_timestamp=latest), section))
+    if has_append_time:
+        set_log_append_time(written, 0, T)
+    before, records = opened(bytes(written))
+    data = encode_retained(before, records, horizon)
+    after, found = opened(data)
+    assert found == records
+    assert len(list(record_times(records_section(data, 0, after), len(records)))) == len(records)
+    if horizon is not None:
+        assert (delete_horizon(after) or 0) <= horizon
 
 
 @pytest.mark.parametrize("compression", Compression)

@@ -3,6 +3,8 @@
 Base and last offset stay, and with them the sequences, so that the batch still says what its producer has written.
 Since KIP-534 a batch with tombstones, or a marker whose transaction is gone, bears the time from which on they may go:
 its *delete horizon*, in place of the base timestamp, with a bit of its own in the attributes. Knows no log and no key.
+
+Producers choose timestamps, and operators how long tombstones stay: both may be near the ends of an int64.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from einmal.wire.record_batch import (
 
 DELETE_HORIZON: Final = 0x40
 _NO_TIMESTAMP: Final = -1
+_INT64_MAX: Final = 2**63 - 1
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
@@ -32,7 +35,7 @@ def delete_horizon(header: BatchHeader) -> int | None:
 
 def encode_retained(header: BatchHeader, records: Sequence[Record], horizon: int | None) -> bytes:
     """The batch of ``header`` with only these of its records, under its own codec; at least one."""
-    base_timestamp = records[0].timestamp if horizon is None else horizon
+    base_timestamp = _base_timestamp(header, records, horizon)
     section = b"".join(
         [
             encode_record(
@@ -56,6 +59,14 @@ def encode_retained(header: BatchHeader, records: Sequence[Record], horizon: int
         ),
         compress(header.compression, section),
     )
+
+
+def _base_timestamp(header: BatchHeader, records: Sequence[Record], horizon: int | None) -> int:
+    """From where every record's timestamp is an int64 away, and which is one itself."""
+    if horizon is not None:
+        # What was written before the time that counts from there can be said is as old as any tombstone gets.
+        return min(horizon, _INT64_MAX, min(record.timestamp for record in records) + _INT64_MAX)
+    return records[0].timestamp if header.has_log_append_time else header.base_timestamp
 
 
 def encode_empty(header: BatchHeader) -> bytes:
