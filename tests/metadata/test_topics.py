@@ -164,3 +164,18 @@ def test_partitions_are_added_after_those_that_exist() -> None:
     assert after[:2] == before
     assert [partition.leader for partition in after] == [1, 2, 3, 1]
     assert all(len(partition.replicas) == 2 for partition in after)
+
+
+def test_one_request_adds_a_bounded_number_of_partitions_to_all_topics_together() -> None:
+    """A request of some kilobytes could ask for millions, and for a batch that the metadata log refuses."""
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new("a"), new("bb"), new("ccc")]))
+    count = PARTITIONS_PER_REQUEST_MAX * 2 // 3
+    wanted = [NewPartitions(name=name, count=count) for name in ("a", "bb", "ccc")]
+    decision = cluster.controller.create_partitions(wanted)
+    assert len(decision.records) <= PARTITIONS_PER_REQUEST_MAX
+    assert [result.error for result in decision.response] == [
+        ErrorCode.none,
+        ErrorCode.invalid_partitions,
+        ErrorCode.invalid_partitions,
+    ]

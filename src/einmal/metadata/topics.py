@@ -221,16 +221,20 @@ class TopicDecisions(Deciding):
         results: list[TopicResult] = []
         counts = Counter(wanted.name for wanted in topics)
         placement = Placement(self.image)
+        room = PARTITIONS_PER_REQUEST_MAX
         for wanted in topics:
             if counts[wanted.name] > 1:
                 results.append(_twice(wanted.name))
                 continue
-            result, added = self._plan_partitions(wanted, placement)
+            result, added = self._plan_partitions(wanted, placement, room)
             results.append(result)
+            room -= len(added)
             records += added
         return Decision(records=() if validate_only else tuple(records), response=results)
 
-    def _plan_partitions(self, wanted: NewPartitions, placement: Placement) -> tuple[TopicResult, list[MetadataRecord]]:
+    def _plan_partitions(
+        self, wanted: NewPartitions, placement: Placement, room: int
+    ) -> tuple[TopicResult, list[MetadataRecord]]:
         def refuse(error: ErrorCode, message: str) -> tuple[TopicResult, list[MetadataRecord]]:
             return TopicResult(name=wanted.name, error=error, message=message), []
 
@@ -246,7 +250,7 @@ class TopicDecisions(Deciding):
                 f"The topic {wanted.name} currently has {has} partition(s); {wanted.count} would not be an increase.",
             )
         added = wanted.count - has
-        if added > PARTITIONS_PER_REQUEST_MAX:
+        if added > room:
             return refuse(ErrorCode.invalid_partitions, _TOO_MANY)
         if wanted.name in INTERNAL_TOPICS:
             # Who coordinates a group or a transaction follows from the count: it must never change.
