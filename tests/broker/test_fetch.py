@@ -1,5 +1,6 @@
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -89,6 +90,72 @@ def test_a_fetch_waits_for_min_bytes_and_no_longer_than_max_wait(tmp_path: Path)
             start = loop.time()
             assert offsets((await reader.fetch("t", 0, max_wait_ms=100, min_bytes=100_000)).records) == [0, 1, 2]
             assert loop.time() - start >= 0.09
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("min_bytes", [2_600, 100_000, 2**31 - 1])
+def test_a_fetch_waits_for_no_more_than_its_answer_may_have(tmp_path: Path, min_bytes: int) -> None:
+    """It waited for all of max_wait_ms, with records of more than max_bytes there."""
+
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            for _ in range(5):
+                await client.produce("t", batch(bytes(1_000)))
+            wanted = [("t", [FetchPartition(0, 0, 1_000_000)])]
+            response = await asyncio.wait_for(
+                client.fetch_all(wanted, max_bytes=2_600, min_bytes=min_bytes, max_wait_ms=2**31 - 1), 20
+            )
+            assert offsets(response.topics[0][1][0].records) == [0, 1]
+
+    run(scenario())
+
+
+def test_a_fetch_from_an_old_segment_does_not_wait_for_what_follows_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_node(tmp_path, {"log.segment.bytes": "2600"}) as node, Client.connect(node) as client:
+            await client.create_topic("t")
+            for _ in range(5):
+                await client.produce("t", batch(bytes(1_000)))
+            fetching = client.fetch("t", 0, min_bytes=4_000, max_wait_ms=2**31 - 1)
+            assert offsets((await asyncio.wait_for(fetching, 20)).records) == [0, 1]
+
+    run(scenario())
+
+
+def test_a_fetch_that_waits_does_not_read_again_what_is_not_enough(tmp_path: Path) -> None:
+    """What a transaction held back, and ended, had everything read again with each append from then on."""
+
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node, Client.connect(node) as reader:
+            await reader.create_topic("t", **{"segment.ms": str(2**62)})
+            partition = node.partitions.get(TopicPartition("t", 0))
+            assert partition is not None
+            who = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
+            written = batch(bytes(300), producer=who, sequence=0, transactional=True)
+            assert partition.append(bytearray(written), node.clock.now()).error is ErrorCode.none
+            reads = 0
+            read = partition.log.read
+
+            def count(*arguments: Any, **options: Any) -> bytes:
+                nonlocal reads
+                reads += 1
+                return read(*arguments, **options)
+
+            partition.log.read = count  # type: ignore[method-assign]
+            fetching = asyncio.create_task(
+                reader.fetch("t", 0, max_wait_ms=20_000, min_bytes=10_000, isolation_level=1)
+            )
+            await asyncio.sleep(0.05)
+            partition.append_marker(
+                who, node.clock.now(), committed=True, coordinator_epoch=0, transaction_version=TransactionVersion.TV_0
+            )
+            while not fetching.done():
+                partition.append(bytearray(batch(bytes(300))), node.clock.now())
+                await asyncio.sleep(0)
+            assert len(bytes((await fetching).records)) >= 10_000
+            assert reads <= 3
 
     run(scenario())
 

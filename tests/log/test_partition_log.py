@@ -104,6 +104,16 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset_and_stops_below(mach
                 assert sum(header.size for header in headers) == len(data)
 
 
+def test_bytes_are_counted_as_they_would_be_read(machine: Machine) -> None:
+    log = filled(machine)
+    whole = batches_of(log)
+    for offset in range(log.log_end_offset):
+        for below in {0, offset, offset + 1, offset + 5, int(log.log_end_offset), 2**62}:
+            size = sum(len(data) for _first, last, data in whole if offset <= last < below)
+            for at_most in (0, 100, 1000, 2**31 - 1):
+                assert log.bytes_between(Offset(offset), Offset(below), at_most) == min(size, at_most)
+
+
 def test_without_min_one_a_batch_that_is_too_large_is_not_read(log: PartitionLog) -> None:
     append(log, batch(5))
     assert log.read(Offset(0), 20, below=Offset(5), min_one=False) == b""

@@ -111,7 +111,7 @@ class Partition:
         self.before_cut: Callable[[Offset], None] = lambda offset: None
         """Called before the log is cut at an offset. May raise OSError."""
         self.bytes_appended = 0
-        """Since this process began; a Fetch that waits for bytes takes the difference."""
+        """Since this process began."""
         self._disk = disk
         self._clock = clock
         self._broker_id = broker_id

@@ -425,6 +425,23 @@ class PartitionLog:
             self._keep_warm(segment)
         return data
 
+    def bytes_between(self, offset: Offset, below: Offset, at_most: int) -> int:
+        """What the batches take from the one that holds ``offset`` up to ``below``; not counted beyond ``at_most``.
+
+        Raises LogCorruption or OSError.
+        """
+        below = min(below, self.log_end_offset)
+        if offset >= below:
+            return 0
+        first = max(0, bisect_right(self._bases, offset) - 1)
+        last = bisect_right(self._bases, below) - 1
+        total = -self._segments[first].position_of(offset)
+        for segment in self._segments[first:last]:
+            total += segment.size
+            if total >= at_most:
+                return at_most
+        return min(at_most, total + self._segments[last].position_of(below))
+
     def _keep_warm(self, segment: Segment) -> None:
         if segment in self._warm:
             return

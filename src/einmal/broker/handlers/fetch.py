@@ -2,8 +2,9 @@
 
 API: 1. Versions: 4-18.
 Behaviour: read_committed reads below the last stable offset and names the aborted transactions of what it returns;
-read_uncommitted reads below the high watermark. Waits until min_bytes are there, at most max_wait_ms. At least one
-batch of the first partition that has any, whatever the limits; one contiguous read per partition. KIP-227 sessions.
+read_uncommitted reads below the high watermark. Waits until min_bytes are there, or as much as an answer may have, at
+most max_wait_ms. At least one batch of the first partition that has any, whatever the limits; one contiguous read per
+partition. KIP-227 sessions.
 That the log ends before an offset is said only by who leads for certain: consumers begin again at another one then.
 Replicas, which name themselves and their broker epoch, read to the end of the log. The metadata log is the quorum's:
 only the controllers' listener has it.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from einmal.broker.cluster_metadata import METADATA_TOPIC_ID
@@ -95,6 +97,8 @@ class _Fetch:
         self._is_incremental = wanted.is_incremental
         self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
         self.bytes_max = max(0, min(request.max_bytes, node.config.fetch_max_bytes))
+        # Nobody waits for more than an answer may have.
+        self._min_bytes = min(request.min_bytes, max(1, self.bytes_max))
         self._image = node.metadata.image
         names = self._image.topic_names
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
@@ -129,7 +133,29 @@ class _Fetch:
             if fetched.error_code is not ErrorCode.none or fetched.diverging_epoch is not None:
                 must_answer = True
             self._results.append((topic, fetched))
-        return must_answer or self._bytes_read >= self._request.min_bytes
+        if must_answer or self._bytes_read >= self._min_bytes:
+            return True
+        return self._bytes_read > 0 and self._available() >= self._min_bytes
+
+    def _available(self) -> int:
+        """Bytes that could be read, whether this answer has room for them or not; counted no further than needed."""
+        total = 0
+        for number in range(len(self._wanted)):
+            total += self._available_of(number)
+            if total >= self._min_bytes:
+                break
+        return total
+
+    def _available_of(self, number: int) -> int:
+        """The same of one partition. ``_min_bytes`` where only a look can tell."""
+        _topic, wanted, partition = self._wanted[number]
+        if isinstance(partition, ErrorCode) or not partition.is_leader:
+            return self._min_bytes
+        below, at_most = partition.visible_end(self._isolation), min(wanted.partition_max_bytes, self._min_bytes)
+        try:
+            return partition.log.bytes_between(Offset(wanted.fetch_offset), below, max(0, at_most))
+        except (LogCorruption, OSError):
+            return self._min_bytes
 
     def _read(self, wanted: FetchPartition, partition: Partition) -> FetchedPartition:
         partition_log = partition.log
@@ -192,22 +218,22 @@ class _Fetch:
         """The answer, when there is enough to read or the time is over."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Body] = loop.create_future()
-        partitions = [partition for _topic, _wanted, partition in self._wanted if isinstance(partition, Partition)]
-        missing = self._request.min_bytes - self._bytes_read
-        enough = sum(partition.bytes_appended for partition in partitions) + missing
-        # What is there but not visible yet (an open transaction's, not flushed) is not among the bytes still to come.
-        ends = [(partition, partition.visible_end(self._isolation)) for partition in partitions]
-        held_back = [(partition, end) for partition, end in ends if end < partition.log.log_end_offset]
+        partitions = [
+            (number, partition)
+            for number, (_topic, _wanted, partition) in enumerate(self._wanted)
+            if isinstance(partition, Partition)
+        ]
+        available = [] if self._min_bytes <= 1 else [self._available_of(each) for each in range(len(self._wanted))]
+        total = sum(available)
         is_scheduled = False
 
-        def may_be_enough() -> bool:
-            return self._may_be_enough(partitions, enough) or any(
-                partition.visible_end(self._isolation) > end for partition, end in held_back
-            )
-
-        def changed() -> None:
-            nonlocal is_scheduled
-            if not is_scheduled and (missing <= 1 or may_be_enough()):
+        def changed(number: int) -> None:
+            nonlocal is_scheduled, total
+            if available:
+                # Without this a Fetch for a megabyte would read it again with every small batch that comes.
+                before, available[number] = available[number], self._available_of(number)
+                total += available[number] - before
+            if not is_scheduled and (not available or total >= self._min_bytes):
                 is_scheduled = True
                 if len(partitions) > _AT_ONCE_MAX:
                     self._node.turns.call(look)
@@ -226,25 +252,16 @@ class _Fetch:
                 done.set_result(self.encode())
 
         timer = loop.call_later(self._request.max_wait_ms / 1000, expire)
-        for partition in partitions:
-            partition.watch(self, changed)
+        for number, partition in partitions:
+            partition.watch(self, partial(changed, number))
 
         def end(_done: asyncio.Future[Body]) -> None:
             timer.cancel()
-            for partition in partitions:
+            for _number, partition in partitions:
                 partition.unwatch(self)
 
         done.add_done_callback(end)
         return done
-
-    def _may_be_enough(self, partitions: list[Partition], enough: int) -> bool:
-        """Without this a Fetch for a megabyte would read it again with every small batch that comes.
-
-        Bytes that come now may become visible later: then the count has been reached before.
-        """
-        return sum(partition.bytes_appended for partition in partitions) >= enough or any(
-            not partition.is_leader for partition in partitions
-        )
 
     # --- answering -----------------------------------------------------------------------------------------------
 
