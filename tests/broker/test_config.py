@@ -37,6 +37,7 @@ def test_properties_have_comments_colons_and_lines_that_go_on() -> None:
         ({"log.retention.ms": "5", "log.retention.minutes": "3"}, 5),
         ({"log.retention.minutes": "3", "log.retention.ms": "5"}, 5),
         ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.hours": "-5"}, -1),
     ],
 )
 def test_the_finer_key_of_a_time_holds(values: dict[str, str], expected: int) -> None:
@@ -59,6 +60,14 @@ def test_unknown_keys_are_given_back() -> None:
         {"auto.create.topics.enable": "1"},
         {"log.cleanup.policy": "burn"},
         {"log.retention.hours": "x"},
+        {"log.retention.minutes": str(2**31)},
+        {"log.roll.hours": "0"},
+        {"log.roll.hours": "-1"},
+        {"log.roll.hours": str(2**31)},
+        {"log.roll.ms": str(2**63)},
+        {"replica.fetch.wait.max.ms": str(2**31)},
+        {"replica.fetch.response.max.bytes": str(2**31)},
+        {"default.replication.factor": str(2**15)},
     ],
 )
 def test_what_cannot_be_meant_is_refused(values: dict[str, str]) -> None:
@@ -227,3 +236,13 @@ def test_a_misspelt_setting_names_the_nearest(name: str, nearest: str) -> None:
 
 def test_a_setting_that_is_near_no_other_is_only_named() -> None:
     assert warnings_of(["zookeeper.connect"], SETTINGS) == ["unknown setting zookeeper.connect is ignored"]
+
+
+def test_every_number_has_the_bounds_of_its_type() -> None:
+    """One beyond them was taken, and failed where it was first sent."""
+    for key, setting in SETTINGS.items():
+        if type(setting.default) is int:
+            low, high = setting.metadata["low"], setting.metadata["high"]
+            assert low <= setting.default <= high
+            assert high in (2, 2**15 - 1, 2**31 - 1, 2**63 - 1), key
+            assert broker_config({key: str(low)}) != broker_config({key: str(high)})

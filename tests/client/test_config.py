@@ -50,6 +50,8 @@ def test_several_servers_are_a_list_or_one_text() -> None:
         ({"isolation.level": "read_committed"}, "unknown setting 'isolation.level'"),
         ({"linger.ms": "soon"}, "linger.ms is a whole number, not 'soon'"),
         ({"linger.ms": -1}, "linger.ms is at least 0, not -1"),
+        ({"linger.ms": 2**63}, "linger.ms is at most 9223372036854775807, not"),
+        ({"transaction.timeout.ms": 2**31}, "transaction.timeout.ms is at most 2147483647, not 2147483648"),
         ({"acks": "2"}, "acks cannot be '2'"),
         ({"compression.type": "brotli"}, "one of none, gzip, snappy, lz4, zstd"),
         ({"enable.idempotence": "perhaps"}, "enable.idempotence is true or false"),

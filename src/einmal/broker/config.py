@@ -20,13 +20,15 @@ from einmal.broker.listeners import Listeners, ListenerSettings, address_of, end
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
+_INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
 def _setting(
-    default: Any, about: str, *, low: int | None = None, high: int | None = None, one_of: tuple[str, ...] = ()
+    default: Any, about: str, *, low: int | None = None, high: int = _INT32_MAX, one_of: tuple[str, ...] = ()
 ) -> Any:
+    """``high``: numbers are INTs, as most of Apache Kafka's are, unless something else is said."""
     return field(default=default, metadata={"about": about, "low": low, "high": high, "one_of": one_of})
 
 
@@ -66,25 +68,30 @@ class BrokerConfig:
     controller_quorum_election_backoff_max_ms: int = _setting(1_000, "Longest pause after a lost election.", low=0)
     controller_quorum_request_timeout_ms: int = _setting(2_000, "How long a voter's answer is waited for.", low=1)
     metadata_log_max_record_bytes_between_snapshots: int = _setting(
-        20_971_520, "Metadata is written into a snapshot after so much of it.", low=1
+        20_971_520, "Metadata is written into a snapshot after so much of it.", low=1, high=_INT64_MAX
     )
     broker_heartbeat_interval_ms: int = _setting(500, "How often a broker tells the controller that it lives.", low=1)
     broker_session_timeout_ms: int = _setting(9_000, "A broker unheard of for so long is fenced.", low=1)
     controlled_shutdown_enable: bool = _setting(True, "Hand over what is led before stopping.")
     auto_leader_rebalance_enable: bool = _setting(True, "Move leaders back to the preferred replicas.")
-    leader_imbalance_check_interval_seconds: int = _setting(300, "How often that is looked at.", low=1)
+    leader_imbalance_check_interval_seconds: int = _setting(300, "How often that is looked at.", low=1, high=_INT64_MAX)
 
     # connections
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
     queued_max_request_bytes: int = _setting(
-        134_217_728, "Memory for requests that are not processed yet, of all connections; -1: no limit.", low=-1
+        134_217_728,
+        "Memory for requests that are not processed yet, of all connections; -1: no limit.",
+        low=-1,
+        high=_INT64_MAX,
     )
     max_connections: int = _setting(10_000, "Connections of one listener at one time.", low=1)
     max_connections_per_ip: int = _setting(_INT32_MAX, "Connections of one address at one time.", low=0)
     max_connections_per_ip_overrides: str = _setting(
         "", "Other limits for some addresses, address:count,...; IPv6 addresses in brackets."
     )
-    connections_max_idle_ms: int = _setting(600_000, "Close connections unused for so long.", low=1_000)
+    connections_max_idle_ms: int = _setting(
+        600_000, "Close connections unused for so long.", low=1_000, high=_INT64_MAX
+    )
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "Fetch sessions kept (KIP-227).", low=0)
     fetch_max_bytes: int = _setting(57_671_680, "Most bytes of one Fetch answer.", low=1_024)
 
@@ -92,7 +99,9 @@ class BrokerConfig:
     auto_create_topics_enable: bool = _setting(True, "Create a topic when a client asks for one that is not there.")
     delete_topic_enable: bool = _setting(True, "Allow DeleteTopics.")
     num_partitions: int = _setting(1, "Partitions of a topic that is created without a count.", low=1)
-    default_replication_factor: int = _setting(1, "Replicas of a topic that is created without a count.", low=1)
+    default_replication_factor: int = _setting(
+        1, "Replicas of a topic that is created without a count.", low=1, high=_INT16_MAX
+    )
     min_insync_replicas: int = _setting(1, "Replicas that must have a write with acks=all.", low=1)
     unclean_leader_election_enable: bool = _setting(False, "Let a replica lead that may have lost data.")
 
@@ -101,40 +110,57 @@ class BrokerConfig:
     replica_fetch_min_bytes: int = _setting(1, "Bytes that end such a wait.", low=0)
     replica_fetch_max_bytes: int = _setting(1_048_576, "Bytes of one partition that a follower asks for.", low=0)
     replica_fetch_response_max_bytes: int = _setting(10_485_760, "Most bytes of one answer to a follower.", low=0)
-    replica_lag_time_max_ms: int = _setting(30_000, "A follower behind for longer is not in sync.", low=1)
+    replica_lag_time_max_ms: int = _setting(
+        30_000, "A follower behind for longer is not in sync.", low=1, high=_INT64_MAX
+    )
 
     # log
-    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=14, high=_INT32_MAX)
-    log_roll_ms: int = _setting(168 * _HOUR_MS, "A segment is rolled at this age.", low=1)
-    log_retention_ms: int = _setting(168 * _HOUR_MS, "Old segments are deleted at this age; -1: never.", low=-1)
-    log_retention_bytes: int = _setting(
-        -1, "Old segments are deleted above this size of a partition; -1: never.", low=-1
+    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=14)
+    log_roll_ms: int = _setting(168 * _HOUR_MS, "A segment is rolled at this age.", low=1, high=_INT64_MAX)
+    log_retention_ms: int = _setting(
+        168 * _HOUR_MS, "Old segments are deleted at this age; -1: never.", low=-1, high=_INT64_MAX
     )
-    log_retention_check_interval_ms: int = _setting(300_000, "How often old segments are looked for.", low=1)
+    log_retention_bytes: int = _setting(
+        -1, "Old segments are deleted above this size of a partition; -1: never.", low=-1, high=_INT64_MAX
+    )
+    log_retention_check_interval_ms: int = _setting(
+        300_000, "How often old segments are looked for.", low=1, high=_INT64_MAX
+    )
     log_cleanup_policy: str = _setting(
         "delete", "What happens to old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact")
     )
     log_cleaner_enable: bool = _setting(True, "Compact the logs of topics whose cleanup.policy says so.")
-    log_cleaner_backoff_ms: int = _setting(15_000, "How often logs are looked for that are dirty enough.", low=1)
-    log_cleaner_dedupe_buffer_size: int = _setting(134_217_728, "Memory for the keys of a log, in bytes.", low=1)
+    log_cleaner_backoff_ms: int = _setting(
+        15_000, "How often logs are looked for that are dirty enough.", low=1, high=_INT64_MAX
+    )
+    log_cleaner_dedupe_buffer_size: int = _setting(
+        134_217_728, "Memory for the keys of a log, in bytes.", low=1, high=_INT64_MAX
+    )
     log_cleaner_min_cleanable_ratio: float = _setting(0.5, "A log is cleaned when so much of it is dirty.")
-    log_cleaner_delete_retention_ms: int = _setting(86_400_000, "How long tombstones stay for slow readers.", low=0)
-    log_cleaner_min_compaction_lag_ms: int = _setting(0, "Records younger than this are not compacted.", low=0)
+    log_cleaner_delete_retention_ms: int = _setting(
+        86_400_000, "How long tombstones stay for slow readers.", low=0, high=_INT64_MAX
+    )
+    log_cleaner_min_compaction_lag_ms: int = _setting(
+        0, "Records younger than this are not compacted.", low=0, high=_INT64_MAX
+    )
     log_cleaner_max_compaction_lag_ms: int = _setting(
-        _INT64_MAX, "After so long a record is compacted, however clean the log is.", low=1
+        _INT64_MAX, "After so long a record is compacted, however clean the log is.", low=1, high=_INT64_MAX
     )
     log_index_interval_bytes: int = _setting(4_096, "Bytes between two index entries.", low=0)
     log_message_timestamp_type: str = _setting(
         "CreateTime", "Whose clock stamps records.", one_of=("CreateTime", "LogAppendTime")
     )
     log_message_timestamp_before_max_ms: int = _setting(
-        _INT64_MAX, "How far a producer's time may be behind the broker's.", low=0
+        _INT64_MAX, "How far a producer's time may be behind the broker's.", low=0, high=_INT64_MAX
     )
     log_message_timestamp_after_max_ms: int = _setting(
-        3_600_000, "How far a producer's time may be ahead of the broker's.", low=0
+        3_600_000, "How far a producer's time may be ahead of the broker's.", low=0, high=_INT64_MAX
     )
     log_flush_interval_messages: int = _setting(
-        _INT64_MAX, "1: every write is on the disk before it is answered; else the operating system decides.", low=1
+        _INT64_MAX,
+        "1: every write is on the disk before it is answered; else the operating system decides.",
+        low=1,
+        high=_INT64_MAX,
     )
     message_max_bytes: int = _setting(1_048_588, "Largest record batch.", low=0)
     compression_type: str = _setting(
@@ -149,7 +175,9 @@ class BrokerConfig:
 
     # transactions
     transaction_state_log_num_partitions: int = _setting(50, "Partitions of __transaction_state.", low=1)
-    transaction_state_log_replication_factor: int = _setting(1, "Replicas of __transaction_state.", low=1)
+    transaction_state_log_replication_factor: int = _setting(
+        1, "Replicas of __transaction_state.", low=1, high=_INT16_MAX
+    )
     transaction_state_log_min_isr: int = _setting(1, "min.insync.replicas of __transaction_state.", low=1)
     transaction_state_log_segment_bytes: int = _setting(4_194_304, "Segment size of __transaction_state.", low=1)
     transaction_max_timeout_ms: int = _setting(900_000, "Longest transaction a client may ask for.", low=1)
@@ -166,10 +194,12 @@ class BrokerConfig:
 
     # groups
     offsets_topic_num_partitions: int = _setting(50, "Partitions of __consumer_offsets.", low=1)
-    offsets_topic_replication_factor: int = _setting(1, "Replicas of __consumer_offsets.", low=1)
+    offsets_topic_replication_factor: int = _setting(1, "Replicas of __consumer_offsets.", low=1, high=_INT16_MAX)
     offsets_topic_segment_bytes: int = _setting(4_194_304, "Segment size of __consumer_offsets.", low=1)
     offsets_retention_minutes: int = _setting(10_080, "Offsets of an empty group are forgotten after so long.", low=1)
-    offsets_retention_check_interval_ms: int = _setting(600_000, "How often such offsets are looked for.", low=1)
+    offsets_retention_check_interval_ms: int = _setting(
+        600_000, "How often such offsets are looked for.", low=1, high=_INT64_MAX
+    )
     offset_metadata_max_bytes: int = _setting(4_096, "Longest text kept with an offset.", low=0)
     group_min_session_timeout_ms: int = _setting(6_000, "Shortest session timeout of a member.", low=1)
     group_max_session_timeout_ms: int = _setting(1_800_000, "Longest session timeout of a member.", low=1)
@@ -349,6 +379,7 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
         if key in _SAME_IN_MS:
             target, factor = _SAME_IN_MS[key]
             count = _integer(key, text)
+            _check_bounds(key, max(count, -1), SETTINGS[target].metadata["low"], _INT32_MAX)
             if target not in values:
                 finer = key == "log.retention.minutes" or "log_retention_ms" not in known or "roll" in key
                 if finer:
@@ -372,10 +403,7 @@ def _parse(key: str, text: str) -> Any:
         return text.lower() == "true"
     if isinstance(setting.default, int):
         value = _integer(key, text)
-        low, high = setting.metadata["low"], setting.metadata["high"]
-        if (low is not None and value < low) or (high is not None and value > high):
-            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise ConfigError(f"{key} is {bounds}, not {value}")
+        _check_bounds(key, value, setting.metadata["low"], setting.metadata["high"])
         return value
     if isinstance(setting.default, float):
         try:
@@ -389,6 +417,14 @@ def _parse(key: str, text: str) -> Any:
     if one_of and text not in one_of:
         raise ConfigError(f"{key} is one of {', '.join(one_of)}, not {text!r}")
     return text
+
+
+def _check_bounds(key: str, value: int, low: int, high: int) -> None:
+    """Raises ConfigError."""
+    if value < low:
+        raise ConfigError(f"{key} is at least {low}, not {value}")
+    if value > high:
+        raise ConfigError(f"{key} is at most {high}, not {value}")
 
 
 def _integer(key: str, text: str) -> int:

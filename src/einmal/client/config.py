@@ -18,10 +18,15 @@ from einmal.misspelt import nearest_name
 
 SettingsT = TypeVar("SettingsT", bound="ClientSettings")
 _REQUIRED: Final = object()
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
 
 
-def _setting(default: Any, doc: str, *, choices: Sequence[str] = (), minimum: int | None = None) -> Any:
-    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum}
+def _setting(
+    default: Any, doc: str, *, choices: Sequence[str] = (), minimum: int | None = None, maximum: int = _INT32_MAX
+) -> Any:
+    """``maximum``: numbers are ints, as most of Java's are, unless something else is said."""
+    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "maximum": maximum}
     if default is _REQUIRED:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -38,23 +43,35 @@ class ClientSettings:
         "Longest time in which no bootstrap server answers before calls fail with NoBrokerReachable. Once a broker "
         "has answered, lost connections are retried until the call's own deadline.",
         minimum=0,
+        maximum=_INT64_MAX,
     )
     request_timeout_ms: int = _setting(
         30_000, "Longest wait for an answer before the connection is given up.", minimum=1
     )
-    socket_connection_setup_timeout_ms: int = _setting(10_000, "Longest wait for a connection to be opened.", minimum=1)
-    retry_backoff_ms: int = _setting(
-        100, "Pace of retries: the first follows after a tenth of this, each next one later, with jitter.", minimum=0
+    socket_connection_setup_timeout_ms: int = _setting(
+        10_000, "Longest wait for a connection to be opened.", minimum=1, maximum=_INT64_MAX
     )
-    retry_backoff_max_ms: int = _setting(1_000, "Longest pause before a retry.", minimum=0)
-    reconnect_backoff_ms: int = _setting(50, "First pause before connecting again to a broker that failed.", minimum=0)
-    reconnect_backoff_max_ms: int = _setting(1_000, "Longest pause before connecting again.", minimum=0)
+    retry_backoff_ms: int = _setting(
+        100,
+        "Pace of retries: the first follows after a tenth of this, each next one later, with jitter.",
+        minimum=0,
+        maximum=_INT64_MAX,
+    )
+    retry_backoff_max_ms: int = _setting(1_000, "Longest pause before a retry.", minimum=0, maximum=_INT64_MAX)
+    reconnect_backoff_ms: int = _setting(
+        50, "First pause before connecting again to a broker that failed.", minimum=0, maximum=_INT64_MAX
+    )
+    reconnect_backoff_max_ms: int = _setting(
+        1_000, "Longest pause before connecting again.", minimum=0, maximum=_INT64_MAX
+    )
     metadata_recovery_strategy: str = _setting(
         "rebootstrap",
         "Where to look when no known broker can be reached: rebootstrap asks bootstrap.servers again.",
         choices=("rebootstrap", "none"),
     )
-    metadata_max_age_ms: int = _setting(300_000, "Metadata older than this is asked for again.", minimum=0)
+    metadata_max_age_ms: int = _setting(
+        300_000, "Metadata older than this is asked for again.", minimum=0, maximum=_INT64_MAX
+    )
     default_api_timeout_ms: int = _setting(60_000, "Deadline of calls that take no timeout of their own.", minimum=1)
     security_protocol: str = _setting("PLAINTEXT", "How to talk to the brokers.", choices=("PLAINTEXT",))
 
@@ -67,9 +84,11 @@ class ProducerSettings(ClientSettings):
     )
     transactional_id: str | None = _setting(None, "Name under which transactions live on over restarts.")
     transaction_timeout_ms: int = _setting(60_000, "After this the coordinator aborts an open transaction.", minimum=1)
-    linger_ms: int = _setting(5, "How long a batch waits for more records.", minimum=0)
+    linger_ms: int = _setting(5, "How long a batch waits for more records.", minimum=0, maximum=_INT64_MAX)
     batch_size: int = _setting(16_384, "Bytes after which a batch is full.", minimum=0)
-    buffer_memory: int = _setting(33_554_432, "Bytes of records that may wait for their acknowledgement.", minimum=1)
+    buffer_memory: int = _setting(
+        33_554_432, "Bytes of records that may wait for their acknowledgement.", minimum=1, maximum=_INT64_MAX
+    )
     compression_type: str = _setting("none", "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd"))
     max_in_flight_requests_per_connection: int = _setting(
         5, "Requests without an answer per broker; at most 5 with idempotence.", minimum=1
@@ -79,7 +98,10 @@ class ProducerSettings(ClientSettings):
         120_000, "Longest time from send() until success or failure is reported.", minimum=1
     )
     max_block_ms: int = _setting(
-        60_000, "Longest wait for metadata, for room in the buffer, and for the transaction coordinator.", minimum=0
+        60_000,
+        "Longest wait for metadata, for room in the buffer, and for the transaction coordinator.",
+        minimum=0,
+        maximum=_INT64_MAX,
     )
 
 
@@ -216,6 +238,8 @@ def _to_int(field: dataclasses.Field[Any], value: Any) -> int:
     minimum = field.metadata["minimum"]
     if minimum is not None and number < minimum:
         raise ConfigError(meaning=f"{name} is at least {minimum}, not {number}")
+    if number > field.metadata["maximum"]:
+        raise ConfigError(meaning=f"{name} is at most {field.metadata['maximum']}, not {number}")
     return number
 
 
