@@ -15,8 +15,8 @@ _FIRST_SHARE: Final = 10
 
 
 def first_pause_ms(retry_backoff_ms: int) -> int:
-    """The first pause of a series, from the setting."""
-    return max(1, retry_backoff_ms // _FIRST_SHARE) if retry_backoff_ms else 0
+    """The first pause of a series, from the setting. Never none: a retry that waits for nothing is a busy loop."""
+    return max(1, retry_backoff_ms // _FIRST_SHARE)
 
 
 def pause_ms(pauses_before: int, first_ms: int, longest_ms: int) -> int:

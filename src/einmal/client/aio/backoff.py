@@ -20,7 +20,7 @@ class Backoff:
     def next_ms(self) -> int:
         pause = pause_ms(self._pauses, self._first_ms, self._longest_ms)
         self._pauses += 1
-        return int(pause * self._source.uniform(0.8, 1.2))
+        return max(1, int(pause * self._source.uniform(0.8, 1.2)))
 
     async def pause(self, at_most_ms: int | None = None) -> None:
         pause = self.next_ms()

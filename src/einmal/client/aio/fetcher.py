@@ -143,7 +143,7 @@ class Fetcher:
                 self._core.fetch_failed(ticket, retry_at_ms)
 
     def _retry_at_ms(self) -> int:
-        return self._cluster.now_ms() + self._settings.retry_backoff_ms
+        return self._cluster.now_ms() + max(1, self._settings.retry_backoff_ms)
 
     async def _fetch(self, node_id: int, waiting: dict[TopicPartition, FetchTicket]) -> None:
         """Take over the answer; partitions of ``waiting`` that need no other try are taken out."""
