@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import google_crc32c
@@ -86,6 +87,22 @@ def test_a_batch_that_begins_before_the_position_is_cut() -> None:
     (ticket,) = begin(core)
     core.fetched(ticket, answer(log, ticket), 0)
     assert taken(core) == [b"c"]
+
+
+@pytest.mark.parametrize("base_offset", [-(2**63), -1, 0, 1, 2**63 - 2, 2**63 - 1])
+def test_offsets_that_cannot_follow_are_damage_and_asked_for_again_later(base_offset: int) -> None:
+    """No CRC covers them: the position went back, or beyond what a request can ask for, for ever."""
+    core = core_at()
+    core.seek(T0, 5)
+    (ticket,) = begin(core)
+    data = bytearray(encode_batch([NewRecord(None, b"a", 0), NewRecord(None, b"b", 0)]))
+    struct.pack_into(">q", data, 0, base_offset)
+    core.fetched(ticket, FetchedPartition(0, high_watermark=9, last_stable_offset=9, records=bytes(data)), 100)
+    with pytest.raises(CorruptData):
+        core.take(1)
+    assert core.position(T0) == 5
+    assert not core.fetchable(99)
+    assert [again.offset for again in core.fetchable(100)] == [5]
 
 
 def test_one_fetch_per_partition_is_under_way_and_two_pieces_are_kept() -> None:

@@ -318,7 +318,12 @@ class ConsumerCore:
         partition.high_watermark = told.high_watermark
         partition.last_stable_offset = told.last_stable_offset
         try:
-            batches = whole_batches(ticket.topic_partition, memoryview(told.records), check_crcs=self._check_crcs)
+            batches = whole_batches(
+                ticket.topic_partition,
+                memoryview(told.records),
+                first_offset=ticket.offset,
+                check_crcs=self._check_crcs,
+            )
             aborted = told.aborted_transactions if self._isolation else None
             visible = deque(visible_batches(batches, aborted))
         except KafkaError as error:

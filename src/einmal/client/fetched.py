@@ -8,14 +8,17 @@ producer until that producer's abort marker. The broker lists them anew with eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetRange
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import ABORT, control_type
-from einmal.wire.errors import WireError
+from einmal.wire.errors import CorruptBatch, WireError
 from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_headers, records_section, validate
+
+_OFFSET_MAX: Final = 2**63 - 2
+"""After it one more can be asked for."""
 
 
 class CorruptData(KafkaError):
@@ -48,17 +51,23 @@ class RawBatch(NamedTuple):
         return [record for record in records if bounds.start <= record.offset < bounds.end]
 
 
-def whole_batches(topic_partition: TopicPartition, buffer: memoryview, *, check_crcs: bool = True) -> list[RawBatch]:
+def whole_batches(
+    topic_partition: TopicPartition, buffer: memoryview, *, first_offset: int = 0, check_crcs: bool = True
+) -> list[RawBatch]:
     """The batches that are wholly in the buffer, control batches too, up to the first that is damaged.
 
-    Raises CorruptData where that is the very first: whoever reads on from the last good one comes to it.
+    ``first_offset``: was asked for, so every batch ends after it. No CRC covers a batch's offset. Raises CorruptData
+    where the very first is damaged: whoever reads on from the last good one comes to it.
     """
     batches: list[RawBatch] = []
-    header = None
+    header, end = None, first_offset
     try:
         for position, header in iter_headers(buffer):
             if check_crcs:
                 validate(buffer, position, header)
+            if header.base_offset < 0 or not end <= header.last_offset <= _OFFSET_MAX:
+                raise CorruptBatch(f"offsets {header.base_offset} to {header.last_offset}, where {end} is due")
+            end = header.next_offset
             batches.append(RawBatch(topic_partition, header, buffer[position : position + header.size]))
     except WireError as error:
         if not batches:

@@ -138,6 +138,10 @@ class Fetcher:
             await self._cluster.refresh_soon()
             if not (isinstance(error, Disconnected) and not error.was_sent):
                 retry_at_ms = self._retry_at_ms()
+        except Exception:
+            # A defect: it is reported, and must not be met again as fast as possible.
+            retry_at_ms = self._retry_at_ms()
+            raise
         finally:
             for ticket in (*sure.values(), *doubtful.values()):
                 self._core.fetch_failed(ticket, retry_at_ms)
@@ -155,7 +159,7 @@ class Fetcher:
             settings.fetch_max_bytes,
         )
         asked = [(each, self._fields(ticket)) for each, ticket in waiting.items()]
-        is_doubted = False
+        doubted: list[FetchTicket] = []
         for topic_partition, told in await fetch(self._cluster, node_id, asked, limits):
             ticket = waiting.pop(topic_partition, None)
             if ticket is None:
@@ -167,9 +171,12 @@ class Fetcher:
             elif advice is Advice.REFRESH_METADATA:
                 self._cluster.refresh_soon()
             if advice is Advice.ASK_ANOTHER:
-                waiting[topic_partition] = ticket
-                is_doubted = True
-        if is_doubted:
+                doubted.append(ticket)
+        for topic_partition in list(waiting):
+            # The broker has left it out.
+            self._core.fetch_failed(waiting.pop(topic_partition), self._retry_at_ms())
+        if doubted:
+            waiting.update((ticket.topic_partition, ticket) for ticket in doubted)
             await self._cluster.doubt(node_id)
 
     def _fields(self, ticket: FetchTicket) -> FetchPartition:

@@ -356,8 +356,10 @@ class RangeReader:
         with_markers: bool,
     ) -> list[RawBatch]:
         """What of one answer lies in the range; the position moves past it, and is dropped at the range's end."""
-        batches = whole_batches(topic_partition, memoryview(told.records), check_crcs=self.settings.check_crcs)
         position = positions[topic_partition]
+        batches = whole_batches(
+            topic_partition, memoryview(told.records), first_offset=position, check_crcs=self.settings.check_crcs
+        )
         if batches:
             positions[topic_partition] = batches[-1].header.next_offset
         if positions[topic_partition] >= bounds.end:
