@@ -27,6 +27,22 @@ def test_what_is_committed_is_with_every_replica() -> None:
     world.run(scenario)
 
 
+@pytest.mark.parametrize("name", ["replica_fetch_response_max_bytes", "replica_fetch_max_bytes"])
+def test_a_follower_that_asks_for_no_bytes_gets_a_batch_at_a_time(name: str) -> None:
+    """It was answered at once with nothing, and asked again, for ever; Apache Kafka takes 0, too."""
+    world = World(**{name: 0})
+
+    async def scenario() -> None:
+        world.start()
+        world.create_topic()
+        await world.until(lambda: world.stands[1].partitions.get(("t", 0)) is not None)
+        for number in range(3):
+            assert await asyncio.wait_for(world.append(b"%d" % number), 30) is ErrorCode.none
+        await world.until(world.are_equal)
+
+    world.run(scenario)
+
+
 def test_a_commit_takes_one_round_trip() -> None:
     world = World()
 

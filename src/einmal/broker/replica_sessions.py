@@ -312,9 +312,10 @@ class ReplicaSessions:
         return min(request.max_bytes, self._node.config.fetch_max_bytes)
 
     def _read(self, session: _Session, max_bytes: int) -> list[tuple[UUID, FetchedPartition]]:
-        """What there is to tell of the changed partitions, at most about so many bytes."""
+        """What there is to tell of the changed partitions, at most about so many bytes, but at least one batch."""
         found: list[tuple[UUID, FetchedPartition]] = []
-        room = max_bytes
+        # A follower that has room for nothing would never get on, and ask again at once for ever.
+        room = max(1, max_bytes)
         for key in list(session.changed):
             if room <= 0:
                 break
