@@ -14,6 +14,7 @@ from einmal.broker.cluster_metadata import METADATA_TOPIC_ID
 from einmal.broker.context import RequestContext
 from einmal.broker.handlers import begin_quorum_epoch, end_quorum_epoch, vote
 from einmal.broker.listeners import Audience
+from einmal.broker.quorum_messages import FETCH_SNAPSHOT, VERSION, snapshot_fields
 from einmal.types import ErrorCode, Offset
 from einmal.wire.fetch import FetchPartition, FetchRequest, decode_fetch_response
 from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
@@ -187,6 +188,60 @@ def test_the_log_goes_on_behind_a_snapshot_and_a_new_member_begins_with_it() -> 
         again = await quorum.settled()
         await quorum.committed_everywhere(again.append("again"))
         assert all(levels(m) == {**expected, "last": 1, "again": 1} for m in quorum.members.values())
+
+    quorum.run(scenario())
+
+
+def test_a_snapshot_that_cannot_be_read_is_not_fetched_in_a_loop() -> None:
+    quorum = Quorum(metadata_log_max_record_bytes_between_snapshots=2_000)
+
+    async def scenario() -> None:
+        await quorum.start(1, 2)
+        leader = await quorum.settled()
+        for number in range(100):
+            await leader.quorum.partition.committed(leader.append(f"feature {number % 10}", number))
+        await quorum.until(lambda: leader.quorum.partition.log.log_start_offset > 0)
+        read, asked = leader.quorum.snapshots.read, []
+
+        def garbage(*_arguments: Any) -> tuple[bytes, int]:
+            asked.append(quorum.loop.time())
+            return bytes(100), 100
+
+        leader.quorum.snapshots.read = garbage  # type: ignore[method-assign]
+        await quorum.start(3)
+        await asyncio.sleep(10)
+        assert 2 < len(asked) < 50
+        leader.quorum.snapshots.read = read  # type: ignore[method-assign]
+        await quorum.until(lambda: quorum.members[3].quorum.snapshots.latest is not None)
+
+    quorum.run(scenario())
+
+
+@pytest.mark.parametrize("max_bytes", [-(2**31), -1, 0, 100, 2**31 - 1])
+def test_the_parts_of_a_snapshot_in_one_answer_share_its_bytes(max_bytes: int) -> None:
+    """The same part, named often, was read each time: gigabytes for one request."""
+    quorum = Quorum(metadata_log_max_record_bytes_between_snapshots=2_000)
+
+    async def scenario() -> None:
+        await quorum.start(1, 2)
+        leader = await quorum.settled()
+        for number in range(100):
+            await leader.quorum.partition.committed(leader.append(f"feature {number % 10}", number))
+        snapshots = leader.quorum.snapshots
+        await quorum.until(lambda: snapshots.latest is not None)
+        assert snapshots.latest is not None
+        size = len(leader.disk.read_file(snapshots._path(snapshots.latest)))
+        fields = snapshot_fields(
+            leader.quorum.cluster_id, 2, leader.quorum.leader_epoch, snapshots.latest, 0, max_bytes
+        )
+        fields["topics"][0]["partitions"] *= 50
+        asker = next(member for member in quorum.members.values() if member is not leader)
+        answer = await asker.ask(
+            leader.node_id, FETCH_SNAPSHOT, VERSION[FETCH_SNAPSHOT], fields, timeout_ms=2_000, lane="quorum"
+        )
+        parts = [part for topic in answer.topics for part in topic.partitions]
+        assert all(part.error_code is ErrorCode.none for part in parts)
+        assert sum(len(part.unaligned_records) for part in parts) <= max(0, min(max_bytes, 50 * size))
 
     quorum.run(scenario())
 

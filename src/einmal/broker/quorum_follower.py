@@ -176,11 +176,14 @@ class MetadataFollower:
         epoch = runtime.leader_epoch
         data = await self._receive_snapshot(leader_id, epoch, snapshot_id)
         if data is None:
+            await asyncio.sleep(_PAUSE_SECONDS)
             return
         try:
             values = snapshot.decode(data)
         except WireError as error:
             log.error("the snapshot that node %d sends: %s", leader_id, error)
+            # The next answer names it again.
+            await asyncio.sleep(_DISK_PAUSE_SECONDS)
             return
         await runtime.snapshots.store(snapshot_id, data)
         if runtime.leader_epoch != epoch or runtime.leader_id != leader_id:

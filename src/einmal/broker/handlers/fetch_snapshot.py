@@ -2,7 +2,8 @@
 
 API: 59. Versions: 0-1.
 Behaviour: the leader gives bytes of the file from a position on; they need not end at a batch (KIP-630). A snapshot
-that a later one has replaced is SNAPSHOT_NOT_FOUND: the replica's next Fetch names the later one.
+that a later one has replaced is SNAPSHOT_NOT_FOUND: the replica's next Fetch names the later one. All that is asked for
+in one request shares its max_bytes.
 Version notes: v1 directory ids and end points (KIP-853).
 """
 
@@ -28,23 +29,22 @@ def handle(context: RequestContext, request: Any) -> dict[str, Any]:
     if has_other_cluster_id(context, request):
         return {"error_code": ErrorCode.inconsistent_cluster_id}
     quorum = context.node.quorum
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                _partition(context, request, asked)
-                if TopicPartition(topic.name, asked.partition) == METADATA_PARTITION
-                else {"index": asked.partition, "error_code": ErrorCode.unknown_topic_or_partition}
-                for asked in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
+    room = max(0, min(request.max_bytes, _BYTES_MAX))
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            if TopicPartition(topic.name, asked.partition) == METADATA_PARTITION:
+                partitions.append(_partition(context, request, asked, room))
+                room -= len(partitions[-1].get("unaligned_records", b""))
+            else:
+                partitions.append({"index": asked.partition, "error_code": ErrorCode.unknown_topic_or_partition})
+        topics.append({"name": topic.name, "partitions": partitions})
     endpoints = endpoint_fields(quorum.leader_id, quorum.endpoint_of(quorum.leader_id))
     return {"error_code": ErrorCode.none, "topics": topics, "node_endpoints": endpoints}
 
 
-def _partition(context: RequestContext, request: Any, asked: Any) -> dict[str, Any]:
+def _partition(context: RequestContext, request: Any, asked: Any, room: int) -> dict[str, Any]:
     quorum = context.node.quorum
     reply = quorum.ask(SnapshotRequested(request.replica_id, asked.current_leader_epoch))
     fields = {
@@ -58,7 +58,7 @@ def _partition(context: RequestContext, request: Any, asked: Any) -> dict[str, A
         return fields
     snapshot_id = OffsetAndEpoch(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
     try:
-        found = quorum.snapshots.read(snapshot_id, asked.position, min(request.max_bytes, _BYTES_MAX))
+        found = quorum.snapshots.read(snapshot_id, asked.position, room)
     except OSError as error:
         log.error("the snapshot of the metadata log cannot be read: %s", error)
         found = ErrorCode.kafka_storage_error
