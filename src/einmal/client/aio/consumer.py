@@ -22,7 +22,7 @@ from einmal.client.aio.membership import Membership
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.consumer_core import ConsumerCore, Reset
-from einmal.client.errors import ClientClosed, CommitFailed, InvalidState, KafkaError
+from einmal.client.errors import ClientClosed, CommitFailed, InvalidState, KafkaError, error_for
 from einmal.client.habits import missing_method
 from einmal.client.records import (
     ConsumerRecord,
@@ -32,7 +32,7 @@ from einmal.client.records import (
     check_timeout,
 )
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
-from einmal.types import IsolationLevel, TopicPartition
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
@@ -329,7 +329,10 @@ class Consumer:
         while (position := self._core.position(TopicPartition(*topic_partition))) is None:
             await self._find_positions(deadline)
             if self._core.position(TopicPartition(*topic_partition)) is None:
-                await backoff.pause()
+                left = deadline - self._cluster.now_ms()
+                if left <= 0:
+                    raise error_for(ErrorCode.request_timed_out, f"the position of {topic_partition}")
+                await backoff.pause(left)
         return position
 
     def lag(self, topic_partition: TopicPartition) -> int | None:

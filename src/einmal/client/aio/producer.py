@@ -218,7 +218,8 @@ class Producer:
 
         For loops that send faster than the broker takes.
         """
-        while max(self.buffered_bytes * 2, self.buffered_bytes + size) > self.settings.buffer_memory:
+        # Where nothing is buffered nothing will make more room.
+        while (used := self.buffered_bytes) and max(used * 2, used + size) > self.settings.buffer_memory:
             await self._change()
 
     def spoil(self, error: KafkaError) -> None:
@@ -329,6 +330,7 @@ class Producer:
         """A producer id for an idempotent producer, or the next epoch after a hole in its sequences."""
         core = self._core
         identity = core.next_identity() if core.identity.producer_id >= 0 else None
+        backoff = self._cluster.backoff()
         while identity is None:
             fields = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
             try:
@@ -339,7 +341,9 @@ class Producer:
                     error_of=lambda told: told.error_code,
                 )
             except (RetriableError, UnknownOutcome):
-                # Records expire by delivery.timeout.ms while there is no identity.
+                # Records expire by delivery.timeout.ms while there is no identity. With a short max.block.ms it was
+                # not asked for a second time, and nothing has waited yet.
+                await backoff.pause()
                 continue
             except KafkaError as error:
                 # A broker without InitProducerId refuses before anything is sent: asking again would never end.
