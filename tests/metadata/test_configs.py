@@ -1,4 +1,7 @@
+from uuid import UUID
+
 from einmal.metadata.configs import APPEND, DELETE, SET, SUBTRACT, ConfigChange
+from einmal.metadata.topics import NewTopic
 from einmal.types import ErrorCode
 from tests.metadata.cluster import Cluster
 
@@ -54,3 +57,16 @@ def test_settings_of_all_brokers_are_inherited_by_topics_until_they_are_taken_ba
     cluster.done(cluster.controller.replace_cluster_configs({"log.retention.ms": "5"}))
     assert cluster.image.setting("t", "segment.bytes") is None
     assert cluster.image.setting("t", "retention.ms") == "5"
+
+
+def test_lags_of_compaction_that_contradict_each_other_are_refused() -> None:
+    cluster = Cluster(1)
+    lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
+    created = cluster.controller.create_topics([NewTopic(name="t", topic_id=UUID(int=2), configs=lags)])
+    assert (created.response[0].error, created.records) == (ErrorCode.invalid_config, ())
+    cluster.create("t", (1,))
+    replaced = cluster.controller.replace_topic_configs([("t", lags)])
+    assert (replaced.response[0].error, replaced.records) == (ErrorCode.invalid_config, ())
+    assert "min.compaction.lag.ms (10) > max.compaction.lag.ms (9)" in (replaced.response[0].message or "")
+    lags["max.compaction.lag.ms"] = "10"
+    assert cluster.controller.replace_topic_configs([("t", lags)]).response[0].error is ErrorCode.none

@@ -12,7 +12,7 @@ from typing import Final
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
 from einmal.metadata.plan import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Deciding, Plan
 from einmal.metadata.records import ConfigRecord
-from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
+from einmal.metadata.topic_configs import COMPACTION_LAGS, TOPIC_SETTINGS, conflict_of, problem_of
 from einmal.metadata.topics import TopicResult, policy_problem
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode
@@ -98,6 +98,8 @@ class ConfigDecisions(Deciding):
         touched, problem = _apply(settings, changes, _changed)
         if problem is None and "cleanup.policy" in touched:
             problem = policy_problem(name, settings)
+        if problem is None and any(item in touched for item in COMPACTION_LAGS):
+            problem = conflict_of(settings)
         if problem is not None:
             return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
         plan.records += [ConfigRecord(TOPIC_RESOURCE, name, item, settings[item]) for item in touched]

@@ -67,7 +67,7 @@ class TopicSetting:
 
 TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "cleanup.policy": TopicSetting("LIST", "log.cleanup.policy", "delete", one_of=("delete", "compact")),
-    "compression.gzip.level": TopicSetting("INT", default="-1", low=-1, high=9),
+    "compression.gzip.level": TopicSetting("INT", default="-1", low=-1, high=9, pattern="-1|[1-9]"),
     "compression.lz4.level": TopicSetting("INT", default="9", low=1, high=17),
     "compression.type": TopicSetting(
         "STRING", "compression.type", one_of=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
@@ -113,6 +113,8 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "unclean.leader.election.enable": TopicSetting("BOOLEAN", "unclean.leader.election.enable"),
 }
 
+COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+
 
 def problem_of(name: str, value: str | None) -> str | None:
     """Why this setting cannot be given to a topic; None: it can. ``value`` None (back to the default) always can."""
@@ -123,3 +125,11 @@ def problem_of(name: str, value: str | None) -> str | None:
         return None
     reason = setting.problem(value)
     return None if reason is None else f"Invalid value for configuration {name}: {reason}"
+
+
+def conflict_of(configs: Mapping[str, str | None]) -> str | None:
+    """What a topic's own settings, each of which can be given, cannot be together; None: nothing."""
+    least, most = COMPACTION_LAGS
+    if int(configs.get(least) or 0) > int(configs.get(most) or _INT64_MAX):
+        return f"conflict topic config setting {least} ({configs[least]}) > {most} ({configs[most]})"
+    return None

@@ -17,7 +17,7 @@ from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOU
 from einmal.metadata.placement import Placement, Replicas
 from einmal.metadata.plan import Deciding
 from einmal.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from einmal.metadata.topic_configs import problem_of
+from einmal.metadata.topic_configs import conflict_of, problem_of
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch
 
@@ -111,8 +111,9 @@ class TopicDecisions(Deciding):
                 if (reason := problem_of(name, value)) is not None:
                     error, message = ErrorCode.invalid_config, reason
                     break
-        if error is ErrorCode.none and (reason := policy_problem(topic.name, topic.configs)) is not None:
-            error, message = ErrorCode.invalid_config, reason
+        if error is ErrorCode.none:
+            message = policy_problem(topic.name, topic.configs) or conflict_of(topic.configs)
+            error = ErrorCode.none if message is None else ErrorCode.invalid_config
         replicas: list[Replicas] = []
         if error is ErrorCode.none:
             error, message, replicas = self._place(topic, placement, room)
