@@ -42,6 +42,17 @@ def test_a_key_that_is_watched_again_while_it_is_popped_is_for_the_next_time(aga
     assert timers.next_deadline() == again
 
 
+def test_deadlines_that_are_replaced_take_no_memory_until_they_would_have_come() -> None:
+    """A member whose rebalance timeout is weeks, and a little less each time, left an entry with every JoinGroup."""
+    timers: Timers[str] = Timers()
+    timers.watch("other", 5)
+    for deadline in range(2**31, 2**31 - 20_000, -1):
+        timers.watch("key", deadline)
+        assert len(timers._heap) < 2_000
+    assert timers.pop_due(2**31) == ["other", "key"]
+    assert timers.next_deadline() is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=30))
 def test_no_key_is_popped_later_than_its_earliest_watch(watches: list[tuple[int, int]]) -> None:
     timers: Timers[int] = Timers()

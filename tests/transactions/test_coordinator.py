@@ -245,6 +245,22 @@ def test_a_finished_transaction_leaves_no_deadline_behind() -> None:
     assert machine.stored().state is S.ONGOING
 
 
+def test_timeouts_of_transactions_that_have_ended_take_no_memory_until_they_would_have_come() -> None:
+    """A producer of short transactions with a long timeout left an entry with each of them."""
+    machine = Machine()
+    who = machine.begin(timeout_ms=900_000)
+    for _ in range(3_000):
+        assert machine.add(who, P0) is OK
+        error, who = machine.end(who, True)
+        assert error is OK
+        machine.write_markers()
+        machine.now_ms += 1
+        assert len(machine.shard._timeouts) < 2_000
+    assert machine.add(who, P0) is OK
+    machine.tick(900_000)
+    assert machine.stored().state is S.PREPARE_ABORT
+
+
 def test_the_wall_clock_has_no_say_in_timeouts() -> None:
     machine = Machine()
     who = machine.begin(timeout_ms=5_000)

@@ -1,15 +1,18 @@
 """Deadlines that are moved far more often than they are met.
 
 A heartbeat only changes a field of its member: the heap keeps the older, earlier entry, and whoever is woken by it
-looks at the field and watches again. So the heap has one live entry per key, whatever the rate of heartbeats.
+looks at the field and watches again. So the heap has one live entry per key, whatever the rate of heartbeats, and not
+many more that an earlier deadline has replaced: deadlines are members' to choose, and may be weeks away.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 KeyT = TypeVar("KeyT")
+_REPLACED_MAX: Final = 1_000
+"""Entries that mean nothing any more, beside one for each key."""
 
 
 class Timers(Generic[KeyT]):
@@ -29,6 +32,9 @@ class Timers(Generic[KeyT]):
         self._due[key] = deadline
         self._watched += 1
         heapq.heappush(self._heap, (deadline, self._watched, key))
+        if len(self._heap) > 2 * len(self._due) + _REPLACED_MAX:
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
 
     def next_deadline(self) -> int | None:
         self._drop_replaced()

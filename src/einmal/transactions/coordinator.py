@@ -57,6 +57,9 @@ from einmal.types import (
 TOMBSTONES_PER_BATCH: Final = 1_000
 """So that the sweep for idle ids never makes a batch that the log would refuse."""
 
+_ENDED_MAX: Final = 1_000
+"""Timeouts of transactions that have ended, beside one for each id: they are their clients' to choose."""
+
 ProducerIdSource = Callable[[], ProducerId | None]
 """Hands out a producer id that nobody has had, or None while it has none at hand."""
 
@@ -333,6 +336,9 @@ class TransactionCoordinator:
             heapq.heappush(
                 self._timeouts, (transaction.started_at + transaction.timeout_ms, transaction.transactional_id)
             )
+            if len(self._timeouts) > 2 * len(self._transactions) + _ENDED_MAX:
+                self._timeouts = [each for each in self._timeouts if self._is_open_since(*each)]
+                heapq.heapify(self._timeouts)
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
         raise AssertionError("no transaction reaches into the transaction log")
