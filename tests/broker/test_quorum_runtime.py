@@ -31,6 +31,16 @@ def file_names(quorum: Quorum, member: Member) -> list[str]:
     return [name for name in member.disk.list_directory(FOLDER) if name.endswith(".checkpoint")]
 
 
+async def leader_with_a_snapshot(quorum: Quorum) -> Member:
+    """Of two members, whose log goes on behind a snapshot."""
+    await quorum.start(1, 2)
+    leader = await quorum.settled()
+    for number in range(100):
+        await leader.quorum.partition.committed(leader.append(f"feature {number % 10}", number))
+    await quorum.until(lambda: leader.quorum.partition.log.log_start_offset > 0)
+    return leader
+
+
 def test_a_single_voter_leads_when_it_has_started_and_finds_all_of_its_log_again() -> None:
     quorum = Quorum(voters=1)
 
@@ -169,11 +179,7 @@ def test_the_log_goes_on_behind_a_snapshot_and_a_new_member_begins_with_it() -> 
     quorum = Quorum(metadata_log_max_record_bytes_between_snapshots=2_000)
 
     async def scenario() -> None:
-        await quorum.start(1, 2)
-        leader = await quorum.settled()
-        for number in range(100):
-            await leader.quorum.partition.committed(leader.append(f"feature {number % 10}", number))
-        await quorum.until(lambda: leader.quorum.partition.log.log_start_offset > 0)
+        leader = await leader_with_a_snapshot(quorum)
         assert len(file_names(quorum, leader)) == 1
         expected = levels(leader)
         await quorum.start(3)
@@ -196,11 +202,7 @@ def test_a_snapshot_that_cannot_be_read_is_not_fetched_in_a_loop() -> None:
     quorum = Quorum(metadata_log_max_record_bytes_between_snapshots=2_000)
 
     async def scenario() -> None:
-        await quorum.start(1, 2)
-        leader = await quorum.settled()
-        for number in range(100):
-            await leader.quorum.partition.committed(leader.append(f"feature {number % 10}", number))
-        await quorum.until(lambda: leader.quorum.partition.log.log_start_offset > 0)
+        leader = await leader_with_a_snapshot(quorum)
         read, asked = leader.quorum.snapshots.read, []
 
         def garbage(*_arguments: Any) -> tuple[bytes, int]:
@@ -223,12 +225,8 @@ def test_the_parts_of_a_snapshot_in_one_answer_share_its_bytes(max_bytes: int) -
     quorum = Quorum(metadata_log_max_record_bytes_between_snapshots=2_000)
 
     async def scenario() -> None:
-        await quorum.start(1, 2)
-        leader = await quorum.settled()
-        for number in range(100):
-            await leader.quorum.partition.committed(leader.append(f"feature {number % 10}", number))
+        leader = await leader_with_a_snapshot(quorum)
         snapshots = leader.quorum.snapshots
-        await quorum.until(lambda: snapshots.latest is not None)
         assert snapshots.latest is not None
         size = len(leader.disk.read_file(snapshots._path(snapshots.latest)))
         fields = snapshot_fields(

@@ -9,7 +9,7 @@ import pytest
 from einmal.simulation.profile import delayed_profile_of
 from einmal.simulation.run import simulate
 
-_SEEDS = 20
+_SEEDS = 40
 _UNPROTECTED = frozenset({"G1a", "torn-transaction", "duplicate", "lost-write", "bank-sum"})
 
 
