@@ -3,23 +3,30 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The site has an environment of its own: no test needs it.
+DOCS := build/docs-venv
+DOCS_READY := $(DOCS)/.ready
 PYTEST := $(BIN)/python -m pytest
-# The tests of a file share what is dear; the files with slow ones are given out first.
+# Expensive fixtures are module-scoped, so tests are distributed by file; files with slow tests come first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
+COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+  --no-header --allow-unsafe
 START ?= 0
 KILLS ?= 300
 FRAMES ?= 1000000
 SEED ?= 20264
-# Where Python may not keep what it has compiled, each of the many processes of the tests compiles all of it again.
+MUTANTS ?= 60
+# Without bytecode caches each of the many processes of the tests would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check fix bench bench-pipeline failover kills pipeline-kills standalone fuzz simulate requirements clean
+.PHONY: help setup demo test test-long check fix docs bench bench-pipeline failover kills pipeline-kills standalone fuzz simulate \
+  simulate-determinism mutants requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: $(READY)  ## the virtual environment, with every package pinned by hash
+setup: $(READY)  ## create the virtual environment, every package pinned by hash
 
 $(READY): requirements/build.txt requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -28,37 +35,43 @@ $(READY): requirements/build.txt requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
 	$(BIN)/python -m pip install -q --require-hashes --no-build-isolation -r requirements/dev.txt
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
-	@$(BIN)/python -W ignore -m einmal.spark.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
+	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
 	@touch $(READY)
 
-demo: $(READY)  ## real text through a broker and a Spark pipeline that are killed on the way
+$(DOCS_READY): requirements/docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $(DOCS_READY)
+
+demo: $(READY)  ## send real text through brokers and a Spark pipeline while they are killed
 	$(BIN)/einmal demo
 
-check: $(READY)  ## format, lint, types, arrows between rooms, fast tests
+check: $(READY)  ## format, lint, types, import contracts, retired words, fast tests
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_words.py
 	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
 
-test: check  ## all that `check` does, then other people's clients, Apache Kafka, kills and Spark
+test: check  ## `check`, then other clients, Apache Kafka, kills and Spark
 	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark and not long"
 	$(PYTEST) -q -n 2 $(BY_FILE) -m "spark and not long"
 
-test-long: $(READY)  ## what takes minutes: pipelines on a Spark cluster, kills under them and in Apache Kafka (10 to 15 minutes)
+test-long: $(READY)  ## tests that take minutes: pipelines on a Spark cluster, kills under them and in Apache Kafka (10 to 15 minutes)
 	$(PYTEST) -q -m long
 
-fix: $(READY)  ## let the tools mend format and lint
+fix: $(READY)  ## fix format and lint
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-bench: $(READY)  ## figures, beside the budgets
+bench: $(READY)  ## measurements beside their targets
 	$(BIN)/einmal bench
 
-bench-pipeline: $(READY)  ## a pipeline beside Spark's own Kafka connector, whose jars Maven fetches
+bench-pipeline: $(READY)  ## compare a pipeline with Spark's own Kafka connector, whose jars Maven fetches
 	@mvn -q -B -f tests/spark/kafka_source/pom.xml -Pkafka-source -DoutputDirectory=$(CURDIR)/build/spark-kafka \
 	  dependency:copy-dependencies && connector="--connector build/spark-kafka" \
-	  || echo "no jars of Spark's own connector (Java and Maven fetch them): it is left out" >&2; \
+	  || echo "no jars of Spark's own connector (Java and Maven fetch them): skipped" >&2; \
 	  $(BIN)/einmal bench pipeline $$connector
 
 failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
@@ -67,7 +80,7 @@ failover: $(READY)  ## how long clients wait when a leader or a coordinator of t
 kills: $(READY)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures
 	EINMAL_KILLS=280 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
-standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every harm to each of them, on both brokers
+standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every fault for each of them, on both brokers
 	EINMAL_STANDALONE=all $(PYTEST) -q -p no:randomly tests/spark/test_standalone.py
 
 pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
@@ -85,9 +98,16 @@ simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requ
 simulate-determinism: $(READY)  ## 1,000 seeds of the cluster twice, in other processes: the same traces
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START) --rerun
 
-requirements:  ## compile requirements/*.in again (needs uv)
-	for name in build dev; do uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-annotate --no-header --allow-unsafe -q requirements/$$name.in -o requirements/$$name.txt; done
+mutants: $(READY)  ## MUTANTS=60 defects of the core machines, by SEED, against their own fast tests: score and survivors
+	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED) --jobs 2
 
-clean:  ## what runs have left behind
+docs: $(DOCS_READY)  ## build the documentation site in build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build -q
+
+requirements:  ## compile requirements/*.txt again (needs uv)
+	$(COMPILE) requirements/build.in -o requirements/build.txt
+	$(COMPILE) pyproject.toml --extra spark --extra bench --group dev -o requirements/dev.txt
+	$(COMPILE) --group docs -o requirements/docs.txt
+
+clean:  ## remove the output of runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,7 +1,7 @@
-"""Pictures of the examples' results, as SVG: shapes are added to a drawing, which is then written as text.
+"""SVG pictures of the examples' results: add shapes to a drawing, then convert it to text.
 
-Lengths are pixels, and the origin is at the upper left. The same calls give the same text, so that a picture that is
-committed can be compared with a new one.
+Lengths are pixels; the origin is at the upper left. The same calls produce the same text, so a test can compare a
+committed picture with a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Drawing:
         self.text(16, 28, title, size=16)
 
     def text(self, x: float, y: float, words: str, *, size: int = 12, anchor: str = "start", fill: str = INK) -> None:
-        """``y``: of the line that the letters stand on. ``anchor``: start, middle or end of the words is at ``x``."""
+        """``y``: the baseline. ``anchor``: which point of the text is at ``x``: start, middle or end."""
         self._shapes.append(
             f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}">{escape(words)}</text>'
         )
@@ -34,9 +34,9 @@ class Drawing:
     def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = FAINT) -> None:
         self._shapes.append(f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" stroke="{stroke}"/>')
 
-    def dots(self, places: Iterable[tuple[float, float]], *, size: float = 3, fill: str = BLUE) -> None:
-        """Thousands of them are one path: each is a line without a length, which round ends make visible."""
-        path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
+    def dots(self, centres: Iterable[tuple[float, float]], *, size: float = 3, fill: str = BLUE) -> None:
+        """Thousands of dots are one path. Each is a line of length 0, which round ends make visible."""
+        path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in centres)
         self._shapes.append(f'<path d="{path}" stroke="{fill}" stroke-width="{size:g}" stroke-linecap="round"/>')
 
     def __str__(self) -> str:

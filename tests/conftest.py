@@ -1,13 +1,19 @@
-"""What all tests share: property tests have no time limit per example, for a busy machine is no bug.
+"""What all tests share.
 
-Where several processes share the tests, what takes long is given out first, so that nobody works alone at the end.
+Property tests have no time limit per example: a busy machine is no bug. Async tests have one, and fail if anything was
+reported to the exception handler of their event loop. Where several processes share the tests, slow ones start first.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import os
+import traceback
+from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +21,12 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("einmal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("einmal")
 
+SECONDS_MAX: Final = 30
+"""Time limit of an async test without the marker ``time_limit``."""
+
 _STARTED: Final = Path(__file__).parent / "started"
+_REPORTED: Final = pytest.StashKey[list[str]]()
+"""What was reported to the exception handler of the loop of an async test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,3 +38,55 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+# --- async tests -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def reported_exceptions(request: pytest.FixtureRequest) -> list[str]:
+    """Exceptions that nobody caught in the loop of this test."""
+    reported = request.node.stash[_REPORTED] = list[str]()
+
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        reported.append(context["message"] + "".join(traceback.format_exception(error) if error else ()))
+
+    asyncio.get_running_loop().set_exception_handler(report)
+    return reported
+
+
+@pytest.fixture(autouse=True)
+def _reported_in_async_tests(request: pytest.FixtureRequest) -> None:
+    if inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("reported_exceptions")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(test := item.obj):
+        marker = item.get_closest_marker("time_limit")
+        seconds = marker.args[0] if marker else SECONDS_MAX
+
+        @functools.wraps(test)
+        async def bounded(**arguments: Any) -> None:
+            async with asyncio.timeout(seconds):
+                await test(**arguments)
+
+        item.obj = bounded
+    yield
+    _fail_if_reported(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    # The loop cancels remaining tasks when it is closed, which may fail, too.
+    yield
+    _fail_if_reported(item)
+
+
+def _fail_if_reported(item: pytest.Item) -> None:
+    reported = item.stash.get(_REPORTED, [])
+    message = "\n".join(reported)
+    reported.clear()
+    assert not message, message

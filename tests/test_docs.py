@@ -1,38 +1,85 @@
-"""Claims about pages: what is generated is up to date, what is named exists."""
+"""Claims about pages: generated pages are up to date, and names of files, commands and targets exist."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "ARCHITECTURE.md",
-    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 
 
-@pytest.mark.parametrize("tool", ["draw_states", "list_commands", "list_modules"])
-def test_what_is_generated_is_up_to_date(tool: str) -> None:
+@pytest.mark.parametrize("tool", ["draw_states", "generate_messages", "list_commands", "list_modules", "list_settings"])
+def test_generated_pages_are_up_to_date(tool: str) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / f"{tool}.py", "--check"], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text()
-    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text) + re.findall(r'src(?:set)?="([^"]+)"', text)
+    links = [link for link in targets if "://" not in link]
     missing = [link for link in links if not (page.parent / link).exists()]
     for name in re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text):
         if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "einmal")):
             missing.append(name)
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_targets_of_make_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = page.read_text()
+    named = re.findall(r"^\$ make ([a-z-]+)", text, re.MULTILINE) + re.findall(r"`make ([a-z-]+)", text)
+    assert set(named) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_commands_exist(page: Path) -> None:
+    reference = (ROOT / "docs" / "cli.md").read_text()
+    commands = {
+        words for path in re.findall(r"^## `einmal ([a-z -]+)", reference, re.MULTILINE) for words in path.split()
+    }
+    text = page.read_text()
+    named = re.findall(r"^\$ einmal ([a-z]+)", text, re.MULTILINE) + re.findall(r"`einmal ([a-z]+)", text)
+    assert set(named) <= commands
+
+
+def test_the_site_and_its_index_have_every_page() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"decisions/README.md"}
+    assert pages - set(re.findall(r"[\w/.-]+\.md", navigation)) == set()
+    assert pages - set(re.findall(r"\]\(([\w/.-]+\.md)", index)) == {"index.md"}
+
+
+def test_pre_commit_runs_the_checks_of_make_check() -> None:
+    recipe = re.search(r"^check: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    expanded = recipe[1].replace("$(PYTEST)", "$(BIN)/python -m pytest").replace("$(BIN)", ".venv/bin")
+    hooks = re.findall(r"^ +entry: (.*)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
+    assert hooks == [line.strip() for line in expanded.splitlines()]
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    for page, named in (
+        ("dev.txt", [*project["project"]["dependencies"], *extras["spark"], *extras["bench"], *groups["dev"]]),
+        ("docs.txt", groups["docs"]),
+    ):
+        pinned = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / page).read_text(), re.MULTILINE)
+        names = {re.split(r"[^a-z0-9-]", each)[0] for each in named}
+        assert names <= set(pinned), page
 
 
 def test_the_front_page_shows_the_pipeline_of_the_example() -> None:

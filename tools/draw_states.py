@@ -1,4 +1,4 @@
-"""Draw the transaction's states into docs/states.md, from the table that the coordinator uses.
+"""Draw the state machines into docs/states.md, from the tables that the coordinator and the committer use.
 
 Usage: python tools/draw_states.py [--check]
 """
@@ -6,14 +6,30 @@ Usage: python tools/draw_states.py [--check]
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from einmal.pipeline.committer import TRANSITIONS, WAITING, Phase, Transition
+from einmal.pipeline.run_state import always
 from einmal.transactions.states import VALID_PREVIOUS, TransactionState
 
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 
 
 def draw() -> str:
+    lines = [
+        "# State machines",
+        "",
+        "Generated from the code by `tools/draw_states.py`; a test checks that the page is up to date.",
+        "",
+        *_transaction(),
+        "",
+        *_committer(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _transaction() -> list[str]:
     moves = [
         f"    {previous.kafka_name} --> {state.kafka_name}"
         for state in TransactionState
@@ -21,9 +37,9 @@ def draw() -> str:
         if previous is not state
     ]
     lines = [
-        "# States of a transaction",
+        "## States of a transaction",
         "",
-        "Drawn from `src/einmal/transactions/states.py` by `tools/draw_states.py`; a test holds them together.",
+        "From `src/einmal/transactions/states.py`.",
         "",
         "```mermaid",
         "stateDiagram-v2",
@@ -31,13 +47,58 @@ def draw() -> str:
         *moves,
         "```",
         "",
-        "| state | id | may be entered from |",
+        "| state | id | valid predecessors |",
         "|---|---|---|",
     ]
     for state in TransactionState:
         names = ", ".join(previous.kafka_name for previous in sorted(VALID_PREVIOUS[state]))
         lines.append(f"| {state.kafka_name} | {state.value} | {names} |")
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _committer() -> list[str]:
+    rows = [row for cell in TRANSITIONS.values() for row in cell]
+    common = [row for row in rows if _is_common(row, rows)]
+    own = [row for row in rows if row not in common]
+    return [
+        "## Phases of a pipeline's run",
+        "",
+        "From `src/einmal/pipeline/committer.py`. A run ends with Refused, RestartQuery or Dead. The diagram omits",
+        "the moves to `OVER`; the table has them.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {Phase.NEW.name}",
+        *_moves(own),
+        "```",
+        "",
+        "For a phase and an event the first row applies whose guard holds. A pair without a row is forbidden.",
+        "",
+        "| phase | event | guard | next phase | effect |",
+        "|---|---|---|---|---|",
+        *(_line(row.phase.name, row) for row in own),
+        *dict.fromkeys(_line("wherever an effect is under way, else", row) for row in common),
+    ]
+
+
+def _is_common(row: Transition, rows: Iterable[Transition]) -> bool:
+    """Whether most of the phases with an effect under way have the same row."""
+    same = [each for each in rows if (each.event, each.action) == (row.event, row.action)]
+    return row.guard is always and 2 * len(same) > len(WAITING)
+
+
+def _moves(rows: Iterable[Transition]) -> list[str]:
+    events: dict[tuple[Phase, Phase], dict[str, None]] = {}
+    for row in rows:
+        if row.next_phase is not Phase.OVER:
+            events.setdefault((row.phase, row.next_phase), {})[row.event.__name__] = None
+    return [f"    {before.name} --> {after.name} : {', '.join(names)}" for (before, after), names in events.items()]
+
+
+def _line(phase: str, row: Transition) -> str:
+    guard = "" if row.guard is always else row.guard.__name__.replace("_", " ")
+    effect = str(row.action.__annotations__["return"]).replace(" | ", " or ")
+    return f"| {phase} | {row.event.__name__} | {guard} | {row.next_phase.name} | {effect} |"
 
 
 def main() -> None:

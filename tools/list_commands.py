@@ -15,21 +15,21 @@ import typer.main
 from einmal.cli.app import app
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
-HEAD = """# The command line
+HEAD = """# Command line
 
-Data goes to stdout, talk to stderr. `--format json` prints one document; `topic produce` and `topic consume` print JSON
-Lines, a line per record, and `run` a line per batch. A failure is an `error:` in Kafka's word, with its number and what
-it means, and a `hint:`.
-Listed from `src/einmal/cli` by `tools/list_commands.py`; a test holds them together.
+Data goes to stdout, messages to stderr. `--format json` prints one document; `topic produce` and `topic consume` print
+JSON Lines, a line per record, and `run` a line per batch. A failure prints an `error:` with the name, number and
+meaning of Kafka's error code, and a `hint:`. Generated from `src/einmal/cli` by `tools/list_commands.py`; a test checks
+that the page is up to date.
 
-| exit status | means |
+| exit status | meaning |
 |---|---|
-| 0 | done; of `simulate`: no anomaly; of `demo`: the verdict is exactly-once |
-| 1 | failed, or an anomaly was found; stderr says what, and what to do |
-| 2 | wrong usage: an option, an argument or a declaration that cannot be meant; the `demo` could not run |
-| 3 | of `run`: refused, nothing was written, and a restart does not help; stderr says what disagrees |
-| 4 | of `run`: fenced, another instance runs under the name; this one must not be restarted |
-| 130 | interrupted (a broker or a pipeline that is told to stop ends with 0) |
+| 0 | success; `simulate`: no anomaly; `demo`: the verdict is exactly-once |
+| 1 | failure, or an anomaly was found; stderr has the cause and the next step |
+| 2 | wrong usage: an invalid option, argument or declaration; the `demo` could not run |
+| 3 | `run`: refused, nothing was written, and a restart does not help; stderr names the mismatch |
+| 4 | `run`: fenced, another instance runs under the name; do not restart this one |
+| 130 | interrupted (a broker or a pipeline that stops cleanly ends with 0) |
 
 The commands `pipeline`, `topic`, `group` and `txn` work on any Kafka cluster; `run` and `explain` need `einmal[spark]`.
 """

@@ -11,11 +11,12 @@ from pathlib import Path
 from einmal.client.config import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings, documentation
 
 PAGE = Path(__file__).parent.parent / "docs" / "client-settings.md"
-HEAD = """# The client's settings
+HEAD = """# Client settings
 
-Kafka's names, for `Producer`, `Consumer` and `Admin` of `einmal.client` and `einmal.client.aio`. Give them as a mapping
-(`{"linger.ms": 5}`), as keywords (`linger_ms=5`), or both. Values may be text. An unknown name is an error that names
-the nearest. Listed from `src/einmal/client/config.py` by `tools/list_settings.py`; a test holds them together.
+Settings of `Producer`, `Consumer` and `Admin` in `einmal.client` and `einmal.client.aio`, under Kafka's names. Pass
+them as a mapping (`{"linger.ms": 5}`), as keyword arguments (`linger_ms=5`), or both. Values may be strings. An unknown
+name is an error that suggests the nearest. Generated from `src/einmal/client/config.py` by `tools/list_settings.py`; a
+test checks that the page is up to date.
 """
 
 
@@ -28,7 +29,7 @@ def page() -> str:
             sections.append((kind.__name__.removesuffix("Settings"), own))
     lines = [HEAD]
     for title, rows in sections:
-        lines += [f"## {title}\n", "| setting | default | what it does |", "|---|---|---|"]
+        lines += [f"## {title}\n", "| setting | default | description |", "|---|---|---|"]
         lines += [f"| `{name}` | {f'`{default}`' if default else ''} | {text} |" for name, default, text in rows]
         lines.append("")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""Draw how long orders waited: reads both output topics from stdin, as ``topic consume --format json`` prints them.
+"""Draw how long orders waited. Reads both output topics from stdin, as ``topic consume --format json`` prints them.
 
-One bar for every five minutes until the shipment, and one for the orders that were not shipped in time.
+One bar per five minutes until the shipment, and one for the orders that were not shipped in time.
 """
 
 import json
@@ -16,16 +16,16 @@ _LEFT, _BOTTOM, _HEIGHT, _WIDTH = 40, 330, 260, 44
 
 
 def main() -> None:
-    told = [json.loads(line) for line in sys.stdin]
-    shipped = [json.loads(each["value"]) for each in told if each["topic"] == "orders-shipped"]
-    overdue = sum(each["topic"] == "orders-overdue" for each in told)
+    records = [json.loads(line) for line in sys.stdin]
+    shipped = [json.loads(each["value"]) for each in records if each["topic"] == "orders-shipped"]
+    overdue = sum(each["topic"] == "orders-overdue" for each in records)
     waited = Counter(min(_BARS - 1, _waited(each) // timedelta(minutes=_STEP)) for each in shipped)
     scale = _HEIGHT / max(*waited.values(), overdue)
     title = f"{len(shipped):,} orders shipped within an hour, {overdue} were not"
     drawing = Drawing(_LEFT + _WIDTH * (_BARS + 2) + 20, 390, title)
 
-    def bar(place: float, orders: int, fill: str) -> None:
-        left, height = _LEFT + _WIDTH * place, round(orders * scale, 1)
+    def bar(column: float, orders: int, fill: str) -> None:
+        left, height = _LEFT + _WIDTH * column, round(orders * scale, 1)
         drawing.bar(left + 3, _BOTTOM - height, _WIDTH - 6, height, fill)
         drawing.text(left + _WIDTH / 2, _BOTTOM - height - 5, str(orders), size=11, anchor="middle")
 

@@ -1,7 +1,7 @@
-"""Synthetic orders and their shipments, made by chance from a seed: most are shipped in time, some late, some never.
+"""Generate synthetic orders and shipments from a seed: most are shipped in time, some late, some never.
 
-Writes ``ORDER-ID JSON`` lines of one of the two streams, in the order in which they arrive: some come later than what
-they tell of. The same seed gives the same lines.
+Writes ``ORDER-ID JSON`` lines of one of the two streams, in order of arrival: some events arrive late. The same seed
+produces the same lines.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Event:
 
 
 class Shop:
-    """``orders`` and ``shipments``: each in the order of arrival."""
+    """``orders`` and ``shipments``, each in order of arrival."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Compare alerts with the anomalies that the generator put in. Reads the alerts from stdin, a JSON object a line."""
+"""Compare alerts with the generated anomalies. Reads the alerts from stdin, one JSON object per line."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ WINDOW = timedelta(minutes=10)
 BURST = timedelta(minutes=1)
 
 
-def tells_of(alert: dict[str, str], anomaly: Anomaly) -> bool:
+def reports(alert: dict[str, str], anomaly: Anomaly) -> bool:
     since = datetime.fromisoformat(alert["since"])
     is_then = since - BURST < anomaly.at < since + WINDOW
     return is_then and (alert["card"], alert["reason"]) == (anomaly.card, anomaly.reason)
@@ -22,8 +22,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     stream = Stream(parser.parse_args().seed)
     alerts = [json.loads(line) for line in sys.stdin]
-    missed = [each for each in stream.anomalies if not any(tells_of(alert, each) for alert in alerts)]
-    wrong = [alert for alert in alerts if not any(tells_of(alert, each) for each in stream.anomalies)]
+    missed = [each for each in stream.anomalies if not any(reports(alert, each) for alert in alerts)]
+    wrong = [alert for alert in alerts if not any(reports(alert, each) for each in stream.anomalies)]
     print(f"{len(stream.anomalies)} anomalies, {len(alerts)} alerts: {len(missed)} missed, {len(wrong)} wrong")
     for each in (*missed, *wrong):
         print(each)

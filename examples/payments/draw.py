@@ -1,4 +1,4 @@
-"""Draw payments and alerts: reads both topics from stdin, as ``einmal topic consume --format json`` prints them."""
+"""Draw payments and alerts. Reads both topics from stdin, as ``einmal topic consume --format json`` prints them."""
 
 import json
 import sys
@@ -11,13 +11,13 @@ _LEFT, _RIGHT = 90, 690
 _TOP = 56
 _BANDS = {"many payments": "#f6b3ad", "large amount": "#ffd58f"}
 _SIZES = {500_00: 10, 50_00: 5, 0: 2.5}
-"""From so many cents on, a dot is so large."""
+"""Size of a dot by minimum amount in cents."""
 
 
 def main() -> None:
-    told = [json.loads(line) for line in sys.stdin]
-    payments = [json.loads(each["value"]) for each in told if each["topic"] == "payments"]
-    alerts = [json.loads(each["value"]) for each in told if each["topic"] == "payment-alerts"]
+    records = [json.loads(line) for line in sys.stdin]
+    payments = [json.loads(each["value"]) for each in records if each["topic"] == "payments"]
+    alerts = [json.loads(each["value"]) for each in records if each["topic"] == "payment-alerts"]
     minutes = [_minutes(each["at"]) for each in payments]
     first = min(minutes) // 60 * 60
     scale = (_RIGHT - _LEFT) / (-(-max(minutes) // 60) * 60 - first)
@@ -36,12 +36,12 @@ def main() -> None:
     for card, y in rows.items():
         drawing.text(_LEFT - 10, y + 13, card, anchor="end")
     for least, size in _SIZES.items():
-        places = [
+        centres = [
             (x(minute), rows[each["card"]] + _ROW / 2 - 1)
             for minute, each in zip(minutes, payments, strict=True)
             if least == max(limit for limit in _SIZES if each["cents"] >= limit)
         ]
-        drawing.dots(sorted(places), size=size)
+        drawing.dots(sorted(centres), size=size)
     _legend(drawing, _TOP + _ROW * len(rows), [(x(first + hour), (first + hour) // 60) for hour in range(0, 181, 60)])
     print(drawing)
 

@@ -1,7 +1,7 @@
-"""A synthetic stream of card payments: made by chance from a seed, of no real cards, with anomalies that are known.
+"""Generate a synthetic stream of card payments with known anomalies from a seed. No card is real.
 
-Writes ``CARD PAYMENT`` lines, the payment as JSON, in the order in which they arrive: some come later than they were
-made. With ``--anomalies`` it writes what was put in instead. The same seed gives the same lines.
+Writes ``CARD PAYMENT`` lines, the payment as JSON, in order of arrival: some payments arrive late. With ``--anomalies``
+it writes the generated anomalies instead. The same seed produces the same lines.
 """
 
 import argparse
@@ -45,15 +45,15 @@ class Anomaly:
 
 
 class Stream:
-    """Every card pays every few minutes, around an amount of its own; some do what they never did."""
+    """Every card pays every few minutes, around its usual amount; a few cards deviate once."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._usual = {f"card-{number:02}": self._random.randrange(500, 8_000) for number in range(CARDS)}
         self.anomalies: list[Anomaly] = []
-        """In the order of their time."""
+        """In order of time."""
         self.payments = self._made()
-        """In the order of their arrival."""
+        """In order of arrival."""
 
     def _made(self) -> list[Payment]:
         made = [payment for card in self._usual for payment in self._ordinary(card)]
@@ -86,14 +86,16 @@ class Stream:
         return Payment(card, self._random.choice(MERCHANTS), round(self._usual[card] * of_usual), at)
 
     def _some_time(self) -> datetime:
-        """Neither so early that there is nothing to compare with, nor so late that its window does not close."""
+        """Late enough to have payments to compare with, and early enough that its window closes."""
         return BEGIN + timedelta(seconds=self._random.randrange(15 * 60, int(LENGTH.total_seconds()) - 30 * 60))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--anomalies", action="store_true", help="what was put in, instead of the payments")
+    parser.add_argument(
+        "--anomalies", action="store_true", help="List the generated anomalies instead of the payments."
+    )
     options = parser.parse_args()
     stream = Stream(options.seed)
     for line in stream.anomalies if options.anomalies else stream.payments:

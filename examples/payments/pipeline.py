@@ -1,7 +1,7 @@
 """Alerts from a stream of payments: a card that pays too often, or an amount far from what the card usually pays.
 
-All payments of a card in ten minutes are looked at together. Time is when a payment was made, not when it arrived:
-payments may come ten minutes late and out of order. A window gives at most one alert, when it cannot change any more.
+A window contains all payments of a card in ten minutes of event time: the time when a payment was made, not when it
+arrived. Payments may arrive ten minutes late and out of order. A window produces at most one alert, when it is final.
 """
 
 import os
@@ -13,9 +13,9 @@ from einmal.spark import pipeline
 
 PAYMENT = "card STRING, merchant STRING, cents BIGINT, at TIMESTAMP"
 MANY = 12
-"""So many payments of a card in a window are too many."""
+"""Number of payments of a card in a window from which on they are too many."""
 TIMES_USUAL = 10
-"""An amount is far from usual, if it is so many times the average of the card's other payments in the window."""
+"""Multiple of the average of the card's other payments in the window from which on an amount is far from usual."""
 
 
 @pipeline(

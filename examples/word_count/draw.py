@@ -11,7 +11,7 @@ _WIDTH = 560
 
 
 def main() -> None:
-    # The topic tells every change of a count: the last one of a word is what it is now.
+    # The topic has every change of a count: the last record of a word is its current count.
     counts = {word: int(count) for word, count in map(str.split, sys.stdin)}
     top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_WORDS]
     title = f"{sum(counts.values()):,} words, {len(counts):,} different ones: the {len(top)} most frequent"

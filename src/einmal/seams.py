@@ -1,8 +1,8 @@
-"""The seams between us and the machine: clock and network. (The third, the disk, is ``log/disk.py``.)
+"""The seams between einmal and the machine: clock and network. (The third, the disk, is ``log/disk.py``.)
 
-Whatever runs in the broker or the client reaches time and other machines through these only, so the
-simulator can run the same code. Timers come from the running event loop (``call_later``,
-``asyncio.sleep``): in the simulator that loop has virtual time.
+The broker and the client use time and other machines only through these, so that the simulator can run the same code.
+Timers come from the running event loop (``call_later``, ``asyncio.sleep``): in the simulator that loop has virtual
+time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     def close(self) -> None:
-        """Stop accepting. Connections that exist stay open."""
+        """Stop accepting. Existing connections stay open."""
 
 
 class ListenError(OSError):
-    """Nobody can listen on ``host:port``; ``errno`` says why, or is None where the name has no address."""
+    """Cannot listen on ``host:port``; ``errno``: why, or None if the name has no address."""
 
     def __init__(self, reason: OSError, host: str, port: int) -> None:
         super().__init__(reason.errno, reason.strerror or str(reason))
@@ -69,7 +69,7 @@ class _TcpListener:
 
 
 class TcpNetwork:
-    """The real network, through the running event loop. What fails is an OSError."""
+    """The real network, through the running event loop. Failures are OSErrors."""
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()
@@ -89,10 +89,10 @@ class TcpNetwork:
         except UnicodeError as error:
             raise _no_host(host) from error
         except (ValueError, OverflowError) as error:
-            # A NUL in a name, a port beyond all ports: brokers advertise what they like.
+            # A NUL in a name, or an invalid port: brokers may advertise anything.
             raise OSError(f"{host!r}, port {port} is not an address: {error}") from error
 
 
 def _no_host(host: str) -> OSError:
-    """A name that no host can have (``a..b``) fails in Python's own encoding of it, before anybody is asked."""
+    """An invalid host name (``a..b``) fails in Python's own encoding, before it is resolved."""
     return socket.gaierror(socket.EAI_NONAME, f"{host!r} is not a host's name")

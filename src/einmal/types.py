@@ -1,4 +1,4 @@
-"""The words every room shares: offsets, epochs, identities.
+"""The types that every package shares: offsets, epochs, identities.
 
 Knows nothing of bytes, files or sockets. Integers that can be confused with one another have types
 of their own; everything else is a plain ``int``. Times are milliseconds.
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, NewType
 from kio.schema.errors import ErrorCode as ErrorCode
 
 Offset = NewType("Offset", int)
-"""Place of a record in a partition."""
+"""Position of a record in a partition."""
 Position = NewType("Position", int)
-"""Place of a byte in a segment file."""
+"""Position of a byte in a segment file."""
 LeaderEpoch = NewType("LeaderEpoch", int)
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
@@ -32,7 +32,7 @@ SEQUENCE_MAX: Final = 2**31 - 1
 """After this sequence comes 0 again."""
 
 EPOCH_MAX: Final = 32_766
-"""Last epoch that a client may hold: 32,767 is kept so that the coordinator can always fence it."""
+"""Last epoch that a client may hold: 32,767 is reserved so that the coordinator can always fence it."""
 
 
 class TopicPartition(NamedTuple):
@@ -49,7 +49,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """One reading of both clocks. Only ``monotonic_ms`` may decide; ``wall_ms`` is written down."""
+    """One reading of both clocks. Decisions use only ``monotonic_ms``; ``wall_ms`` is logged."""
 
     wall_ms: int
     monotonic_ms: int
@@ -61,10 +61,10 @@ class IsolationLevel(IntEnum):
 
 
 class TransactionVersion(IntEnum):
-    """What a transaction's client speaks (KIP-890).
+    """The protocol version of a transaction's client (KIP-890).
 
     TV_0: classic; TV_1: as TV_0, with the transaction log's flexible records;
-    TV_2: partitions add themselves, and every EndTxn moves the epoch.
+    TV_2: Produce adds partitions, and every EndTxn bumps the epoch.
     """
 
     TV_0 = 0

@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 try:
-    from einmal.spark.spark_version import require_spark
+    from einmal.spark.environment.spark_version import require_spark
 
     require_spark()
-    from einmal.spark.source import KafkaDataSource as DefaultSource
+    from einmal.spark.source.source import KafkaDataSource as DefaultSource
 except ImportError as error:
     _reason = str(error)
 

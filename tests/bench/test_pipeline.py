@@ -9,7 +9,7 @@ from einmal.spark import events
 
 def test_phases_are_the_times_between_a_batchs_events(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.5, 11.0, 11.25, 11.5, 11.625, 11.75, 20.0, 21.0])
-    monkeypatch.setattr(pipeline.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("einmal.bench.pipeline.time.perf_counter", lambda: next(clock))
     phases = pipeline.Phases()
     for event in (
         events.BatchStarted(1, None, None),
@@ -27,7 +27,7 @@ def test_phases_are_the_times_between_a_batchs_events(monkeypatch: pytest.Monkey
     assert phases.batches == [written], "a batch without rows is left out"
 
 
-def test_a_rate_is_of_the_whole_batches_and_what_nobody_tells_is_the_rest() -> None:
+def test_rates_cover_whole_batches_and_unreported_time_is_the_rest() -> None:
     durations = {"triggerExecution": 100, "latestOffset": 5, "queryPlanning": 5, "walCommit": 20, "commitOffsets": 10}
     batches: list[dict[str, Any]] = [{"durationMs": durations, "numInputRows": 30}] * 2
     peer = pipeline._drained(batches, [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchedPartition
 from einmal.wire.record_batch import decode_records, iter_headers
 from tests.broker.nodes import Client, batch, new_node
+from tests.ports import loopback_ports
 
 SECONDS = 10.0
 COME_AGAIN = (
@@ -44,7 +44,7 @@ class Cluster:
         self.brokers = tuple(brokers)
         self.controllers = tuple(controllers)
         self.settings = settings
-        self.ports = dict(zip(controllers, free_ports(len(controllers)), strict=True))
+        self.ports = dict(zip(controllers, loopback_ports(len(controllers)), strict=True))
         self.nodes: dict[int, Node] = {}
         self.networks: dict[int, Network] = {}
         """Of nodes that have not simply the real one."""
@@ -173,13 +173,3 @@ async def running_cluster(directory: Path, **options: Any) -> AsyncIterator[Clus
         yield cluster
     finally:
         await cluster.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

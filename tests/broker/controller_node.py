@@ -9,56 +9,43 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import PurePosixPath
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
-from einmal.broker.context import RequestContext
-from einmal.broker.controller_runtime import ControllerRuntime
-from einmal.broker.handlers import (
-    allocate_producer_ids,
-    alter_partition,
-    alter_partition_reassignments,
-    broker_heartbeat,
-    broker_registration,
-    elect_leaders,
-    list_partition_reassignments,
-    unregister_broker,
-    update_features,
-)
-from einmal.broker.partition import Partition
-from einmal.client.aio.connection import Disconnected
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handlers.allocate_producer_ids import AllocateProducerIdsHandler
+from einmal.broker.front.handlers.alter_partition import AlterPartitionHandler
+from einmal.broker.front.handlers.alter_partition_reassignments import AlterPartitionReassignmentsHandler
+from einmal.broker.front.handlers.broker_heartbeat import BrokerHeartbeatHandler
+from einmal.broker.front.handlers.broker_registration import BrokerRegistrationHandler
+from einmal.broker.front.handlers.elect_leaders import ElectLeadersHandler
+from einmal.broker.front.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
+from einmal.broker.front.handlers.unregister_broker import UnregisterBrokerHandler
+from einmal.broker.front.handlers.update_features import UpdateFeaturesHandler
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.resources.turns import Turns
 from einmal.log.config import LogConfig
 from einmal.log.partition_log import PartitionLog
 from einmal.metadata import records
 from einmal.metadata.features import SUPPORTED_FEATURES
 from einmal.metadata.image import ClusterImage
 from einmal.metadata.topics import NewTopic
+from einmal.rpc.connection import NoAnswer
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
-from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
-from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
+from einmal.wire.messages import RequestHeader, decode_response, encode_request
 from einmal.wire.record_batch import decode_records, iter_headers
+from tests.virtual_time import running_loop
 
-HANDLERS: Mapping[int, ModuleType] = {
-    module.API_KEY: module
-    for module in (
-        allocate_producer_ids,
-        alter_partition,
-        alter_partition_reassignments,
-        broker_heartbeat,
-        broker_registration,
-        elect_leaders,
-        list_partition_reassignments,
-        unregister_broker,
-        update_features,
-    )
-}
 REGISTER, HEARTBEAT, ALTER_PARTITION, PRODUCER_IDS = 62, 63, 56, 67
 ELECT, REASSIGN, LIST_REASSIGNMENTS, UPDATE_FEATURES, UNREGISTER = 43, 45, 46, 57, 64
 TP = TopicPartition("__cluster_metadata", 0)
@@ -75,7 +62,7 @@ class _Quorum:
         node = self._node
         if self.is_held:
             return node.partition.high_watermark
-        log = node.partition.log
+        log = node.partition
         while node.metadata.next_offset < end:
             batches = log.read(node.metadata.next_offset, 1 << 20, below=end)
             for position, header in iter_headers(batches):
@@ -103,37 +90,31 @@ class ControllerNode:
     """``reachable``: brokers that answer when they are called on."""
 
     def __init__(self, **settings: Any) -> None:
-        self.loop = SimulatedLoop()  # type: ignore[abstract]
+        self.loop = running_loop()
         self.clock = SimulatedClock(self.loop)
         self.config = BrokerConfig(node_id=1, default_replication_factor=3, min_insync_replicas=2, **settings)
         disk = SimulatedDisk(self.loop, random.Random(1), Trace()).view(Host("controller"))
         log = PartitionLog.open(disk, PurePosixPath("/data") / str(TP), TP, LogConfig(), self.clock.now())
-        self.partition = Partition(log, UUID(int=1), disk, self.clock, broker_id=BrokerId(1), flush_each=False)
-        self.metadata = SimpleNamespace(image=ClusterImage(), next_offset=Offset(0), cluster_id="cluster")
+        self.partition = Partition(log, UUID(int=1), self.clock, broker_id=BrokerId(1), flush_each=False)
+        self.metadata = SimpleNamespace(image=ClusterImage(), next_offset=Offset(0))
         self.commitment = _Quorum(self)
-        self.quorum = SimpleNamespace(partition=self.partition)
-        self.peers = self
         self.reachable: list[int] = []
         self.called_on: list[int] = []
         self.connections: dict[int, _Connection] = {}
         self.epochs: dict[int, int] = {}
         self.incarnations = 0
-        self.controller = ControllerRuntime(cast(Any, self))
+        self.controller = ControllerRuntime(self.config, cast(ClusterMetadata, self.metadata), self, self.clock)
 
     @property
     def image(self) -> ClusterImage:
         image: ClusterImage = self.metadata.image
         return image
 
-    def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self.loop.create_task(main())
-        self.loop.run_until_complete(task)
-
     # --- the quorum ----------------------------------------------------------------------------------------------
 
     async def lead(self, epoch: int = 1) -> None:
         self.partition.lead(self.commitment, LeaderEpoch(epoch))
-        self.controller.lead(LeaderEpoch(epoch))
+        self.controller.lead(self.partition)
         for _ in range(1_000):
             if self.controller.is_active:
                 return
@@ -146,25 +127,51 @@ class ControllerNode:
 
     def release(self) -> None:
         self.commitment.is_held = False
-        self.partition.advance(self.commitment.local_end_moved(self.partition.log.log_end_offset))
+        self.partition.advance(self.commitment.local_end_moved(self.partition.log_end_offset))
 
-    async def ask(self, node_id: int, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
+    async def ask(
+        self,
+        node_id: int,
+        api_key: int,
+        version: int,
+        fields: Mapping[str, Any],
+        *,
+        timeout_ms: int,
+        lane: str = "control",
+    ) -> Any:
         """As peers do, where only being there counts."""
         self.called_on.append(node_id)
         if node_id not in self.reachable:
-            raise Disconnected("refused", was_sent=False) from ConnectionRefusedError()
+            raise NoAnswer("refused", was_sent=False) from ConnectionRefusedError()
 
     # --- requests ------------------------------------------------------------------------------------------------
 
+    @property
+    def _handlers(self) -> Mapping[int, Any]:
+        controller = self.controller
+        handlers: tuple[Any, ...] = (
+            AllocateProducerIdsHandler(controller),
+            AlterPartitionHandler(controller),
+            AlterPartitionReassignmentsHandler(controller),
+            BrokerHeartbeatHandler(controller),
+            BrokerRegistrationHandler(controller, cast(Any, SimpleNamespace(cluster_id="cluster"))),
+            ElectLeadersHandler(controller),
+            ListPartitionReassignmentsHandler(controller),
+            UnregisterBrokerHandler(controller),
+            UpdateFeaturesHandler(controller),
+        )
+        return {handler.api.key: handler for handler in handlers}
+
     async def call(self, api_key: int, version: int, fields: Mapping[str, Any], connection: Any = None) -> Any:
         """Ask the controller, through the bytes of the request and of its answer."""
-        request = decode_request(api_key, version, encode_request(api_key, version, fields), 0)
+        handler = self._handlers[api_key]
+        request = handler.api.decode_request(version, encode_request(api_key, version, fields), 0)
         header = RequestHeader(api_key, version, 0, "test")
-        context = RequestContext(cast(Any, self), header, "test", origin=connection)
-        result = HANDLERS[api_key].handle(context, request)
+        context = RequestContext(header, "test", Turns(self.clock), origin=connection)
+        result = handler.handle(context, request)
         if inspect.iscoroutine(result):
             result = await result
-        return decode_response(api_key, version, encode_response(api_key, version, result), 0)
+        return decode_response(api_key, version, handler.api.encode_response(version, result), 0)
 
     async def register(self, number: int, version: int = 4, **fields: Any) -> Any:
         self.incarnations += 1
@@ -211,7 +218,7 @@ class ControllerNode:
     async def create(self, name: str, *replicas: tuple[int, ...]) -> UUID:
         topic = NewTopic(
             name=name,
-            topic_id=UUID(int=7_000 + self.partition.log.log_end_offset),
+            topic_id=UUID(int=7_000 + self.partition.log_end_offset),
             assignments=dict(enumerate(replicas)),
         )
         results = await self.controller.submit(lambda shard, _: shard.create_topics([topic]))

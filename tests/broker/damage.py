@@ -8,6 +8,7 @@ import logging
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from einmal.types import (
     TransactionVersion,
 )
 from einmal.wire.record_batch import decode_records, iter_headers
-from tests.broker.nodes import Client, batch, new_node, run
+from tests.broker.nodes import Client, batch, new_node
 
 METADATA = "__cluster_metadata-0"
 PARTITIONS = ("t-0", "t-1")
@@ -37,6 +38,7 @@ SETTINGS = {
 RECORDS = 46
 ENDINGS = ("clean", "killed")
 START_SECONDS = 15
+SECONDS_MAX = 30
 
 FILES: dict[str, tuple[str, str]] = {
     "metadata log": (METADATA, "*.log"),
@@ -76,34 +78,30 @@ DAMAGES = ("bit flip", "truncation", "removal", "swap", "zeroes")
 # --- a data directory ------------------------------------------------------------------------------------------------
 
 
-def make(folder: Path) -> None:
+async def make(folder: Path) -> None:
     """``folder/killed`` as kill -9 leaves it in the same boot of the machine, ``folder/clean`` after a clean stop."""
-
-    async def scenario() -> None:
-        node = new_node(folder / "clean", SETTINGS)
-        await node.start()
-        async with Client.connect(node) as client:
-            await client.create_topic("t", partitions=2)
-            await client.create_topic("other")
-            await _coordinate(client)
-            for number in range(RECORDS):
-                for partition in range(2):
-                    await _write(node, partition, number)
-                if number == RECORDS - 4:
-                    for each in node.partitions._all():
-                        each.log._marks_moved = True
-                    await node.partitions.checkpoint()
-            await client.create_topic("late")
-            # Two snapshots: the log does not begin at offset 0 any more.
-            for _ in range(2_000):
-                if node.quorum.partition.log.log_start_offset and not node.quorum._is_snapshotting:
-                    break
-                await asyncio.sleep(0.005)
-            await node.partitions._store_marks()
-        shutil.copytree(folder / "clean", folder / "killed")
-        await node.stop()
-
-    run(scenario())
+    node = new_node(folder / "clean", SETTINGS)
+    await node.start()
+    async with Client.connect(node) as client:
+        await client.create_topic("t", partitions=2)
+        await client.create_topic("other")
+        await _coordinate(client)
+        for number in range(RECORDS):
+            for partition in range(2):
+                await _write(node, partition, number)
+            if number == RECORDS - 4:
+                for each in node.partitions._all():
+                    each._log.durability.marks_moved()
+                await node.partitions.checkpoint()
+        await client.create_topic("late")
+        # Two snapshots: the log does not begin at offset 0 any more.
+        for _ in range(2_000):
+            if node.quorum.partition.log_start_offset and not node.quorum._snapshot_writer.is_writing:
+                break
+            await asyncio.sleep(0.005)
+        await node.partitions._store_marks()
+    shutil.copytree(folder / "clean", folder / "killed")
+    await node.stop()
     for ending in ENDINGS:
         for name, suffix in itertools.product(PARTITIONS, ("swap", "deleted")):
             path = folder / ending / name / f"{0:020d}.log"
@@ -119,7 +117,7 @@ async def _coordinate(client: Client) -> None:
     for number in range(30):
         await _until(lambda: client.call(8, 8, commit), lambda answer: answer.topics[0].partitions[0].error_code)
         fields = {"transactional_id": f"id {number}", **new}
-        await _until(lambda fields=fields: client.call(22, 5, fields), lambda answer: answer.error_code)
+        await _until(partial(client.call, 22, 5, fields), lambda answer: answer.error_code)
 
 
 async def _until(ask: Callable[[], Awaitable[Any]], error_of: Callable[[Any], ErrorCode]) -> Any:
@@ -248,28 +246,23 @@ class Result:
         return "same" if not self.logged else "rebuilt"
 
 
-def examine(folder: Path) -> Result:
+async def examine(folder: Path) -> Result:
     """Start a broker on the directory and read everything. Nothing but LogCorruption may come out of it."""
     result = Result()
-
-    async def scenario() -> None:
-        node = new_node(folder, SETTINGS)
-        try:
-            await asyncio.wait_for(node.start(), START_SECONDS)
-        except LogCorruption as error:
-            result.error = str(error)
+    node = new_node(folder, SETTINGS)
+    with _logged() as result.logged:
+        async with asyncio.timeout(SECONDS_MAX):
+            try:
+                await asyncio.wait_for(node.start(), START_SECONDS)
+            except LogCorruption as error:
+                result.error = str(error)
+            else:
+                async with Client.connect(node) as client:
+                    for partition in range(2):
+                        _search(node, partition)
+                        await _read(client, partition, result)
+                    result.is_coordinator_whole = await _is_coordinator_whole(client)
             await node.stop()
-            return
-        async with Client.connect(node) as client:
-            for partition in range(2):
-                _search(node, partition)
-                await _read(client, partition, result)
-            result.is_coordinator_whole = await _is_coordinator_whole(client)
-        await node.stop()
-
-    with _logged() as lines:
-        run(scenario())
-    result.logged = lines
     return result
 
 
@@ -299,8 +292,8 @@ def _search(node: Node, partition_id: int) -> None:
     partition = node.partitions.get(TopicPartition("t", partition_id))
     if partition is not None:
         with suppress(LogCorruption):
-            partition.log.search_by_time(1, Offset(2))
-            partition.log.read(Offset(2), 1, below=partition.high_watermark)
+            partition.search_by_time(1, Offset(2))
+            partition.read(Offset(2), 1, below=partition.high_watermark)
 
 
 async def _read(client: Client, partition: int, result: Result) -> None:
@@ -333,7 +326,7 @@ async def _is_coordinator_whole(client: Client) -> bool:
     return bool(answer.topics[0].partitions[0].committed_offset == 5)
 
 
-def outcome(base: Path, folder: Path, file: str, how: str, ending: str) -> str:
+async def outcome(base: Path, folder: Path, file: str, how: str, ending: str) -> str:
     """What becomes of a copy of ``base`` that is damaged; empty: it has no such file. Asserts what must always hold."""
     shutil.copytree(base / ending, folder)
     path = find(folder, file)
@@ -342,7 +335,7 @@ def outcome(base: Path, folder: Path, file: str, how: str, ending: str) -> str:
     damage(folder, path, how)
     before = _directories(folder)
     content = _contents(folder)
-    result = examine(folder)
+    result = await examine(folder)
     after = _directories(folder)
     strays = [name for name in after if name.endswith("-stray")]
     kept = {name.split(".")[0] for name in after}

@@ -10,7 +10,7 @@ import itertools
 import random
 import struct
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +19,16 @@ from einmal.broker.config import broker_config
 from einmal.broker.node import Node
 from einmal.log.disk import OsDisk
 from einmal.seams import Network, SystemClock, TcpNetwork
-from einmal.types import ProducerIdAndEpoch
-from einmal.wire import fetch, produce
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
+from einmal.wire import produce
+from einmal.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    decode_fetch_response,
+    encode_fetch_request,
+)
 from einmal.wire.frames import frame
 from einmal.wire.messages import (
     decode_response,
@@ -62,6 +70,20 @@ async def running_node(directory: Path, settings: Mapping[str, Any] | None = Non
         yield node
     finally:
         await node.stop()
+
+
+async def until(holds: Callable[[], object], seconds: float = SECONDS_MAX) -> None:
+    """Wait until something is true of a node, which has no event for everything."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def until_watched(node: Node, topic: str) -> None:
+    """Wait until a Fetch waits for the only partition of a topic."""
+    partition = node.partitions.get(TopicPartition(topic, 0))
+    assert partition is not None
+    await until(lambda: partition._watchers)
 
 
 def new_node(directory: Path, settings: Mapping[str, Any] | None = None, network: Network | None = None) -> Node:
@@ -117,6 +139,18 @@ class Client:
         answer = await self.receive()
         return decode_response(api_key, version, answer, response_body_position(api_key, version, answer))
 
+    async def answers(self) -> bool:
+        """Whether the broker answers here."""
+        answer = await self.call(18, 3, {"client_software_name": "test", "client_software_version": "1"})
+        return bool(answer.error_code == ErrorCode.none)
+
+    async def is_closed(self) -> bool:
+        """Whether the broker closes the connection, within five seconds."""
+        try:
+            return await asyncio.wait_for(self.reader.read(1), 5) == b""
+        except ConnectionError:
+            return True
+
     async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         topic = {
             "name": name,
@@ -138,18 +172,18 @@ class Client:
 
     async def fetch(
         self, topic: Any, offset: int, *, version: int = 12, partition: int = 0, **settings: Any
-    ) -> fetch.FetchedPartition:
+    ) -> FetchedPartition:
         answer = await self.fetch_all(
-            [(topic, [fetch.FetchPartition(partition, offset, 2**20)])], version=version, **settings
+            [(topic, [FetchPartition(partition, offset, 2**20)])], version=version, **settings
         )
         return answer.topics[0][1][0]
 
-    async def fetch_all(self, topics: Any, *, version: int = 12, **settings: Any) -> fetch.FetchResponse:
+    async def fetch_all(self, topics: Any, *, version: int = 12, **settings: Any) -> FetchResponse:
         values = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 2**24, "isolation_level": 0, **settings}
-        request = fetch.FetchRequest(topics=topics, **values)
-        self.send(1, version, fetch.encode_fetch_request(version, request))
+        request = FetchRequest(topics=topics, **values)
+        self.send(1, version, encode_fetch_request(version, request))
         answer = await self.receive()
-        return fetch.decode_fetch_response(version, answer, response_body_position(1, version, answer))
+        return decode_fetch_response(version, answer, response_body_position(1, version, answer))
 
 
 def batch(*values: bytes, producer: ProducerIdAndEpoch | None = None, sequence: int = -1, **options: Any) -> bytes:

@@ -8,53 +8,57 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
-from einmal.broker.context import Parked, RequestContext
-from einmal.broker.handlers import begin_quorum_epoch, describe_quorum, end_quorum_epoch, fetch_snapshot, vote
+from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.control.quorum_storage import QuorumStorage
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
+from einmal.broker.front.handlers.describe_quorum import DescribeQuorumHandler
+from einmal.broker.front.handlers.end_quorum_epoch import EndQuorumEpochHandler
+from einmal.broker.front.handlers.fetch_snapshot import FetchSnapshotHandler
+from einmal.broker.front.handlers.vote import VoteHandler
+from einmal.broker.identity import Identity
 from einmal.broker.listeners import Audience
-from einmal.broker.partitions import Partitions
-from einmal.broker.quorum_runtime import QuorumRuntime
-from einmal.broker.supervision import Supervisor
-from einmal.client.aio.connection import Answer, Disconnected
-from einmal.log.producer_state import Origin
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.resources.turns import Turns
+from einmal.broker.rpc.peers import Peers
+from einmal.log.producer_state import AppendOrigin
 from einmal.metadata import records
 from einmal.metadata.image import ClusterImage
 from einmal.metadata.records import FeatureLevelRecord
+from einmal.rpc.connection import Answer, NoAnswer
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
-from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
-from einmal.types import LeaderEpoch, Offset
+from einmal.types import Offset
 from einmal.wire import fetch
-from einmal.wire.messages import RequestHeader, decode_request, decode_response, encode_request, encode_response
-from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
+from einmal.wire.messages import RequestHeader, decode_response, encode_request
+from einmal.wire.record_batch import NewRecord, encode_batch
+from tests.virtual_time import running_loop
 
-HANDLERS = {module.API_KEY: module for module in (vote, begin_quorum_epoch, end_quorum_epoch, fetch_snapshot)}
+HANDLERS: dict[int, Callable[[QuorumRuntime], Any]] = {
+    handler.api.key: handler
+    for handler in (VoteHandler, BeginQuorumEpochHandler, EndQuorumEpochHandler, FetchSnapshotHandler)
+}
 FETCH = 1
 
 
 class NotedMetadata:
     """The image, and up to where it was published."""
 
-    def __init__(self, node: Any) -> None:
-        self._node = node
-        self.cluster_id = "quorum"
+    def __init__(self) -> None:
         self.image = ClusterImage()
         self.next_offset = Offset(0)
 
-    def published(self, high_watermark: Offset) -> None:
-        log = self._node.quorum.partition.log
-        while self.next_offset < high_watermark:
-            batches = log.read(self.next_offset, 1 << 20, below=high_watermark)
-            for position, header in iter_headers(batches):
-                if not header.is_control:
-                    decoded = [records.decode(None, r.value) for r in decode_records(batches, position, header)]
-                    self.image.apply([record for record in decoded if record is not None])
-                self.next_offset = header.next_offset
+    def committed(self, records: Sequence[Any], next_offset: Offset) -> None:
+        self.image.apply(records)
+        self.next_offset = next_offset
 
     def load_snapshot(self, loaded: Sequence[Any], end_offset: Offset, epoch: int) -> None:
         self.image = ClusterImage()
@@ -66,9 +70,9 @@ class NotedController:
     def __init__(self) -> None:
         self.epoch: int | None = None
 
-    def lead(self, leader_epoch: LeaderEpoch) -> None:
+    def lead(self, partition: Partition) -> None:
         assert self.epoch is None
-        self.epoch = leader_epoch
+        self.epoch = partition.leader_epoch
 
     def resign(self) -> None:
         assert self.epoch is not None
@@ -76,7 +80,7 @@ class NotedController:
 
 
 class Member:
-    """As much of a Node as the quorum touches."""
+    """A node with nothing but its member of the quorum."""
 
     def __init__(self, world: Quorum, node_id: int, host: Host) -> None:
         self.world = world
@@ -85,15 +89,22 @@ class Member:
         self.clock = SimulatedClock(world.loop)
         self.disk = world.disks[node_id].view(host)
         self.random = random.Random(f"{world.seed}/{node_id}/{world.starts}")
-        self.directory = PurePosixPath("/data")
-        self.disk.make_directory(self.directory)
-        self.disk.sync_directory(self.directory.parent)
-        self.partitions = Partitions(self.config, self.directory, self.disk, self.clock)
-        self.metadata = NotedMetadata(self)
+        directory = self.config.directory
+        self.disk.make_directory(directory)
+        self.disk.sync_directory(directory.parent)
+        self.partitions = Partitions(self.config, directory, self.disk, self.clock)
+        self.metadata = NotedMetadata()
         self.controller = NotedController()
-        self.peers = self
-        self.supervisor = Supervisor()
-        self.quorum = QuorumRuntime(cast(Any, self))
+        storage = QuorumStorage(self.config, Identity(node_id, "quorum"), self.partitions, self.disk)
+        self.quorum = QuorumRuntime(
+            self.config,
+            storage,
+            cast(ClusterMetadata, self.metadata),
+            self.controller,
+            cast(Peers, self),
+            self.clock,
+            self.random,
+        )
 
     @property
     def node_id(self) -> int:
@@ -104,9 +115,9 @@ class Member:
         record = records.encode(FeatureLevelRecord(name, level))
         batch = encode_batch([NewRecord(*record, 0)])
         append = self.quorum.partition.append
-        # What follows from it (a flush, say) is this machine's and dies with it.
+        # What follows from it, such as a flush, is this machine's and dies with it.
         context = self.host.context.copy()
-        result = context.run(append, bytearray(batch), self.clock.now(), Origin.COORDINATOR)
+        result = context.run(append, bytearray(batch), self.clock.now(), AppendOrigin.COORDINATOR)
         assert not result.error, result
         return result.last_offset
 
@@ -131,8 +142,7 @@ class Quorum:
     def __init__(self, seed: int = 0, voters: int = 3, observers: int = 0, **settings: Any) -> None:
         self.seed = seed
         self.source = random.Random(seed)
-        self.failures: list[str] = []
-        self.loop = SimulatedLoop(lambda context: self.failures.append(repr(context)))  # type: ignore[abstract]
+        self.loop = running_loop()
         self.voters = tuple(range(1, voters + 1))
         self.settings = settings
         self.ids = tuple(range(1, voters + observers + 1))
@@ -142,13 +152,6 @@ class Quorum:
         self.cut: set[tuple[int, int]] = set()
         self.starts = 0
         self._asked: list[tuple[int, int, asyncio.Future[bytes]]] = []
-
-    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
-        try:
-            self.loop.run_until_complete(self.loop.create_task(scenario))
-        finally:
-            self.loop.close()
-        assert not self.failures, "\n".join(self.failures)
 
     def config(self, node_id: int) -> BrokerConfig:
         voters = ",".join(f"{voter}@node:{9000 + voter}" for voter in self.voters) if len(self.ids) > 1 else ""
@@ -185,14 +188,14 @@ class Quorum:
     def _break(self, links: set[tuple[int, int]]) -> None:
         for source, target, answer in list(self._asked):
             if (source, target) in links and not answer.done():
-                answer.set_exception(Disconnected("gone", was_sent=True))
+                answer.set_exception(NoAnswer("gone", was_sent=True))
 
     async def exchange(
         self, asker: Member, node_id: int, api_key: int, version: int, body: bytes, timeout_ms: int
     ) -> Answer:
         await asyncio.sleep(self.source.uniform(0.0001, 0.002))
         if node_id not in self.members and (asker.node_id, node_id) not in self.cut:
-            raise Disconnected("refused", was_sent=False)
+            raise NoAnswer("refused", was_sent=False)
         answer: asyncio.Future[bytes] = self.loop.create_future()
         asked = (asker.node_id, node_id, answer)
         self._asked.append(asked)
@@ -214,17 +217,19 @@ class Quorum:
         def done(result: Any) -> None:
             if (asked[1], asked[0]) in self.cut or asked[2].done():
                 return
-            is_fields = isinstance(result, Mapping)
-            asked[2].set_result(encode_response(api_key, version, result) if is_fields else b"".join(result))
+            asked[2].set_result(b"".join(result) if api_key == FETCH else handler.api.encode_response(version, result))
 
         header = RequestHeader(api_key, version, 0, None)
-        context = RequestContext(cast(Any, member), header, "member", Audience.CONTROLLERS)
+        context = RequestContext(header, "member", Turns(member.clock), Audience.CONTROLLERS)
+        handler: Any = None
         if api_key == FETCH:
-            result: Any = member.quorum.handle_fetch(context, fetch.decode_fetch_request(version, body, 0))
+            asked_for = fetch.decode_fetch_request(version, body, 0)
+            result: Any = member.quorum.handle_fetch(version, asked_for, is_from_member=True)
         else:
-            result = HANDLERS[api_key].handle(context, decode_request(api_key, version, body, 0))
-        if isinstance(result, Parked):
-            result.body.add_done_callback(lambda body: None if body.cancelled() else done(body.result()))
+            handler = HANDLERS[api_key](member.quorum)
+            result = handler.handle(context, handler.api.decode_request(version, body, 0))
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(lambda body: None if body.cancelled() else done(body.result()))
         else:
             done(result)
 
@@ -257,11 +262,12 @@ class Quorum:
     async def committed_everywhere(self, offset: Offset, seconds: float = 10.0) -> None:
         await self.until(lambda: all(m.metadata.next_offset > offset for m in self.members.values()), seconds)
 
-    def describe(self, member: Member) -> Any:
+    async def describe(self, member: Member) -> Any:
         request = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
-        context = RequestContext(cast(Any, member), RequestHeader(55, 2, 0, None), "member")
-        asked = decode_request(55, 2, encode_request(55, 2, request), 0)
-        answer = encode_response(55, 2, describe_quorum.handle(context, asked))
+        context = RequestContext(RequestHeader(55, 2, 0, None), "member", Turns(member.clock))
+        handler = DescribeQuorumHandler(member.quorum, member.clock)
+        asked = handler.api.decode_request(2, encode_request(55, 2, request), 0)
+        answer = handler.api.encode_response(2, await handler.handle(context, asked))
         return decode_response(55, 2, answer, 0).topics[0].partitions[0]
 
 

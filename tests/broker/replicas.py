@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import broker_config
-from einmal.broker.context import Parked, RequestContext
-from einmal.broker.isr_updates import IsrUpdates
-from einmal.broker.partition import Partition
-from einmal.broker.partitions import Partitions
-from einmal.broker.replica_fetcher import ReplicaFetchers
-from einmal.broker.replica_sessions import ReplicaSessions
-from einmal.broker.supervision import Supervisor
-from einmal.client.aio.connection import Answer, Disconnected
+from einmal.broker.identity import Identity
+from einmal.broker.replicas.isr_updates import IsrUpdates
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.replicas.replica_fetcher import ReplicaFetchers
+from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.metadata.image import ClusterImage, ImageDelta
 from einmal.metadata.records import (
     FENCE,
@@ -35,14 +34,16 @@ from einmal.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from einmal.rpc.connection import Answer, NoAnswer
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
-from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
 from einmal.wire.fetch import decode_fetch_request
 from einmal.wire.record_batch import iter_headers
 from tests.broker.nodes import batch
+from tests.virtual_time import running_loop
 
 T = TypeVar("T")
 TOPIC = "t"
@@ -51,15 +52,13 @@ LATENCY = 0.001
 
 
 class Stand:
-    """One process of a broker: as much of a node as replication needs."""
+    """One process of a broker, with nothing but its replicas."""
 
     def __init__(self, world: World, broker_id: BrokerId) -> None:
         self.world = world
         self.broker_id = broker_id
         self.host = Host(f"broker {broker_id}")
         self.clock = SimulatedClock(world.loop)
-        self.random = random.Random(broker_id)
-        self.supervisor = Supervisor()
         self.config, unknown = broker_config(
             {"node.id": str(broker_id), "log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:0", **world.settings}
         )
@@ -68,12 +67,18 @@ class Stand:
             self.config, PurePosixPath("/data"), world.disks[broker_id].view(self.host), self.clock
         )
         self.metadata = SimpleNamespace(image=ClusterImage())
-        self.broker_epoch = -1
-        self.directory_id = UUID(int=broker_id)
-        self.replica_sessions = ReplicaSessions(self)  # type: ignore[arg-type]
-        self.isr_updates = IsrUpdates(self)  # type: ignore[arg-type]
-        self.fetchers = ReplicaFetchers(self)  # type: ignore[arg-type]
-        self.peers = Peers(self)
+        self.identity = Identity(broker_id, directory_id=UUID(int=broker_id))
+        network: Any = Network(self)
+        self.isr_updates = IsrUpdates(self.config, self.identity, self.partitions, network, self.clock)
+        self.replica_sessions = ReplicaSessions(
+            self.config,
+            cast(ClusterMetadata, self.metadata),
+            self.partitions,
+            self.clock,
+            random.Random(broker_id),
+            self.isr_updates.look_at,
+        )
+        self.fetchers = ReplicaFetchers(self.config, self.identity, self.partitions, network)
         self.applied = 0
 
     def call(self, work: Callable[..., T], *args: Any) -> T:
@@ -101,20 +106,24 @@ class Stand:
 
     def apply(self, delta: ImageDelta) -> None:
         self.partitions.apply(delta, self.metadata.image)
-        self.fetchers.apply(delta, self.metadata.image)
+        self.fetchers.apply(delta)
+        if delta.brokers:
+            self.isr_updates.look_at_all()
 
     def answer(self, version: int, frame: bytes, done: Callable[[bytes], None]) -> None:
         request = decode_fetch_request(version, frame, 0)
         self.world.fetches.append((request.replica_id, sum(len(partitions) for _topic, partitions in request.topics)))
-        header = SimpleNamespace(api_version=version)
-        result = self.replica_sessions.handle(RequestContext(self, header, ""), request)  # type: ignore[arg-type]
-        if isinstance(result, Parked):
-            result.body.add_done_callback(lambda body: done(b"".join(body.result())))
+        assert self.replica_sessions.is_from_replica(request)
+        result = self.replica_sessions.handle(version, request)
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(lambda body: done(b"".join(body.result())))
         else:
-            done(b"".join(result))  # type: ignore[arg-type]
+            done(b"".join(result))
 
 
-class Peers:
+class Network:
+    """Of one broker: to the others, and to the controller."""
+
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
         self._world = stand.world
@@ -131,7 +140,7 @@ class Peers:
         target = world.stands.get(node_id)
         if target is None:
             future.cancel()
-            raise Disconnected("refused", was_sent=False)
+            raise NoAnswer("refused", was_sent=False)
         world.pending.setdefault(target.broker_id, []).append(future)
 
         def arrive(frame: bytes) -> None:
@@ -155,19 +164,25 @@ class Peers:
             timer.cancel()
             world.break_off(future)
 
-    async def ask_controller(self, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
+    async def ask(self, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
         await asyncio.sleep(LATENCY)
         if self._stand.broker_id in self._world.cut_off:
             await asyncio.sleep(timeout_ms / 1000)
-            raise Disconnected("no answer", was_sent=True)
+            raise NoAnswer("no answer", was_sent=True)
         answer = self._world.alter(fields)
         await asyncio.sleep(LATENCY)
         return answer
 
 
+def is_of_the_dead(context: dict[str, Any]) -> bool:
+    """A task of a killed process never ends."""
+    return "was destroyed but" in context["message"] or isinstance(context.get("exception"), NoAnswer)
+
+
 class World:
     def __init__(self, *, brokers: int = 3, seed: int = 1, **settings: object) -> None:
-        self.loop = SimulatedLoop(self._failed)  # type: ignore[abstract]
+        self.loop = running_loop()
+        self.loop.is_expected = is_of_the_dead
         self.random = random.Random(seed)
         self.settings = {key.replace("_", "."): str(value) for key, value in settings.items()}
         self.ids = tuple(BrokerId(number) for number in range(1, brokers + 1))
@@ -185,18 +200,7 @@ class World:
         self.pending: dict[BrokerId, list[asyncio.Future[Answer]]] = {}
         self.fetches: list[tuple[int, int]] = []
         """Who fetched, and how many partitions the request named."""
-        self.failures: list[str] = []
         self._arrival: dict[tuple[BrokerId, BrokerId], float] = {}
-
-    def _failed(self, context: dict[str, Any]) -> None:
-        # What a killed process was doing never ends.
-        is_of_the_dead = "was destroyed but" in context["message"] or isinstance(context.get("exception"), Disconnected)
-        if not is_of_the_dead:
-            self.failures.append(f"{context['message']}: {context.get('exception')!r}")
-
-    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.loop.run_until_complete(self.loop.create_task(scenario()))
-        assert not self.failures, self.failures
 
     # --- network -----------------------------------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class World:
     @staticmethod
     def break_off(future: asyncio.Future[Answer]) -> None:
         if not future.done():
-            future.set_exception(Disconnected("connection lost", was_sent=True))
+            future.set_exception(NoAnswer("connection lost", was_sent=True))
 
     # --- controller --------------------------------------------------------------------------------------------------
 
@@ -319,11 +323,13 @@ class World:
         """Start these, or all; each is registered, and hears of it."""
         for broker_id in [BrokerId(number) for number in broker_ids] or self.ids:
             stand = self.stands[broker_id] = Stand(self, broker_id)
-            stand.broker_epoch = len(self.records)
+            stand.identity.broker_epoch = len(self.records)
             if not is_clean:
                 self._drop_from_isr(broker_id)
             self.record(
-                RegisterBrokerRecord(broker_id, UUID(int=len(self.records)), stand.broker_epoch, (), is_fenced=False)
+                RegisterBrokerRecord(
+                    broker_id, UUID(int=len(self.records)), stand.identity.broker_epoch, (), is_fenced=False
+                )
             )
             topic = self.image.topics.get(TOPIC)
             for index, partition in enumerate(topic.partitions if topic else ()):
@@ -334,7 +340,7 @@ class World:
         self.elect()
 
     def crash(self, broker_id: int, *, power: bool = False) -> None:
-        """The process is killed; with ``power`` also what is not synced may be lost. Nobody is told but its peers."""
+        """The process is killed; with ``power`` also what is not synced may be lost. Only its peers notice."""
         stand = self.stands.pop(BrokerId(broker_id))
         stand.host.is_alive = False
         if power:
@@ -348,7 +354,7 @@ class World:
         return self.stands[self.image.topics[TOPIC].partitions[index].leader]
 
     def append(self, *values: bytes, index: int = 0, to: int | None = None) -> asyncio.Future[ErrorCode]:
-        """One batch; done when it is committed or will not be told."""
+        """One batch; done when it is committed or its outcome stays unknown."""
         stand = self.leader(index) if to is None else self.stands[BrokerId(to)]
         return stand.call(self._append, stand, index, values)
 
@@ -372,7 +378,7 @@ class World:
         return set(self.image.topics[TOPIC].partitions[index].isr)
 
     def log_of(self, broker_id: int, index: int = 0) -> bytes:
-        partition_log = self.stands[BrokerId(broker_id)].partition(index).log
+        partition_log = self.stands[BrokerId(broker_id)].partition(index)
         data, offset = b"", partition_log.log_start_offset
         while offset < partition_log.log_end_offset:
             more = partition_log.read(offset, 1 << 20, below=partition_log.log_end_offset)
@@ -387,7 +393,7 @@ class World:
             len({self.log_of(broker_id, index) for broker_id in self.ids}) == 1
             and all(
                 self.stands[broker_id].partition(index).high_watermark
-                == self.stands[broker_id].partition(index).log.log_end_offset
+                == self.stands[broker_id].partition(index).log_end_offset
                 for broker_id in self.ids
             )
             for index in range(partitions)

@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
-from einmal.broker import server as server_module
-from einmal.broker.server import HELD_BYTES_MAX
+from einmal.broker.front import server as server_module
+from einmal.broker.front.server import HELD_BYTES_MAX
 from einmal.types import ErrorCode
 from einmal.wire import fetch, produce
 from einmal.wire.messages import encode_request
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
-from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.nodes import Client, batch, running_node, until
 
 PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FETCH, CREATE_TOPICS = 0, 1, 2, 9, 19
 WRITE_TXN_MARKERS, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS, FIND_COORDINATOR = 27, 32, 61, 10
 METADATA, DESCRIBE_GROUPS, DELETE_RECORDS, LEADER_EPOCH, API_VERSIONS = 3, 15, 21, 23, 18
 LARGE = 1_000_000
 SECONDS_MAX = 120
+
+pytestmark = pytest.mark.time_limit(SECONDS_MAX)
 
 _MARKER = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
 
@@ -99,101 +101,79 @@ WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
 }
 
 
-async def until(condition: Any, seconds: float = 10.0) -> bool:
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + seconds
-    while not (holds := condition()) and loop.time() < ends:  # noqa: ASYNC110 - there is nothing to await.
-        await asyncio.sleep(0.01)
-    return bool(holds)
-
-
 # --- time --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_a_wide_request_holds_up_no_other_client(tmp_path: Path, name: str) -> None:
+async def test_a_wide_request_holds_up_no_other_client(tmp_path: Path, name: str) -> None:
     api_key, version, fields = WIDE[name]
-
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as wide:
-            await wide.create_topic("t")
-            await wide.produce("t", batch(b"a", b"b"))
-            body = encode_request(api_key, version, fields)
-            good = Good(node)
-            async with good.working():
-                for _ in range(2):
-                    wide.send(api_key, version, body)
-                    await asyncio.wait_for(wide.receive(), SECONDS_MAX)
-            assert good.slowest < LATENCY_SECONDS_MAX
-
-    run(scenario(), SECONDS_MAX)
+    async with running_node(tmp_path) as node, Client.connect(node) as wide:
+        await wide.create_topic("t")
+        await wide.produce("t", batch(b"a", b"b"))
+        body = encode_request(api_key, version, fields)
+        good = Good(node)
+        async with good.working():
+            for _ in range(2):
+                wide.send(api_key, version, body)
+                await asyncio.wait_for(wide.receive(), SECONDS_MAX)
+        assert good.slowest < LATENCY_SECONDS_MAX
 
 
-def test_many_clients_with_wide_requests_hold_up_nobody(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as first:
-            await first.create_topic("t")
-            api_key, version, fields = WIDE["ListOffsets"]
-            body = encode_request(api_key, version, fields)
-            good = Good(node)
+async def test_many_clients_with_wide_requests_hold_up_no_other_client(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as first:
+        await first.create_topic("t")
+        api_key, version, fields = WIDE["ListOffsets"]
+        body = encode_request(api_key, version, fields)
+        good = Good(node)
 
-            async def attack() -> None:
-                async with Client.connect(node) as client:
-                    client.send(api_key, version, body)
-                    await client.receive()
+        async def attack() -> None:
+            async with Client.connect(node) as client:
+                client.send(api_key, version, body)
+                await client.receive()
 
-            async with good.working():
-                await asyncio.gather(*(attack() for _ in range(8)))
-            assert good.slowest < LATENCY_SECONDS_MAX
-
-    run(scenario(), SECONDS_MAX)
+        async with good.working():
+            await asyncio.gather(*(attack() for _ in range(8)))
+        assert good.slowest < LATENCY_SECONDS_MAX
 
 
 @pytest.mark.parametrize("api_key, version", [(PRODUCE, 9), (FETCH, 12)])
-def test_a_request_with_too_many_partitions_closes_its_connection(tmp_path: Path, api_key: int, version: int) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as wide:
-            if api_key == PRODUCE:
-                asked: Any = [("t", [(0, None)] * LARGE)]
-                body = b"".join(produce.encode_produce_request(9, produce.ProduceRequest(None, 1, 1, asked)))
-            else:
-                asked = [("t", [fetch.FetchPartition(0, 0, 1)] * (LARGE // 10))]
-                body = fetch.encode_fetch_request(12, fetch.FetchRequest(0, 0, 1, 0, asked))
-            good = Good(node)
-            async with good.working():
-                wide.send(api_key, version, body)
-                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                    await wide.receive()
-            assert good.slowest < LATENCY_SECONDS_MAX
-
-    run(scenario(), SECONDS_MAX)
-
-
-def test_a_produce_of_many_partitions_holds_up_no_other_client(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as wide:
-            await wide.create_topic("t")
-            asked: Any = [("t", [(0, batch(b"x"))] * 30_000)]
-            body = b"".join(produce.encode_produce_request(9, produce.ProduceRequest(None, 1, 1000, asked)))
-            good = Good(node)
-            async with good.working():
-                wide.send(PRODUCE, 9, body)
+async def test_a_request_with_too_many_partitions_closes_its_connection(
+    tmp_path: Path, api_key: int, version: int
+) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as wide:
+        if api_key == PRODUCE:
+            asked: Any = [("t", [(0, None)] * LARGE)]
+            body = b"".join(produce.encode_produce_request(9, produce.ProduceRequest(None, 1, 1, asked)))
+        else:
+            asked = [("t", [fetch.FetchPartition(0, 0, 1)] * (LARGE // 10))]
+            body = fetch.encode_fetch_request(12, fetch.FetchRequest(0, 0, 1, 0, asked))
+        good = Good(node)
+        async with good.working():
+            wide.send(api_key, version, body)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await wide.receive()
-            assert good.slowest < LATENCY_SECONDS_MAX
-
-    run(scenario(), SECONDS_MAX)
+        assert good.slowest < LATENCY_SECONDS_MAX
 
 
-def test_ten_thousand_partitions_at_once_hold_up_no_other_client(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as creator:
-            good = Good(node)
-            async with good.working():
-                await creator.create_topic("many", partitions=10_000)
-                assert await until(lambda: len(node.partitions) >= 10_000, SECONDS_MAX)
-            assert good.slowest < LATENCY_SECONDS_MAX
+async def test_a_produce_of_many_partitions_holds_up_no_other_client(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as wide:
+        await wide.create_topic("t")
+        asked: Any = [("t", [(0, batch(b"x"))] * 30_000)]
+        body = b"".join(produce.encode_produce_request(9, produce.ProduceRequest(None, 1, 1000, asked)))
+        good = Good(node)
+        async with good.working():
+            wide.send(PRODUCE, 9, body)
+            await wide.receive()
+        assert good.slowest < LATENCY_SECONDS_MAX
 
-    run(scenario(), SECONDS_MAX)
+
+async def test_ten_thousand_partitions_at_once_hold_up_no_other_client(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as creator:
+        good = Good(node)
+        async with good.working():
+            await creator.create_topic("many", partitions=10_000)
+            await until(lambda: len(node.partitions) >= 10_000, SECONDS_MAX)
+        assert good.slowest < LATENCY_SECONDS_MAX
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
@@ -212,144 +192,113 @@ def _fetch(topic: str, *, max_wait_ms: int = 0) -> bytes:
     return fetch.encode_fetch_request(12, request)
 
 
-def test_answers_behind_a_parked_one_are_bounded(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as good, Client.connect(node) as bad:
-            await _fill(good, 10)
-            before = resident_bytes()
-            bad.send(FETCH, 12, _fetch("empty", max_wait_ms=1_500))
-            for _ in range(200):
-                bad.send(FETCH, 12, _fetch("full"))
-            most = 0
-            for _ in range(50):
-                await asyncio.sleep(0.02)
-                most = max(most, node.response_memory.held)
-            assert most <= HELD_BYTES_MAX + 11_000_000
-            assert resident_bytes() - before < 60_000_000
-            # All of them are answered nevertheless.
-            for _ in range(201):
-                await bad.receive()
+async def test_answers_behind_a_parked_one_are_bounded(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as good, Client.connect(node) as bad:
+        await _fill(good, 10)
+        before = resident_bytes()
+        bad.send(FETCH, 12, _fetch("empty", max_wait_ms=60_000))
+        for _ in range(200):
+            bad.send(FETCH, 12, _fetch("full"))
+        await until(lambda: any(not connection._is_reading for connection in node.server.connections.all()))
+        most = 0
+        for _ in range(50):
+            assert await good.answers()
+            most = max(most, node.response_memory.held)
+        assert most <= HELD_BYTES_MAX + 11_000_000
+        assert resident_bytes() - before < 60_000_000
+        # All of them are answered nevertheless, once the first one can be.
+        await good.produce("empty", batch(b"x"))
+        for _ in range(201):
+            await bad.receive()
 
-    run(scenario(), SECONDS_MAX)
 
-
-def test_answers_that_are_not_taken_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_that_are_not_taken_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "STALLED_MS_MAX", 500)
-
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as good:
-            await _fill(good, 10)
-            sockets = []
-            for _ in range(20):
-                reader, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=1)
-                client = Client(reader, writer)
-                for _ in range(3):
-                    client.send(FETCH, 12, _fetch("full"))
-                sockets.append(writer)
-            assert await until(lambda: node.response_memory.held > 30_000_000)
-            assert node.response_memory.held < node.response_memory.limit + 20 * 1_100_000
-            assert await until(lambda: node.response_memory.held == 0)
-            assert (await good.fetch("full", 0)).error_code == ErrorCode.none
-            for writer in sockets:
-                writer.transport.abort()
-
-    run(scenario(), SECONDS_MAX)
+    async with running_node(tmp_path) as node, Client.connect(node) as good:
+        await _fill(good, 10)
+        sockets = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=1)
+            client = Client(reader, writer)
+            for _ in range(3):
+                client.send(FETCH, 12, _fetch("full"))
+            sockets.append(writer)
+        await until(lambda: node.response_memory.held > 30_000_000)
+        assert node.response_memory.held < node.response_memory.limit + 20 * 1_100_000
+        await until(lambda: node.response_memory.held == 0)
+        assert (await good.fetch("full", 0)).error_code == ErrorCode.none
+        for writer in sockets:
+            writer.transport.abort()
 
 
-def test_frames_that_are_half_sent_are_bounded_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_that_are_half_sent_are_bounded_and_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "STALLED_MS_MAX", 3_000)
     monkeypatch.setattr(server_module, "STALLED_SHORT_MS_MAX", 500)
-
-    async def scenario() -> None:
-        settings = {"queued.max.request.bytes": 4_000_000}
-        async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
-            await good.create_topic("t")
-            before = resident_bytes()
-            writers = []
-            for _ in range(100):
-                _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-                writer.write(struct.pack(">i", 100_000_000) + bytes(200_000))
-                writers.append(writer)
-            memory = node.server.request_memory
-            assert await until(lambda: memory.is_exhausted)
-            assert resident_bytes() - before < 60_000_000
-            # Small requests are served, and large ones once the others are given up.
-            assert (await good.produce("t", batch(b"x"))).error_code == ErrorCode.none
-            assert (await good.produce("t", batch(bytes(900_000)))).error_code == ErrorCode.none
-            assert await until(lambda: memory.held == 0)
-            for writer in writers:
-                writer.transport.abort()
-
-    run(scenario(), SECONDS_MAX)
+    settings = {"queued.max.request.bytes": 4_000_000}
+    async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
+        await good.create_topic("t")
+        before = resident_bytes()
+        writers = []
+        for _ in range(100):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(struct.pack(">i", 100_000_000) + bytes(200_000))
+            writers.append(writer)
+        memory = node.server.request_memory
+        await until(lambda: memory.is_exhausted)
+        assert resident_bytes() - before < 60_000_000
+        # Small requests are served, and large ones once the others are given up.
+        assert (await good.produce("t", batch(b"x"))).error_code == ErrorCode.none
+        assert (await good.produce("t", batch(bytes(900_000)))).error_code == ErrorCode.none
+        await until(lambda: memory.held == 0)
+        for writer in writers:
+            writer.transport.abort()
 
 
 # --- connections -------------------------------------------------------------------------------------------------
 
 
-async def _answers(client: Client) -> bool:
-    answer = await client.call(API_VERSIONS, 3, {"client_software_name": "test", "client_software_version": "1"})
-    return bool(answer.error_code == ErrorCode.none)
+async def test_idle_connections_make_room_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("einmal.broker.front.connection_table.IDLE_MS_MIN", 0)
+    async with (
+        running_node(tmp_path, {"max.connections": 3}) as node,
+        Client.connect(node) as used,
+        Client.connect(node) as silent,
+        Client.connect(node) as recent,
+    ):
+        assert await used.answers()
+        assert await recent.answers()
+        async with Client.connect(node) as fourth:
+            assert await fourth.answers()
+            assert await silent.is_closed(), "one that never sent a request goes first"
+            assert await recent.answers()
+            async with Client.connect(node) as fifth:
+                assert await fifth.answers()
+                assert await used.is_closed(), "then the one that was idle for longest"
+                assert await recent.answers()
 
 
-async def _is_closed(client: Client) -> bool:
-    try:
-        return await asyncio.wait_for(client.reader.read(1), 5) == b""
-    except ConnectionError:
-        return True
+async def test_connections_of_one_address_are_bounded(tmp_path: Path) -> None:
+    settings = {"max.connections.per.ip": 2}
+    async with running_node(tmp_path, settings) as node, Client.connect(node) as first:
+        assert await first.answers()
+        async with Client.connect(node) as second, Client.connect(node) as third:
+            assert await second.answers()
+            assert await third.is_closed()
+        await until(lambda: len(node.server.connections) == 1)
+        async with Client.connect(node) as again:
+            assert await again.answers()
 
 
-def test_idle_connections_make_room_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einmal.broker.connection_table.IDLE_MS_MIN", 50)
-
-    async def scenario() -> None:
-        async with (
-            running_node(tmp_path, {"max.connections": 3}) as node,
-            Client.connect(node) as used,
-            Client.connect(node) as silent,
-            Client.connect(node) as recent,
-        ):
-            assert await _answers(used)
-            assert await _answers(recent)
-            await asyncio.sleep(0.2)
-            async with Client.connect(node) as fourth:
-                assert await _answers(fourth)
-                assert await _is_closed(silent), "one that never sent a request goes first"
-                await asyncio.sleep(0.2)
-                assert await _answers(recent)
-                async with Client.connect(node) as fifth:
-                    assert await _answers(fifth)
-                    assert await _is_closed(used), "then the one that was idle for longest"
-                    assert await _answers(recent)
-
-    run(scenario(), SECONDS_MAX)
-
-
-def test_connections_of_one_address_are_bounded(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        settings = {"max.connections.per.ip": 2}
-        async with running_node(tmp_path, settings) as node, Client.connect(node) as first:
-            assert await _answers(first)
-            async with Client.connect(node) as second, Client.connect(node) as third:
-                assert await _answers(second)
-                assert await _is_closed(third)
-            assert await until(lambda: len(node.server.connections) == 1)
-            async with Client.connect(node) as again:
-                assert await _answers(again)
-
-    run(scenario(), SECONDS_MAX)
-
-
-def test_an_address_may_have_a_limit_of_its_own(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        settings = {"max.connections.per.ip": 1, "max.connections.per.ip.overrides": "127.0.0.1:2, [::1]:5"}
-        async with (
-            running_node(tmp_path, settings) as node,
-            Client.connect(node) as first,
-            Client.connect(node) as second,
-            Client.connect(node) as third,
-        ):
-            assert await _answers(first)
-            assert await _answers(second)
-            assert await _is_closed(third)
-
-    run(scenario(), SECONDS_MAX)
+async def test_an_address_may_have_a_limit_of_its_own(tmp_path: Path) -> None:
+    settings = {"max.connections.per.ip": 1, "max.connections.per.ip.overrides": "127.0.0.1:2, [::1]:5"}
+    async with (
+        running_node(tmp_path, settings) as node,
+        Client.connect(node) as first,
+        Client.connect(node) as second,
+        Client.connect(node) as third,
+    ):
+        assert await first.answers()
+        assert await second.answers()
+        assert await third.is_closed()

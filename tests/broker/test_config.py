@@ -19,7 +19,7 @@ def test_values_are_parsed_by_their_kind_and_later_ones_win() -> None:
     assert config.given == ("num.partitions", "auto.create.topics.enable", "listeners")
 
 
-def test_properties_have_comments_colons_and_lines_that_go_on() -> None:
+def test_properties_have_comments_colons_and_continuation_lines() -> None:
     text = "# a\n! b\n\n log.dirs : /x=y \nlisteners=PLAINTEXT://a:1,\\\n  CONTROLLER://b:2\nflag\n"
     assert parse_properties(text) == {
         "log.dirs": "/x=y",
@@ -86,7 +86,7 @@ def test_what_cannot_be_meant_is_refused(values: dict[str, str]) -> None:
         ("PLAINTEXT://:0", "PLAINTEXT://example.test:0", "example.test:5"),
     ],
 )
-def test_clients_are_told_an_address_that_they_can_use(listeners: str, advertised: str, told: str) -> None:
+def test_the_advertised_address_is_reachable_by_clients(listeners: str, advertised: str, told: str) -> None:
     assert str(BrokerConfig(listeners=listeners, advertised_listeners=advertised).advertised(5)) == told
 
 

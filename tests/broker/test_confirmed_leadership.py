@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -22,21 +21,20 @@ from einmal.simulation.loop import Host
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.java_hash import partition_for_id
 from tests.broker.three_nodes import IDS, ThreeNodes
+from tests.virtual_time import virtual_time
 
 GROUP = "g"
 DATA = TopicPartition("t", 0)
 OFFSETS = TopicPartition(CONSUMER_OFFSETS, partition_for_id(GROUP, 3))
 
 
-def run(main: Callable[[ThreeNodes], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    async def with_cluster(world: ThreeNodes) -> None:
-        await world.start()
-        await world.make_topic(CONSUMER_OFFSETS)
-        await world.make_topic("t")
-        await world.led(OFFSETS)
-        await main(world)
-
-    ThreeNodes(**settings).run(with_cluster)
+async def started(**settings: Any) -> ThreeNodes:
+    world = ThreeNodes(**settings)
+    await world.start()
+    await world.make_topic(CONSUMER_OFFSETS)
+    await world.make_topic("t")
+    await world.led(OFFSETS)
+    return world
 
 
 async def commit(world: ThreeNodes, node_id: int, offset: int) -> ErrorCode:
@@ -49,7 +47,7 @@ async def commit(world: ThreeNodes, node_id: int, offset: int) -> ErrorCode:
     )
     node = world.nodes[node_id]
     answer = await world.on(node_id, node.groups.ask(GROUP, lambda shard, now: shard.offset_commit(request, now)))
-    return answer if isinstance(answer, ErrorCode) else answer["topics"][0]["partitions"][0]["error_code"]
+    return answer if isinstance(answer, ErrorCode) else answer.topics[0].partitions[0].error_code
 
 
 async def insist(world: ThreeNodes, offset: int) -> None:
@@ -63,7 +61,7 @@ async def insist(world: ThreeNodes, offset: int) -> None:
 async def position(node: Node) -> int | ErrorCode:
     group = OffsetFetchGroup(GROUP, (DATA,))
     answer = await node.groups.ask_for_certain(GROUP, lambda shard, _: shard.offset_fetch(group, require_stable=True))
-    return answer if isinstance(answer, ErrorCode) else int(answer["topics"][0]["partitions"][0]["committed_offset"])
+    return answer if isinstance(answer, ErrorCode) else int(answer.topics[0].partitions[0].committed_offset)
 
 
 async def fetch(world: ThreeNodes, node_id: int) -> int | ErrorCode:
@@ -78,33 +76,31 @@ def isolate(world: ThreeNodes, node_id: int) -> None:
             world.network.cut(f"b{other}", f"b{node_id}")
 
 
-def test_a_coordinator_that_was_replaced_answers_nothing_from_the_past() -> None:
-    async def main(world: ThreeNodes) -> None:
-        await insist(world, 1)
-        old = world.leader(OFFSETS)
-        deposed = world.nodes[old]
-        isolate(world, old)
-        others = [world.nodes[node_id] for node_id in IDS if node_id != old]
-        await world.until(
-            lambda: all(
-                node.metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition].leader != old
-                for node in others
-            )
+@virtual_time
+async def test_a_coordinator_that_was_replaced_answers_nothing_from_the_past() -> None:
+    world = await started()
+    await insist(world, 1)
+    old = world.leader(OFFSETS)
+    deposed = world.nodes[old]
+    isolate(world, old)
+    others = [world.nodes[node_id] for node_id in IDS if node_id != old]
+    await world.until(
+        lambda: all(
+            node.metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition].leader != old for node in others
         )
-        new = others[0].metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition].leader
-        await world.until(lambda: not isinstance(world.nodes[new].groups.runtime_of(GROUP), ErrorCode))
-        for _ in range(500):
-            if await commit(world, new, 2) is ErrorCode.none:
-                break
-            await asyncio.sleep(0.02)
-        assert deposed.groups.runtime(OFFSETS.partition) is not None, "it has heard of its successor"
-        assert await fetch(world, old) is ErrorCode.not_coordinator
-        assert await fetch(world, new) == 2
-        world.network.heal()
-        await world.until(lambda: world.leader(OFFSETS) == new)
-        assert await fetch(world, old) is ErrorCode.not_coordinator
-
-    run(main)
+    )
+    new = others[0].metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition].leader
+    await world.until(lambda: not isinstance(world.nodes[new].groups.runtime_of(GROUP), ErrorCode))
+    for _ in range(500):
+        if await commit(world, new, 2) is ErrorCode.none:
+            break
+        await asyncio.sleep(0.02)
+    assert deposed.groups.runtime(OFFSETS.partition) is not None, "it has heard of its successor"
+    assert await fetch(world, old) is ErrorCode.not_coordinator
+    assert await fetch(world, new) == 2
+    world.network.heal()
+    await world.until(lambda: world.leader(OFFSETS) == new)
+    assert await fetch(world, old) is ErrorCode.not_coordinator
 
 
 async def ask_beyond_the_end(world: ThreeNodes, node_id: int) -> None:
@@ -126,47 +122,44 @@ async def ask_beyond_the_end(world: ThreeNodes, node_id: int) -> None:
     await world.loop.create_task(read(), context=host.context.copy())
 
 
-def test_that_a_log_has_ended_is_said_only_by_who_leads_it() -> None:
-    async def main(world: ThreeNodes) -> None:
-        old = await world.led(DATA)
-        with pytest.raises(OffsetOutOfRange):
-            await ask_beyond_the_end(world, old)
-        isolate(world, old)
-        for other in IDS:
-            # No client learns from another node who leads.
-            if other != old:
-                world.network.cut("client", f"b{other}")
-        with pytest.raises(RetriableError):
-            await ask_beyond_the_end(world, old)
+@virtual_time
+async def test_only_the_leader_reports_the_end_of_a_log() -> None:
+    world = await started()
+    old = await world.led(DATA)
+    with pytest.raises(OffsetOutOfRange):
+        await ask_beyond_the_end(world, old)
+    isolate(world, old)
+    for other in IDS:
+        # No client learns from another node who leads.
+        if other != old:
+            world.network.cut("client", f"b{other}")
+    with pytest.raises(RetriableError):
+        await ask_beyond_the_end(world, old)
 
-    run(main)
 
-
-def test_positions_read_for_certain_take_a_few_round_trips() -> None:
-    async def main(world: ThreeNodes) -> None:
-        await insist(world, 1)
-        leader = world.leader(OFFSETS)
-        await asyncio.sleep(2)
-        for _ in range(5):
-            since = world.loop.time()
-            assert await asyncio.gather(*(fetch(world, leader) for _ in range(10))) == [1] * 10
-            assert world.loop.time() - since < 0.05
-            await asyncio.sleep(0.1234)
-
+@virtual_time
+async def test_positions_read_for_certain_take_a_few_round_trips() -> None:
     # A fetch that is parked is answered early.
-    run(main, replica_fetch_wait_max_ms=5_000)
+    world = await started(replica_fetch_wait_max_ms=5000)
+    await insist(world, 1)
+    leader = world.leader(OFFSETS)
+    await asyncio.sleep(2)
+    for _ in range(5):
+        since = world.loop.time()
+        assert await asyncio.gather(*(fetch(world, leader) for _ in range(10))) == [1] * 10
+        assert world.loop.time() - since < 0.05
+        await asyncio.sleep(0.1234)
 
 
-def test_once_a_follower_that_died_is_out_of_the_isr_positions_can_be_read_again() -> None:
-    async def main(world: ThreeNodes) -> None:
-        await insist(world, 1)
-        leader = world.leader(OFFSETS)
-        world.crash(next(node_id for node_id in IDS if node_id != leader))
-        leader = await world.led(OFFSETS)
-        for _ in range(20):
-            found = await fetch(world, leader)
-            if found is not ErrorCode.not_coordinator:
-                break
-        assert found == 1
-
-    run(main)
+@virtual_time
+async def test_once_a_follower_that_died_is_out_of_the_isr_positions_can_be_read_again() -> None:
+    world = await started()
+    await insist(world, 1)
+    leader = world.leader(OFFSETS)
+    world.crash(next(node_id for node_id in IDS if node_id != leader))
+    leader = await world.led(OFFSETS)
+    for _ in range(20):
+        found = await fetch(world, leader)
+        if found is not ErrorCode.not_coordinator:
+            break
+    assert found == 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
 from einmal.broker.node import Node
 from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import AppendOrigin
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.simulation.network import QUIET, NetworkFaults
 from einmal.transactions.coordinator import EndTxnResult, InitProducerIdResult
@@ -28,6 +29,7 @@ from einmal.wire.control_batch import decode_marker
 from einmal.wire.java_hash import partition_for_id
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
 from tests.broker.three_nodes import IDS, ThreeNodes
+from tests.virtual_time import virtual_time
 
 ID, GROUP = "orders", "g"
 TV_0, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_2
@@ -49,7 +51,7 @@ COME_AGAIN = (
 
 
 class Client:
-    """One transactional id; asks whoever should know until somebody does. Under TV2 its epoch moves as it is told."""
+    """One transactional id; asks candidates until one coordinates. Under TV2 it adopts the returned epoch."""
 
     def __init__(self, world: ThreeNodes, version: TransactionVersion) -> None:
         self.world = world
@@ -109,7 +111,7 @@ class Client:
             )
             assert added is ErrorCode.none
         for partition in partitions:
-            error = await self._ask(partition, lambda node, partition=partition: self._append(node, partition))
+            error = await self._ask(partition, partial(self._append, topic_partition=partition))
             assert error is ErrorCode.none
             self.sequences[partition] = self.sequences.get(partition, 0) + 1
 
@@ -119,7 +121,7 @@ class Client:
             return ErrorCode.not_leader_or_follower
         # Whoever gives up and asks again, for this transaction or a later one, does not change what is on its way.
         who, value = self.who, self.value
-        producers = partition.log.producers
+        producers = partition.producers
         sequence = self.sequences.get(topic_partition, 0)
         guard = producers.begin_verification(who, sequence, self.version)  # type: ignore[arg-type]
         if guard is not None:
@@ -136,7 +138,7 @@ class Client:
             base_sequence=sequence,
             transactional=True,
         )
-        result = partition.append(bytearray(batch), node.clock.now(), Origin.CLIENT, guard or 0)  # type: ignore[arg-type]
+        result = partition.append(bytearray(batch), node.clock.now(), AppendOrigin.CLIENT, guard or 0)  # type: ignore[arg-type]
         if result.error is not ErrorCode.none:
             return result.error
         return await partition.committed(result.last_offset)
@@ -167,7 +169,7 @@ class Client:
             )
             assert added is ErrorCode.none
         answer = await self._ask(OFFSETS, ask)
-        assert answer["topics"][0]["partitions"][0]["error_code"] is ErrorCode.none
+        assert answer.topics[0].partitions[0].error_code is ErrorCode.none
 
     async def committed_offset(self) -> int:
         """What the group has, once no transaction may move it any more."""
@@ -180,9 +182,9 @@ class Client:
             )
             if isinstance(answer, ErrorCode):
                 return answer
-            partition = answer["topics"][0]["partitions"][0]
-            is_stable = partition["error_code"] is ErrorCode.none
-            return partition["committed_offset"] if is_stable else ErrorCode.coordinator_load_in_progress
+            partition = answer.topics[0].partitions[0]
+            is_stable = partition.error_code is ErrorCode.none
+            return partition.committed_offset if is_stable else ErrorCode.coordinator_load_in_progress
 
         return int(await self._ask(OFFSETS, ask))
 
@@ -197,20 +199,14 @@ class Client:
         return answer
 
 
-async def cluster(world: ThreeNodes) -> None:
+async def started(**settings: Any) -> ThreeNodes:
+    world = ThreeNodes(**{"num_partitions": 3, **settings})
     await world.start()
     for name in (TRANSACTION_STATE, CONSUMER_OFFSETS, "t"):
         await world.make_topic(name)
     for topic_partition in (*DATA, COORDINATOR, OFFSETS):
         await world.led(topic_partition)
-
-
-def run(main: Callable[[ThreeNodes], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    async def with_cluster(world: ThreeNodes) -> None:
-        await cluster(world)
-        await main(world)
-
-    ThreeNodes(**{"num_partitions": 3, **settings}).run(with_cluster)
+    return world
 
 
 async def settled(client: Client, within: float = 10.0) -> float:
@@ -227,22 +223,26 @@ async def settled(client: Client, within: float = 10.0) -> float:
     def is_stable(topic_partition: TopicPartition) -> bool:
         leader = world.leader(topic_partition)
         partition = world.nodes[leader].partitions.get(topic_partition) if leader else None
-        log = None if partition is None else partition.log
+        log = None if partition is None else partition
         return log is not None and log.last_stable_offset == log.high_watermark == log.log_end_offset
 
     took = world.loop.time() - since
     for topic_partition in DATA:
-        await world.until(lambda topic_partition=topic_partition: is_stable(topic_partition))
+        await world.until(partial(is_stable, topic_partition))
     return took
 
 
+def another_leads(world: ThreeNodes, topic_partition: TopicPartition, old: int) -> bool:
+    return world.leader(topic_partition) not in (0, old)
+
+
 def outcomes(world: ThreeNodes) -> list[list[bool]]:
-    """For each partition with data: what its markers say, in order, at its leader."""
+    """For each partition with data: the outcomes of its markers, in order, at its leader."""
     found = []
     for topic_partition in DATA:
         partition = world.nodes[world.leader(topic_partition)].partitions.get(topic_partition)
         assert partition is not None
-        log = partition.log
+        log = partition
         data = log.read(log.log_start_offset, 1 << 20, below=log.log_end_offset)
         headers = list(iter_headers(data))
         if any(not header.is_control for _, header in headers):
@@ -262,7 +262,7 @@ def decided(world: ThreeNodes) -> dict[bytes, dict[TopicPartition, bool]]:
     for topic_partition in DATA:
         partition = world.nodes[world.leader(topic_partition)].partitions.get(topic_partition)
         assert partition is not None
-        log = partition.log
+        log = partition
         undecided: list[bytes] = []
         data = log.read(log.log_start_offset, 1 << 24, below=log.log_end_offset)
         for position, header in iter_headers(data):
@@ -282,46 +282,45 @@ def decided(world: ThreeNodes) -> dict[bytes, dict[TopicPartition, bool]]:
 
 @BOTH
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_transaction_over_three_brokers_ends_in_all_of_them(version: TransactionVersion, committed: bool) -> None:
-    async def main(world: ThreeNodes) -> None:
-        assert len({world.leader(each) for each in DATA}) == 3
-        client = await Client(world, version).begin()
-        for _ in range(3):
-            await client.write(*DATA)
-            await client.commit_offset(7)
-            assert (await client.end(committed=committed)).error is ErrorCode.none
-            assert await settled(client) < 0.1
-        assert outcomes(world) == [[committed] * 3] * 3
-        assert await client.committed_offset() == (7 if committed else -1)
-
-    run(main)
-
-
-def test_a_partition_that_is_not_in_the_transaction_is_refused_by_a_coordinator_elsewhere() -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, TV_0).begin()
-        await client.write(DATA[0])
-        for partition in DATA[1:]:
-            error = await client._ask(partition, lambda node, partition=partition: client._append(node, partition))
-            assert error is ErrorCode.transaction_abortable
-
-    run(main)
+@virtual_time
+async def test_a_transaction_over_three_brokers_ends_in_all_of_them(
+    version: TransactionVersion, committed: bool
+) -> None:
+    world = await started()
+    assert len({world.leader(each) for each in DATA}) == 3
+    client = await Client(world, version).begin()
+    for _ in range(3):
+        await client.write(*DATA)
+        await client.commit_offset(7)
+        assert (await client.end(committed=committed)).error is ErrorCode.none
+        assert await settled(client) < 0.1
+    assert outcomes(world) == [[committed] * 3] * 3
+    assert await client.committed_offset() == (7 if committed else -1)
 
 
-def test_all_coordinators_give_different_producer_ids() -> None:
-    async def main(world: ThreeNodes) -> None:
-        given = []
-        for _ in range(3):
-            for node_id, node in list(world.nodes.items()):
-                for _ in range(10):
-                    assert await world.on(node_id, node.transactions.producer_ids.ready()) is ErrorCode.none
-                    given.append(node.transactions.producer_ids.take())
-            world.crash(1)
-            await world.start(1)
-        assert None not in given
-        assert len(set(given)) == len(given)
+@virtual_time
+async def test_a_partition_that_is_not_in_the_transaction_is_refused_by_a_coordinator_elsewhere() -> None:
+    world = await started()
+    client = await Client(world, TV_0).begin()
+    await client.write(DATA[0])
+    for partition in DATA[1:]:
+        error = await client._ask(partition, partial(client._append, topic_partition=partition))
+        assert error is ErrorCode.transaction_abortable
 
-    run(main)
+
+@virtual_time
+async def test_all_coordinators_give_different_producer_ids() -> None:
+    world = await started()
+    given = []
+    for _ in range(3):
+        for node_id, node in list(world.nodes.items()):
+            for _ in range(10):
+                assert await world.on(node_id, node.transactions.producer_ids.ready()) is ErrorCode.none
+                given.append(node.transactions.producer_ids.take())
+        world.crash(1)
+        await world.start(1)
+    assert None not in given
+    assert len(set(given)) == len(given)
 
 
 # --- the coordinator dies ------------------------------------------------------------------------------------------
@@ -331,102 +330,98 @@ MOMENTS = [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008,
 
 @BOTH
 @pytest.mark.parametrize("after", MOMENTS)
-def test_a_coordinator_that_dies_at_any_moment_of_the_end_leaves_one_outcome_everywhere(
+@virtual_time
+async def test_a_coordinator_that_dies_at_any_moment_of_the_end_leaves_one_outcome_everywhere(
     after: float, version: TransactionVersion
 ) -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, version).begin()
+    world = await started()
+    client = await Client(world, version).begin()
+    await client.write(*DATA)
+    await client.commit_offset(7)
+    old = world.leader(COORDINATOR)
+    ending = asyncio.ensure_future(client.end(committed=True))
+    if after:
+        await asyncio.sleep(after)
+    world.crash(old)
+    assert (await ending).error is ErrorCode.none, "the retry finds what was decided, or decides"
+    assert await settled(client) < 5
+    assert {marker for markers in outcomes(world) for marker in markers} == {True}
+    assert len(outcomes(world)) == 3
+    assert await client.committed_offset() == 7
+    await client.write(*DATA)
+    assert (await client.end(committed=False)).error is ErrorCode.none
+    await settled(client)
+    await world.start(old)
+    assert [markers[-1] for markers in outcomes(world)] == [False] * 3
+    assert await client.committed_offset() == 7
+
+
+@BOTH
+@virtual_time
+async def test_an_open_transaction_continues_at_the_next_coordinator_and_times_out_there(
+    version: TransactionVersion,
+) -> None:
+    world = await started()
+    client = await Client(world, version).begin(timeout_ms=5_000)
+    await client.write(DATA[0])
+    world.crash(world.leader(COORDINATOR))
+    await client.write(DATA[1])
+    assert (await client.end(committed=True)).error is ErrorCode.none
+    await settled(client)
+    await client.write(DATA[2])
+    world_time = world.loop.time()
+    await settled(client, within=12)
+    assert world.loop.time() - world_time > 4
+    assert sorted(outcomes(world)) == [[False], [True], [True]]
+
+
+@BOTH
+@virtual_time
+async def test_a_coordinator_paused_during_its_deposition_changes_nothing(version: TransactionVersion) -> None:
+    """It wakes up in the middle of sending markers, and believes for a moment that it still decides."""
+    world = await started()
+    client = await Client(world, version).begin()
+    for round_number in range(3):
         await client.write(*DATA)
-        await client.commit_offset(7)
         old = world.leader(COORDINATOR)
         ending = asyncio.ensure_future(client.end(committed=True))
-        if after:
-            await asyncio.sleep(after)
-        world.crash(old)
-        assert (await ending).error is ErrorCode.none, "the retry finds what was decided, or decides"
-        assert await settled(client) < 5
-        assert {marker for markers in outcomes(world) for marker in markers} == {True}
-        assert len(outcomes(world)) == 3
-        assert await client.committed_offset() == 7
+        await asyncio.sleep(0.002 + 0.001 * round_number)
+        world.pause(old)
+        await world.until(partial(another_leads, world, COORDINATOR, old))
+        assert (await ending).error is ErrorCode.none
+        await settled(client)
         await client.write(*DATA)
+        world.resume(old)
+        await asyncio.sleep(1)
         assert (await client.end(committed=False)).error is ErrorCode.none
         await settled(client)
-        await world.start(old)
-        assert [markers[-1] for markers in outcomes(world)] == [False] * 3
-        assert await client.committed_offset() == 7
-
-    run(main)
-
-
-@BOTH
-def test_an_open_transaction_goes_on_at_the_next_coordinator_and_times_out_there(version: TransactionVersion) -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, version).begin(timeout_ms=5_000)
-        await client.write(DATA[0])
-        world.crash(world.leader(COORDINATOR))
-        await client.write(DATA[1])
-        assert (await client.end(committed=True)).error is ErrorCode.none
-        await settled(client)
-        await client.write(DATA[2])
-        world_time = world.loop.time()
-        await settled(client, within=12)
-        assert world.loop.time() - world_time > 4
-        assert sorted(outcomes(world)) == [[False], [True], [True]]
-
-    run(main)
-
-
-@BOTH
-def test_a_coordinator_that_was_asleep_through_its_deposition_does_no_harm(version: TransactionVersion) -> None:
-    """It wakes up in the middle of sending markers, and believes for a moment that it still decides."""
-
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, version).begin()
-        for round_number in range(3):
-            await client.write(*DATA)
-            old = world.leader(COORDINATOR)
-            ending = asyncio.ensure_future(client.end(committed=True))
-            await asyncio.sleep(0.002 + 0.001 * round_number)
-            world.pause(old)
-            await world.until(lambda old=old: world.leader(COORDINATOR) not in (0, old))
-            assert (await ending).error is ErrorCode.none
-            await settled(client)
-            await client.write(*DATA)
-            world.resume(old)
-            await asyncio.sleep(1)
-            assert (await client.end(committed=False)).error is ErrorCode.none
-            await settled(client)
-            await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
-            await asyncio.sleep(1)
-        for markers in outcomes(world):
-            # One may be written twice in a row, never another one in between.
-            changes = [each for index, each in enumerate(markers) if index == 0 or markers[index - 1] != each]
-            assert changes == [True, False] * 3
-
-    run(main)
+        await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
+        await asyncio.sleep(1)
+    for markers in outcomes(world):
+        # One may be written twice in a row, never another one in between.
+        changes = [each for index, each in enumerate(markers) if index == 0 or markers[index - 1] != each]
+        assert changes == [True, False] * 3
 
 
 @BOTH
 @pytest.mark.parametrize("seed", range(3))
-def test_markers_that_their_sender_has_given_up_end_no_later_transaction(
+@virtual_time
+async def test_markers_that_their_sender_has_given_up_end_no_later_transaction(
     version: TransactionVersion, seed: int
 ) -> None:
     """Under TV1 the next transaction has the same epoch, and a late copy of a marker looks like one of its own."""
-
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, version).begin()
-        outcome = {}
-        world.network.faults = NetworkFaults(give_up=0.1, late_max=0.3)
-        for number in range(100):
-            client.value = str(number).encode()
-            outcome[client.value] = number % 2 == 0
-            await client.write(*DATA)
-            assert (await client.end(committed=outcome[client.value])).error is ErrorCode.none
-        world.network.faults = QUIET
-        await settled(client)
-        assert decided(world) == {value: dict.fromkeys(DATA, committed) for value, committed in outcome.items()}
-
-    run(main, seed=seed)
+    world = await started(seed=seed)
+    client = await Client(world, version).begin()
+    outcome = {}
+    world.network.faults = NetworkFaults(give_up=0.1, late_max=0.3)
+    for number in range(100):
+        client.value = str(number).encode()
+        outcome[client.value] = number % 2 == 0
+        await client.write(*DATA)
+        assert (await client.end(committed=outcome[client.value])).error is ErrorCode.none
+    world.network.faults = QUIET
+    await settled(client)
+    assert decided(world) == {value: dict.fromkeys(DATA, committed) for value, committed in outcome.items()}
 
 
 # --- the leader of a partition dies --------------------------------------------------------------------------------
@@ -434,61 +429,58 @@ def test_markers_that_their_sender_has_given_up_end_no_later_transaction(
 
 @BOTH
 @pytest.mark.parametrize("after", [0.0, 0.001, 0.002, 0.003, 0.005])
-def test_a_marker_finds_the_next_leader_of_its_partition(after: float, version: TransactionVersion) -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, version).begin()
-        await client.write(*DATA)
-        victim = next(world.leader(each) for each in DATA if world.leader(each) != world.leader(COORDINATOR))
-        ending = asyncio.ensure_future(client.end(committed=True))
-        if after:
-            await asyncio.sleep(after)
-        world.crash(victim)
-        assert (await ending).error is ErrorCode.none
-        assert await settled(client) < 3
-        assert {marker for markers in outcomes(world) for marker in markers} == {True}
-        assert len(outcomes(world)) == 3
+@virtual_time
+async def test_a_marker_finds_the_next_leader_of_its_partition(after: float, version: TransactionVersion) -> None:
+    world = await started()
+    client = await Client(world, version).begin()
+    await client.write(*DATA)
+    victim = next(world.leader(each) for each in DATA if world.leader(each) != world.leader(COORDINATOR))
+    ending = asyncio.ensure_future(client.end(committed=True))
+    if after:
+        await asyncio.sleep(after)
+    world.crash(victim)
+    assert (await ending).error is ErrorCode.none
+    assert await settled(client) < 3
+    assert {marker for markers in outcomes(world) for marker in markers} == {True}
+    assert len(outcomes(world)) == 3
 
-    run(main)
 
-
-def test_a_partition_without_a_leader_gets_its_marker_when_it_has_one_again() -> None:
+@virtual_time
+async def test_a_partition_without_a_leader_gets_its_marker_when_it_has_one_again() -> None:
     """Its only replica is away for a minute: the transaction waits for it, and is not taken for complete."""
-
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, TV_2).begin()
-        victim = next(each for each in (1, 2, 3) if each != world.leader(COORDINATOR))
-        node = world.nodes[next(each for each in (1, 2, 3) if each != victim)]
-        fields = {
-            "topics": [
-                {
-                    "name": "single",
-                    "num_partitions": -1,
-                    "replication_factor": -1,
-                    "assignments": [{"partition_index": 0, "broker_ids": [victim]}],
-                    "configs": [{"name": "min.insync.replicas", "value": "1"}],
-                }
-            ],
-            "timeout": 5_000,
-        }
-        await world.on(node.config.node_id, node.peers.ask_controller(19, 7, fields, timeout_ms=5_000))
-        single = TopicPartition("single", 0)
-        assert await world.led(single) == victim
-        await client.write(single, DATA[0])
-        assert (await client.end(committed=True)).error is ErrorCode.none
-        world.crash(victim)
-        await asyncio.sleep(60)
-        transaction = await client.coordinator(lambda shard, _: shard.describe_transactions(ID))
-        is_written = transaction.state in AT_REST
-        await world.start(victim)
-        await world.led(single)
-        assert await settled(client) < 3
-        partition = world.nodes[victim].partitions.get(single)
-        assert partition is not None
-        await world.until(lambda: partition.log.last_stable_offset == partition.log.log_end_offset)
-        assert partition.log.log_end_offset >= 2, "the record and its marker"
-        assert not is_written or partition.log.log_end_offset == 2
-
-    run(main)
+    world = await started()
+    client = await Client(world, TV_2).begin()
+    victim = next(each for each in (1, 2, 3) if each != world.leader(COORDINATOR))
+    node = world.nodes[next(each for each in (1, 2, 3) if each != victim)]
+    fields = {
+        "topics": [
+            {
+                "name": "single",
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [{"partition_index": 0, "broker_ids": [victim]}],
+                "configs": [{"name": "min.insync.replicas", "value": "1"}],
+            }
+        ],
+        "timeout": 5_000,
+    }
+    await world.on(node.config.node_id, node.controller_channel.ask(19, 7, fields, timeout_ms=5_000))
+    single = TopicPartition("single", 0)
+    assert await world.led(single) == victim
+    await client.write(single, DATA[0])
+    assert (await client.end(committed=True)).error is ErrorCode.none
+    world.crash(victim)
+    await asyncio.sleep(60)
+    transaction = await client.coordinator(lambda shard, _: shard.describe_transactions(ID))
+    is_written = transaction.state in AT_REST
+    await world.start(victim)
+    await world.led(single)
+    assert await settled(client) < 3
+    partition = world.nodes[victim].partitions.get(single)
+    assert partition is not None
+    await world.until(lambda: partition.last_stable_offset == partition.log_end_offset)
+    assert partition.log_end_offset >= 2, "the record and its marker"
+    assert not is_written or partition.log_end_offset == 2
 
 
 # --- groups --------------------------------------------------------------------------------------------------------
@@ -496,65 +488,66 @@ def test_a_partition_without_a_leader_gets_its_marker_when_it_has_one_again() ->
 
 @BOTH
 @pytest.mark.parametrize("committed", [True, False])
-def test_pending_offsets_are_settled_by_the_next_group_coordinator(
+@virtual_time
+async def test_pending_offsets_are_settled_by_the_next_group_coordinator(
     version: TransactionVersion, committed: bool
 ) -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, version).begin()
-        await client.commit_offset(5)
-        assert (await client.end(committed=True)).error is ErrorCode.none
-        assert await client.committed_offset() == 5
-        await client.commit_offset(9)
-        world.crash(world.leader(OFFSETS))
-        assert (await client.end(committed=committed)).error is ErrorCode.none
-        assert await client.committed_offset() == (9 if committed else 5)
-
-    run(main)
+    world = await started()
+    client = await Client(world, version).begin()
+    await client.commit_offset(5)
+    assert (await client.end(committed=True)).error is ErrorCode.none
+    assert await client.committed_offset() == 5
+    await client.commit_offset(9)
+    world.crash(world.leader(OFFSETS))
+    assert (await client.end(committed=committed)).error is ErrorCode.none
+    assert await client.committed_offset() == (9 if committed else 5)
 
 
-def test_committed_offsets_survive_every_coordinator_in_turn() -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = Client(world, TV_2)
-        for offset in range(4):
-            commit = OffsetCommit(
-                group_id=GROUP,
-                generation_id=-1,
-                member_id="",
-                group_instance_id=None,
-                offsets={DATA[0]: OffsetToCommit(offset, -1, "")},
-            )
-            await client._ask(
-                OFFSETS,
-                lambda node, commit=commit: node.groups.ask(GROUP, lambda shard, now: shard.offset_commit(commit, now)),
-            )
-            victim = world.leader(OFFSETS)
-            world.crash(victim)
-            assert await client.committed_offset() == offset
-            await world.start(victim)
-            await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
-            await asyncio.sleep(2)
-
-    run(main)
+def committed_by(commit: OffsetCommit, node: Node) -> Coroutine[Any, Any, Any]:
+    return node.groups.ask(GROUP, lambda shard, now: shard.offset_commit(commit, now))
 
 
-def test_producer_epochs_go_on_where_they_were_after_every_failover() -> None:
-    async def main(world: ThreeNodes) -> None:
-        client = await Client(world, TV_2).begin()
-        epochs = [client.who.producer_epoch]
-        for _ in range(3):
-            await client.write(DATA[0])
-            victim = world.leader(COORDINATOR)
-            ending = asyncio.ensure_future(client.end(committed=True))
-            await asyncio.sleep(0.003)
-            world.crash(victim)
-            await ending
-            epochs.append(client.who.producer_epoch)
-            await world.start(victim)
-            await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
-            await asyncio.sleep(2)
-        assert epochs == [ProducerEpoch(each) for each in range(4)]
+@virtual_time
+async def test_committed_offsets_survive_every_coordinator_in_turn() -> None:
+    world = await started()
+    client = Client(world, TV_2)
+    for offset in range(4):
+        commit = OffsetCommit(
+            group_id=GROUP,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            offsets={DATA[0]: OffsetToCommit(offset, -1, "")},
+        )
+        await client._ask(
+            OFFSETS,
+            partial(committed_by, commit),
+        )
+        victim = world.leader(OFFSETS)
+        world.crash(victim)
+        assert await client.committed_offset() == offset
+        await world.start(victim)
+        await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
+        await asyncio.sleep(2)
 
-    run(main)
+
+@virtual_time
+async def test_producer_epochs_continue_after_every_failover() -> None:
+    world = await started()
+    client = await Client(world, TV_2).begin()
+    epochs = [client.who.producer_epoch]
+    for _ in range(3):
+        await client.write(DATA[0])
+        victim = world.leader(COORDINATOR)
+        ending = asyncio.ensure_future(client.end(committed=True))
+        await asyncio.sleep(0.003)
+        world.crash(victim)
+        await ending
+        epochs.append(client.who.producer_epoch)
+        await world.start(victim)
+        await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
+        await asyncio.sleep(2)
+    assert epochs == [ProducerEpoch(each) for each in range(4)]
 
 
 # --- whatever happens ----------------------------------------------------------------------------------------------
@@ -583,31 +576,30 @@ async def strike(world: ThreeNodes, source: random.Random, until: float) -> None
 
 @BOTH
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_happens_to_brokers_a_transaction_has_one_outcome_and_its_offsets_have_it_too(
+@virtual_time
+async def test_whatever_happens_to_brokers_a_transaction_has_one_outcome_and_its_offsets_have_it_too(
     version: TransactionVersion, seed: int
 ) -> None:
-    async def main(world: ThreeNodes) -> None:
-        source = random.Random(seed)
-        client = await Client(world, version).begin()
-        outcome: dict[bytes, dict[TopicPartition, bool]] = {}
-        offset = -1
-        world.network.faults = NetworkFaults(give_up=0.01, late_max=1.0, reset=0.002, stall=0.005)
-        striking = asyncio.ensure_future(strike(world, source, world.loop.time() + 20))
-        while not striking.done():
-            client.value = str(len(outcome)).encode()
-            committed = source.random() < 0.6
-            partitions = source.sample(DATA, source.randint(1, 3))
-            await client.write(*partitions)
-            if source.random() < 0.5:
-                await client.commit_offset(len(outcome))
-                offset = len(outcome) if committed else offset
-            assert (await client.end(committed=committed)).error is ErrorCode.none
-            outcome[client.value] = dict.fromkeys(partitions, committed)
-        await striking
-        world.network.faults = QUIET
-        await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
-        assert await settled(client) < 5
-        assert decided(world) == outcome
-        assert await client.committed_offset() == offset
-
-    run(main, seed=seed)
+    world = await started(seed=seed)
+    source = random.Random(seed)
+    client = await Client(world, version).begin()
+    outcome: dict[bytes, dict[TopicPartition, bool]] = {}
+    offset = -1
+    world.network.faults = NetworkFaults(give_up=0.01, late_max=1.0, reset=0.002, stall=0.005)
+    striking = asyncio.ensure_future(strike(world, source, world.loop.time() + 20))
+    while not striking.done():
+        client.value = str(len(outcome)).encode()
+        committed = source.random() < 0.6
+        partitions = source.sample(DATA, source.randint(1, 3))
+        await client.write(*partitions)
+        if source.random() < 0.5:
+            await client.commit_offset(len(outcome))
+            offset = len(outcome) if committed else offset
+        assert (await client.end(committed=committed)).error is ErrorCode.none
+        outcome[client.value] = dict.fromkeys(partitions, committed)
+    await striking
+    world.network.faults = QUIET
+    await world.until(lambda: all(node.lifecycle.is_unfenced for node in world.nodes.values()))
+    assert await settled(client) < 5
+    assert decided(world) == outcome
+    assert await client.committed_offset() == offset

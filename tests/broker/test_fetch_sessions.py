@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from einmal.broker.fetch_sessions import FetchSession, FetchSessions, Wanted
+from einmal.broker.front.fetch_sessions import FetchSession, FetchSessions, Wanted
 from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 
@@ -38,7 +38,7 @@ def test_a_session_remembers_what_is_wanted_and_forgets_what_is_not() -> None:
     assert indexes(begin(sessions, request(session_id, 2, 3, forgotten=(1,)))) == [0, 2, 3]
 
 
-def test_the_epoch_says_which_request_is_next() -> None:
+def test_the_session_epoch_orders_requests() -> None:
     sessions = FetchSessions(10, random.Random(1))
     session_id = opened(sessions, 0).session_id
     begin(sessions, request(session_id, 1))
@@ -84,7 +84,7 @@ def test_names_and_ids_do_not_mix_in_one_session() -> None:
     assert mixed is ErrorCode.fetch_session_topic_id_error
 
 
-def test_only_news_are_told_and_errors_always() -> None:
+def test_a_session_returns_only_changes_but_always_errors() -> None:
     session = opened(FetchSessions(2, random.Random(1)), 0)
     seen = FetchedPartition(0, ErrorCode.none, 5, 5, 0)
     assert session.remember("t", seen)
@@ -105,7 +105,7 @@ def test_a_partition_that_gave_records_goes_to_the_end() -> None:
 
 
 def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einmal.broker.fetch_sessions.PARTITIONS_MAX", 5)
+    monkeypatch.setattr("einmal.broker.front.fetch_sessions.PARTITIONS_MAX", 5)
     sessions = FetchSessions(10, random.Random(1))
     first = opened(sessions, 0, 1, 2)
     assert begin(sessions, request(0, 0, 0, 1, 2)).session is None

@@ -7,20 +7,19 @@ import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS
+from einmal.broker.front.apis import Entry, On, entries_on
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.frames import frame
 from einmal.wire.messages import encode_request_header, request_type
 from einmal.wire.schemas import unwrap
-from tests.broker.cluster import free_ports
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
-from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.nodes import Client, batch, running_node
+from tests.ports import loopback_ports
 
 ANSWER_SECONDS_MAX = 0.15
 """A request that waits longer than this is waiting rightly (a join, a long poll): its connection is dropped."""
@@ -33,7 +32,7 @@ _INTS = (0, 0, 1, 1, 2, -1, -2, 5, 100, 2**15 - 1)
 
 
 def _random_message(schema: Any, source: random.Random) -> Any:
-    values = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(schema):
         inner, is_nullable, is_array = unwrap(field.type)
         if is_nullable and source.random() < 0.2:
@@ -89,23 +88,23 @@ def _mutate(data: bytes, source: random.Random) -> bytes:
     return bytes(mutated)
 
 
-def _requests(handlers: Sequence[ModuleType], seed: int, *, broken: bool) -> Iterator[bytes]:
-    """Request frames of every API and version that is spoken."""
+def _requests(entries: Sequence[Entry], seed: int, *, broken: bool) -> Iterator[bytes]:
+    """Request frames of every supported API and version."""
     import io
 
     from kio.serial import entity_writer
 
     source = random.Random(seed)
     for _ in range(ROUNDS):
-        for module in handlers:
-            for version in range(module.VERSIONS.min, module.VERSIONS.max + 1):
-                schema = request_type(module.API_KEY, version)
+        for entry in entries:
+            for version in range(entry.versions.min, entry.versions.max + 1):
+                schema = request_type(entry.key, version)
                 buffer = io.BytesIO()
                 entity_writer(schema)(buffer, _random_message(schema, source))
                 body = buffer.getvalue()
                 if broken:
                     body = _mutate(body, source)
-                yield frame(encode_request_header(module.API_KEY, version, 1, "fuzz"), body)
+                yield frame(encode_request_header(entry.key, version, 1, "fuzz"), body)
 
 
 async def _answered_or_closed(port: int, data: bytes) -> None:
@@ -122,54 +121,45 @@ async def _answered_or_closed(port: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("broken", [False, True], ids=["absurd but well-formed", "broken"])
-def test_no_request_harms_the_node_or_others(tmp_path: Path, seed: int, broken: bool) -> None:
-    async def scenario() -> None:
-        settings = {"group.initial.rebalance.delay.ms": 0}
-        async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
-            await good.create_topic("t")
-            await good.produce("t", batch(b"kept"))
-            kept = bytes((await good.fetch("t", 0)).records)
-            topic = node.metadata.image.topics["t"]
-            other, before = Good(node), resident_bytes()
-            async with other.working():
-                for data in _requests(BROKER_HANDLERS, seed, broken=broken):
-                    await _answered_or_closed(node.port, data)
-            assert other.slowest < LATENCY_SECONDS_MAX
-            assert resident_bytes() - before < MEMORY_BYTES_MAX
-            again = await good.fetch("t", 0)
-            is_same = node.metadata.image.topics.get("t") == topic and again.log_start_offset == 0
-            assert not is_same or bytes(again.records)[: len(kept)] == kept
-            await good.create_topic("after")
-
-    run(scenario())
+async def test_no_request_disturbs_the_node_or_other_clients(tmp_path: Path, seed: int, broken: bool) -> None:
+    settings = {"group.initial.rebalance.delay.ms": 0}
+    async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
+        await good.create_topic("t")
+        await good.produce("t", batch(b"kept"))
+        kept = bytes((await good.fetch("t", 0)).records)
+        topic = node.metadata.image.topics["t"]
+        other, before = Good(node), resident_bytes()
+        async with other.working():
+            for data in _requests(entries_on(On.BROKERS), seed, broken=broken):
+                await _answered_or_closed(node.port, data)
+        assert other.slowest < LATENCY_SECONDS_MAX
+        assert resident_bytes() - before < MEMORY_BYTES_MAX
+        again = await good.fetch("t", 0)
+        is_same = node.metadata.image.topics.get("t") == topic and again.log_start_offset == 0
+        assert not is_same or bytes(again.records)[: len(kept)] == kept
+        await good.create_topic("after")
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["absurd but well-formed", "broken"])
-def test_no_request_to_a_controller_harms_it(tmp_path: Path, broken: bool) -> None:
-    async def scenario() -> None:
-        (port,) = free_ports(1)
-        settings = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}
-        async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
+async def test_no_request_disturbs_a_controller(tmp_path: Path, broken: bool) -> None:
+    (port,) = loopback_ports(1)
+    settings = {"listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"}
+    async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
+        await good.create_topic("t")
+        for data in _requests(entries_on(On.CONTROLLERS), 3, broken=broken):
+            await _answered_or_closed(port, data)
+        brokers = node.metadata.image.brokers
+        # A heartbeat in its name may have asked that it be fenced: its own next one ends that.
+        assert await node.metadata.until(lambda: brokers[BrokerId(1)].is_active, 5.0)
+        await good.create_topic("after")
+
+
+async def test_garbage_is_no_request(tmp_path: Path) -> None:
+    source = random.Random(7)
+    async with running_node(tmp_path) as node:
+        for _ in range(200):
+            async with Client.connect(node) as client:
+                size = source.randint(1, 200)
+                client.writer.write(struct.pack(">i", size) + source.randbytes(size))
+        async with Client.connect(node) as good:
             await good.create_topic("t")
-            for data in _requests(CONTROLLER_HANDLERS, 3, broken=broken):
-                await _answered_or_closed(port, data)
-            brokers = node.metadata.image.brokers
-            # A heartbeat in its name may have asked that it be fenced: its own next one ends that.
-            assert await node.metadata.until(lambda: brokers[BrokerId(1)].is_active, 5.0)
-            await good.create_topic("after")
-
-    run(scenario())
-
-
-def test_garbage_is_no_request(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        source = random.Random(7)
-        async with running_node(tmp_path) as node:
-            for _ in range(200):
-                async with Client.connect(node) as client:
-                    size = source.randint(1, 200)
-                    client.writer.write(struct.pack(">i", size) + source.randbytes(size))
-            async with Client.connect(node) as good:
-                await good.create_topic("t")
-
-    run(scenario())

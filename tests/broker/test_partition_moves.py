@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import AppendOrigin
 from einmal.types import ErrorCode, Offset, TopicPartition
 from einmal.wire.record_batch import NewRecord, encode_batch
-from tests.broker.test_controller_failover import images, one_active, run, settled
+from tests.broker.test_controller_failover import images, one_active, settled
 from tests.broker.three_nodes import IDS, ThreeNodes
+from tests.virtual_time import virtual_time
 
 T0 = TopicPartition("t", 0)
 CREATE_TOPICS, ELECT, REASSIGN, LIST, FEATURES = 19, 43, 45, 46, 57
@@ -48,7 +49,7 @@ async def write(world: ThreeNodes, value: bytes) -> Offset:
 
             async def append(node: Any = node, partition: Any = partition) -> Any:
                 batch = bytearray(encode_batch([NewRecord(None, value, 0)]))
-                result = partition.append(batch, node.clock.now(), Origin.CLIENT)
+                result = partition.append(batch, node.clock.now(), AppendOrigin.CLIENT)
                 if result.error is ErrorCode.none:
                     return await partition.committed(result.last_offset), result.last_offset
                 return result.error, Offset(-1)
@@ -65,93 +66,87 @@ def has(world: ThreeNodes, number: int) -> bool:
 
 
 @pytest.mark.parametrize("asked", IDS)
-def test_a_partition_moves_to_other_brokers_while_it_is_written_to(asked: int) -> None:
-    async def main(world: ThreeNodes) -> None:
-        await world.start()
-        await create(world, 1, 2)
-        for number in range(20):
-            await write(world, b"%d" % number)
-        assert await move(world, asked, 3, 2) is ErrorCode.none
-        for number in range(20):
-            await write(world, b"%d" % number)
-        await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning)
-        await settled(world)
-        assert images(world)[0].topics["t"].partitions[0].replicas == (3, 2)
-        assert world.leader(T0) == 3
-        await world.until(lambda: not has(world, 1))
-        # What was being written when the leader changed is there once or twice: a plain producer's fate.
-        assert 40 <= await write(world, b"after") <= 41
-
-    run(main)
+@virtual_time
+async def test_a_partition_moves_to_other_brokers_while_it_is_written_to(asked: int) -> None:
+    world = ThreeNodes()
+    await world.start()
+    await create(world, 1, 2)
+    for number in range(20):
+        await write(world, b"%d" % number)
+    assert await move(world, asked, 3, 2) is ErrorCode.none
+    for number in range(20):
+        await write(world, b"%d" % number)
+    await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning)
+    await settled(world)
+    assert images(world)[0].topics["t"].partitions[0].replicas == (3, 2)
+    assert world.leader(T0) == 3
+    await world.until(lambda: not has(world, 1))
+    # What was being written when the leader changed is there once or twice: a plain producer's fate.
+    assert 40 <= await write(world, b"after") <= 41
 
 
 @pytest.mark.parametrize("seed", [1, 8, 43])
-def test_a_partition_moves_though_its_leader_and_the_controller_die_meanwhile(seed: int) -> None:
+@virtual_time
+async def test_a_partition_moves_though_its_leader_and_the_controller_die_meanwhile(seed: int) -> None:
     """8: the leader took the ISR of the answer, not the replicas. 43: a replica knew of itself before its leader."""
-
-    async def main(world: ThreeNodes) -> None:
-        await world.start()
-        await create(world, 1, 2)
-        for number in range(20):
-            await write(world, b"%d" % number)
-        controller = await one_active(world)
-        assert await move(world, 1, 2, 3) is ErrorCode.none
-        world.crash(controller)
-        await world.start(controller)
-        await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning, 60)
-        await settled(world)
-        assert images(world)[0].topics["t"].partitions[0].replicas == (2, 3)
-        assert 20 <= await write(world, b"after") <= 21
-
-    run(main, seed=seed)
+    world = ThreeNodes(seed=seed)
+    await world.start()
+    await create(world, 1, 2)
+    for number in range(20):
+        await write(world, b"%d" % number)
+    controller = await one_active(world)
+    assert await move(world, 1, 2, 3) is ErrorCode.none
+    world.crash(controller)
+    await world.start(controller)
+    await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning, 60)
+    await settled(world)
+    assert images(world)[0].topics["t"].partitions[0].replicas == (2, 3)
+    assert 20 <= await write(world, b"after") <= 21
 
 
-def test_what_moves_is_listed_by_every_node() -> None:
-    async def main(world: ThreeNodes) -> None:
-        await world.start()
-        controller = await one_active(world)
-        slow = next(number for number in IDS if number != controller)
-        others = [number for number in IDS if number != slow]
-        await create(world, *others)
-        world.pause(slow)
-        assert await move(world, controller, controller, slow) is ErrorCode.none
-        for number in others:
-            listed = await ask(world, number, LIST, 0, {"timeout": 0, "topics": None})
-            assert [(topic.name, topic.partitions[0].adding_replicas) for topic in listed.topics] == [("t", (slow,))]
-        world.resume(slow)
-        await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning, 60)
-
-    run(main)
-
-
-def test_the_preferred_leader_leads_again_once_somebody_asks_any_node() -> None:
-    async def main(world: ThreeNodes) -> None:
-        await world.start()
-        await create(world, 1, 2, 3)
-        world.crash(1)
-        await world.until(lambda: world.leader(T0) not in (0, 1))
-        await world.start(1)
-        await world.until(lambda: 1 in images(world)[0].topics["t"].partitions[0].isr, 60)
-        assert world.leader(T0) != 1
-        fields = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0]}], "timeout": 5_000}
-        answer = await ask(world, 2, ELECT, 2, fields)
-        assert answer.replica_election_results[0].partition_result[0].error_code is ErrorCode.none
-        await world.until(lambda: world.leader(T0) == 1)
-
-    run(main)
+@virtual_time
+async def test_what_moves_is_listed_by_every_node() -> None:
+    world = ThreeNodes()
+    await world.start()
+    controller = await one_active(world)
+    slow = next(number for number in IDS if number != controller)
+    others = [number for number in IDS if number != slow]
+    await create(world, *others)
+    world.pause(slow)
+    assert await move(world, controller, controller, slow) is ErrorCode.none
+    for number in others:
+        listed = await ask(world, number, LIST, 0, {"timeout": 0, "topics": None})
+        assert [(topic.name, topic.partitions[0].adding_replicas) for topic in listed.topics] == [("t", (slow,))]
+    world.resume(slow)
+    await world.until(lambda: not images(world)[0].topics["t"].partitions[0].is_reassigning, 60)
 
 
-def test_a_feature_is_lowered_and_raised_through_any_node() -> None:
-    async def main(world: ThreeNodes) -> None:
-        await world.start()
-        for number, (level, kind) in enumerate([(1, 2), (2, 1)], 1):
-            update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": kind}
-            answer = await ask(world, number, FEATURES, 2, {"timeout": 5_000, "feature_updates": [update]})
-            assert answer.error_code is ErrorCode.none, answer
+@virtual_time
+async def test_the_preferred_leader_leads_again_on_request_to_any_node() -> None:
+    world = ThreeNodes()
+    await world.start()
+    await create(world, 1, 2, 3)
+    world.crash(1)
+    await world.until(lambda: world.leader(T0) not in (0, 1))
+    await world.start(1)
+    await world.until(lambda: 1 in images(world)[0].topics["t"].partitions[0].isr, 60)
+    assert world.leader(T0) != 1
+    fields = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0]}], "timeout": 5_000}
+    answer = await ask(world, 2, ELECT, 2, fields)
+    assert answer.replica_election_results[0].partition_result[0].error_code is ErrorCode.none
+    await world.until(lambda: world.leader(T0) == 1)
 
-            def is_known(level: int = level) -> bool:
-                return all(image.features["transaction.version"] == level for image in images(world))
 
-            await world.until(is_known)
+@virtual_time
+async def test_a_feature_is_lowered_and_raised_through_any_node() -> None:
+    world = ThreeNodes()
+    await world.start()
+    for number, (level, kind) in enumerate([(1, 2), (2, 1)], 1):
+        update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": kind}
+        answer = await ask(world, number, FEATURES, 2, {"timeout": 5_000, "feature_updates": [update]})
+        assert answer.error_code is ErrorCode.none, answer
 
-    run(main)
+        def is_known(level: int = level) -> bool:
+            return all(image.features["transaction.version"] == level for image in images(world))
+
+        await world.until(is_known)

@@ -2,17 +2,18 @@
 
 import asyncio
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from einmal.types import ErrorCode, LeaderEpoch, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire import produce
 from einmal.wire.compression import Compression
 from einmal.wire.messages import response_body_position
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good
-from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.nodes import Client, batch, running_node
 from tests.log.malformed import MALFORMED
 
 PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
@@ -22,19 +23,16 @@ BOMBS = [each.make(NOW) for each in MALFORMED if each.verdict is ErrorCode.messa
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_the_answer_names_the_records_at_fault(tmp_path: Path, version: int) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as client:
-            await client.create_topic("t", cleanup_policy="compact")
-            records = [NewRecord(None if number == 1 else b"k", b"v", NOW) for number in range(3)]
-            answer = await client.produce("t", encode_batch(records), version=version)
-            assert answer.error_code is ErrorCode.invalid_record
-            if version >= 8:
-                assert [number for number, _text in answer.record_errors] == [1]
-                assert answer.error_message is not None and "without a key" in answer.error_message
-            assert (await client.fetch("t", 0)).high_watermark == 0
-
-    run(scenario())
+async def test_the_answer_names_the_records_at_fault(tmp_path: Path, version: int) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t", cleanup_policy="compact")
+        records = [NewRecord(None if number == 1 else b"k", b"v", NOW) for number in range(3)]
+        answer = await client.produce("t", encode_batch(records), version=version)
+        assert answer.error_code is ErrorCode.invalid_record
+        if version >= 8:
+            assert [number for number, _text in answer.record_errors] == [1]
+            assert answer.error_message is not None and "without a key" in answer.error_message
+        assert (await client.fetch("t", 0)).high_watermark == 0
 
 
 async def _answers(client: Client, count: int) -> list[produce.ProducedPartition]:
@@ -52,71 +50,61 @@ def _send(client: Client, topic: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_what_follows_a_long_batch_on_its_connection_is_written_after_it(tmp_path: Path, codec: Compression) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as client:
-            await client.create_topic("t")
-            long = [b"long"] * MANY
-            _send(client, "t", batch(b"first", producer=PRODUCER, sequence=0))
-            _send(client, "t", batch(*long, producer=PRODUCER, sequence=1, compression=codec))
-            _send(client, "t", batch(b"last", producer=PRODUCER, sequence=1 + MANY))
-            answers = await _answers(client, 3)
-            assert [answer.error_code for answer in answers] == [ErrorCode.none] * 3
-            assert [answer.base_offset for answer in answers] == [0, 1, 1 + MANY]
-
-    run(scenario())
-
-
-def test_a_long_batch_of_a_former_leader_epoch_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as client:
-            await client.create_topic("t")
-            partition = next(each for each in node.partitions if each.topic_partition.topic == "t")
-            check = node.batch_checks.run
-
-            async def run_and_elect(decide) -> None:  # type: ignore[no-untyped-def]
-                await check(decide)
-                partition.leader_epoch += 1
-
-            node.batch_checks.run = run_and_elect  # type: ignore[method-assign]
-            answer = await client.produce("t", batch(*[b"v"] * MANY))
-            assert answer.error_code is ErrorCode.not_leader_or_follower
-            assert partition.log.log_end_offset == 0
-
-    run(scenario())
+async def test_what_follows_a_long_batch_on_its_connection_is_written_after_it(
+    tmp_path: Path, codec: Compression
+) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        long = [b"long"] * MANY
+        _send(client, "t", batch(b"first", producer=PRODUCER, sequence=0))
+        _send(client, "t", batch(*long, producer=PRODUCER, sequence=1, compression=codec))
+        _send(client, "t", batch(b"last", producer=PRODUCER, sequence=1 + MANY))
+        answers = await _answers(client, 3)
+        assert [answer.error_code for answer in answers] == [ErrorCode.none] * 3
+        assert [answer.base_offset for answer in answers] == [0, 1, 1 + MANY]
 
 
-def test_bombs_stall_nobody_and_take_bounded_memory(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path, {"message.max.bytes": 10_000_000}) as node:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            other = Good(node)
-            async with Client.connect(node) as bomber, Client.connect(node) as second, other.working():
-                await bomber.create_topic("t")
-                for client in (bomber, second):
-                    for data in BOMBS * 2:
-                        _send(client, "t", data)
-                count = len(BOMBS) * 2
-                for answers in await asyncio.gather(_answers(bomber, count), _answers(second, count)):
-                    assert {answer.error_code for answer in answers} == {ErrorCode.message_too_large}
-            assert other.slowest < LATENCY_SECONDS_MAX
-            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            assert grown < 250_000, "KB, with the test's own copies"
+async def test_a_long_batch_of_a_former_leader_epoch_is_refused(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        partition = next(each for each in node.partitions if each.topic_partition.topic == "t")
+        run_check = node.batch_checks.run
 
-    run(scenario())
+        async def run_and_elect(check: Callable[[int], bool]) -> None:
+            await run_check(check)
+            partition.leader_epoch = LeaderEpoch(partition.leader_epoch + 1)
+
+        node.batch_checks.run = run_and_elect  # type: ignore[method-assign]
+        answer = await client.produce("t", batch(*[b"v"] * MANY))
+        assert answer.error_code is ErrorCode.not_leader_or_follower
+        assert partition.log_end_offset == 0
 
 
-def test_a_false_count_costs_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as client:
-            await client.create_topic("t")
-            lying = [each.make(NOW) for each in MALFORMED if "count 2^31-1" in each.name]
-            loop = asyncio.get_running_loop()
-            begun = loop.time()
-            for data in lying * 20:
-                _send(client, "t", data)
-            answers = await _answers(client, len(lying) * 20)
-            assert {answer.error_code for answer in answers} == {ErrorCode.invalid_record}
-            assert loop.time() - begun < 2.0
+async def test_decompression_bombs_stall_no_client_and_use_bounded_memory(tmp_path: Path) -> None:
+    async with running_node(tmp_path, {"message.max.bytes": 10_000_000}) as node:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        other = Good(node)
+        async with Client.connect(node) as bomber, Client.connect(node) as second, other.working():
+            await bomber.create_topic("t")
+            for client in (bomber, second):
+                for data in BOMBS * 2:
+                    _send(client, "t", data)
+            count = len(BOMBS) * 2
+            for answers in await asyncio.gather(_answers(bomber, count), _answers(second, count)):
+                assert {answer.error_code for answer in answers} == {ErrorCode.message_too_large}
+        assert other.slowest < LATENCY_SECONDS_MAX
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 250_000, "KB, with the test's own copies"
 
-    run(scenario())
+
+async def test_a_false_count_costs_nothing(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        lying = [each.make(NOW) for each in MALFORMED if "count 2^31-1" in each.name]
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for data in lying * 20:
+            _send(client, "t", data)
+        answers = await _answers(client, len(lying) * 20)
+        assert {answer.error_code for answer in answers} == {ErrorCode.invalid_record}
+        assert loop.time() - begun < 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.broker.refused_batches import PARTITIONS_MAX, RefusedBatches
+from einmal.broker.front.refused_batches import PARTITIONS_MAX, RefusedBatches
 from einmal.types import SEQUENCE_MAX, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from tests.broker.nodes import batch
 
@@ -46,7 +46,7 @@ def test_after_the_last_sequence_comes_zero() -> None:
         pytest.param(None, id="nothing"),
     ],
 )
-def test_what_does_not_continue_it_is_judged_alone_and_ends_it(records: bytes | None) -> None:
+def test_a_batch_outside_the_sequence_is_checked_alone_and_ends_the_refusals(records: bytes | None) -> None:
     batches = refused(of(5))
     assert batches.error_behind("t", 0, records) is NONE
     assert batches.error_behind("t", 0, of(6)) is NONE
@@ -67,7 +67,7 @@ def test_partitions_are_apart() -> None:
         pytest.param(b"no batch", ErrorCode.corrupt_message, id="no batch"),
     ],
 )
-def test_nothing_waits_behind_what_has_no_place_in_a_sequence(records: bytes, error: ErrorCode) -> None:
+def test_nothing_waits_behind_a_batch_without_a_sequence(records: bytes, error: ErrorCode) -> None:
     assert not refused(records, error)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.replication.leader import Leader
+from einmal.types import BrokerId, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -24,6 +23,7 @@ from einmal.wire.produce import (
 )
 from tests.broker.nodes import batch
 from tests.broker.three_nodes import IDS, ThreeNodes
+from tests.virtual_time import virtual_time
 
 T0 = TopicPartition("t", 0)
 PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS = 0, 1, 2, 21
@@ -94,213 +94,199 @@ class Cluster(ThreeNodes):
         return leader, [number for number in self.nodes if number != leader]
 
 
-def play(scenario: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
+async def started(**settings: Any) -> Cluster:
     cluster = Cluster(**settings)
-
-    async def main(_world: ThreeNodes) -> None:
-        await cluster.start()
-        await cluster.make_topic("t")
-        await scenario(cluster)
-
-    coroutine: Callable[[ThreeNodes], Coroutine[Any, Any, None]] = main
-    cluster.run(coroutine)
+    await cluster.start()
+    await cluster.make_topic("t")
+    return cluster
 
 
-def test_who_asks_a_follower_is_told_who_leads_and_where() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        for number in followers:
-            response = await cluster.produce_at(number, b"a")
-            refused = response.topics[0][1][0]
-            assert refused.error_code is ErrorCode.not_leader_or_follower
-            assert refused.current_leader is not None
-            assert refused.current_leader.leader_id == leader
-            assert [(each.node_id, each.host) for each in response.node_endpoints] == [(leader, f"b{leader}")]
-            answer = await cluster.fetch_at(number, 0)
-            fetched = answer.topics[0][1][0]
-            assert fetched.error_code is ErrorCode.not_leader_or_follower
-            assert fetched.current_leader == refused.current_leader
-            assert answer.node_endpoints == response.node_endpoints
-            assert (await cluster.list_offset(number, LATEST))[0] is ErrorCode.not_leader_or_follower
+@virtual_time
+async def test_a_follower_returns_the_leader_and_its_endpoint() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    for number in followers:
+        response = await cluster.produce_at(number, b"a")
+        refused = response.topics[0][1][0]
+        assert refused.error_code is ErrorCode.not_leader_or_follower
+        assert refused.current_leader is not None
+        assert refused.current_leader.leader_id == leader
+        assert [(each.node_id, each.host) for each in response.node_endpoints] == [(leader, f"b{leader}")]
+        answer = await cluster.fetch_at(number, 0)
+        fetched = answer.topics[0][1][0]
+        assert fetched.error_code is ErrorCode.not_leader_or_follower
+        assert fetched.current_leader == refused.current_leader
+        assert answer.node_endpoints == response.node_endpoints
+        assert (await cluster.list_offset(number, LATEST))[0] is ErrorCode.not_leader_or_follower
 
-    play(scenario)
 
-
-def test_what_was_sent_behind_a_refused_batch_is_refused_by_who_leads_meanwhile() -> None:
+@virtual_time
+async def test_batches_behind_a_refused_one_are_refused_even_by_a_new_leader() -> None:
     """The client asks who is to lead before that one knows it. A gap would make librdkafka raise its epoch.
 
     Then it would send again, as another producer, what the first leader has written and nobody has acknowledged.
     """
-
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        assert (await cluster.produce_sequence(leader, followers[0], 0)).error_code is ErrorCode.none
-        for number, asker in (followers, followers[::-1]):
-            for sequence in (0, 1):
-                refused = await cluster.produce_sequence(number, asker, sequence)
-                assert refused.error_code is ErrorCode.not_leader_or_follower
-        cluster.crash(leader)
-        leader = await cluster.led(T0)
-        partition = cluster.nodes[leader].partitions.get(T0)
-        assert partition is not None
-        await cluster.until(lambda: partition.is_leader)
-        asker = next(number for number in followers if number != leader)
-        for sequence in (2, 3):
-            refused = await cluster.produce_sequence(leader, asker, sequence)
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    assert (await cluster.produce_sequence(leader, followers[0], 0)).error_code is ErrorCode.none
+    for number, asker in (followers, followers[::-1]):
+        for sequence in (0, 1):
+            refused = await cluster.produce_sequence(number, asker, sequence)
             assert refused.error_code is ErrorCode.not_leader_or_follower
-        answers = [await cluster.produce_sequence(leader, asker, sequence) for sequence in range(4)]
-        assert [(answer.error_code, answer.base_offset) for answer in answers] == [
-            (ErrorCode.none, offset) for offset in range(4)
-        ]
-
-    play(scenario)
-
-
-def test_old_versions_are_refused_without_a_hint() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        _leader, followers = await cluster.leader_and_followers()
-        response = await cluster.produce_at(followers[0], b"a", version=9)
-        assert response.topics[0][1][0].error_code is ErrorCode.not_leader_or_follower
-        assert not response.node_endpoints
-
-    play(scenario)
+    cluster.crash(leader)
+    leader = await cluster.led(T0)
+    partition = cluster.nodes[leader].partitions.get(T0)
+    assert partition is not None
+    await cluster.until(lambda: partition.is_leader)
+    asker = next(number for number in followers if number != leader)
+    for sequence in (2, 3):
+        refused = await cluster.produce_sequence(leader, asker, sequence)
+        assert refused.error_code is ErrorCode.not_leader_or_follower
+    answers = [await cluster.produce_sequence(leader, asker, sequence) for sequence in range(4)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (ErrorCode.none, offset) for offset in range(4)
+    ]
 
 
-def test_acks_1_waits_for_nobody_and_acks_all_for_the_replicas() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        assert (await cluster.produce(leader, b"a")).error_code is ErrorCode.none
-        for number in followers:
-            cluster.pause(number)
-        partition = cluster.nodes[leader].partitions.get(T0)
+@virtual_time
+async def test_old_versions_are_refused_without_a_hint() -> None:
+    cluster = await started()
+    _leader, followers = await cluster.leader_and_followers()
+    response = await cluster.produce_at(followers[0], b"a", version=9)
+    assert response.topics[0][1][0].error_code is ErrorCode.not_leader_or_follower
+    assert not response.node_endpoints
+
+
+@virtual_time
+async def test_acks_1_waits_for_no_replica_and_acks_all_for_the_in_sync_ones() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    assert (await cluster.produce(leader, b"a")).error_code is ErrorCode.none
+    for number in followers:
+        cluster.pause(number)
+    partition = cluster.nodes[leader].partitions.get(T0)
+    assert partition is not None
+    appended = partition.append(bytearray(batch(b"b")), cluster.clock.now())
+    assert partition.is_written(appended.last_offset)
+    assert not partition.is_committed(appended.last_offset)
+    for number in followers:
+        cluster.resume(number)
+    await cluster.until(lambda: partition.is_committed(appended.last_offset))
+
+
+@virtual_time
+async def test_a_fetch_with_a_forged_replica_id_sees_no_uncommitted_records() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    assert (await cluster.produce(leader, b"a")).error_code is ErrorCode.none
+    asker, paused = followers
+    cluster.pause(paused)
+    partition = cluster.nodes[leader].partitions.get(T0)
+    assert partition is not None
+    partition.append(bytearray(batch(b"b")), cluster.clock.now())
+    leading = partition.replication
+    assert isinstance(leading, Leader)
+    await cluster.until(lambda: leading._followers[BrokerId(asker)].fetch_offset == 2)
+    assert partition.high_watermark == 1
+    assert len((await cluster.fetch(leader, 1)).records) == 0
+    for replica, epoch in ((paused, -1), (paused, 0), (99, 5), (asker, 10**9)):
+        response = await cluster.fetch_at(leader, 1, replica_id=replica, replica_epoch=epoch)
+        assert response.error_code is ErrorCode.stale_broker_epoch
+        assert not response.topics
+    cluster.resume(paused)
+
+
+@virtual_time
+async def test_with_too_few_in_sync_acks_all_is_refused_before_and_after() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    partition = cluster.nodes[leader].partitions.get(T0)
+    assert partition is not None
+    for number in followers:
+        cluster.crash(number)
+    # The asker is the leader itself: nobody else is left.
+    node = cluster.nodes[leader]
+    request = ProduceRequest(None, -1, 6_000, [("t", [(0, batch(b"a"))])])
+
+    async def produce() -> ErrorCode:
+        body = encode_produce_request(11, request)
+        answer = await node.peers.exchange(leader, PRODUCE, 11, body, timeout_ms=30_000, lane="client")
+        response = decode_produce_response(11, answer.frame, answer.position)
+        return response.topics[0][1][0].error_code
+
+    # Without a majority nobody shrinks the ISR: the write waits for its time to be over.
+    assert await cluster.on(leader, produce()) is ErrorCode.request_timed_out
+    assert partition.high_watermark == 0
+    for number in followers:
+        await cluster.start(number)
+    await cluster.until(lambda: partition.high_watermark == 1)
+
+
+@virtual_time
+async def test_a_started_write_gets_an_error_when_too_few_replicas_remain() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    partition = cluster.nodes[leader].partitions.get(T0)
+    assert partition is not None
+    for number in followers:
+        # They fetch no more, but the controllers in the same processes live.
+        await cluster.on(number, cluster.nodes[number].fetchers.stop())
+    produced = await cluster.produce(leader, b"a", timeout_ms=8_000)
+    assert produced.error_code is ErrorCode.not_enough_replicas_after_append
+    assert not partition.has_enough_replicas
+    assert (await cluster.produce(leader, b"b")).error_code is ErrorCode.not_enough_replicas
+    assert (await cluster.produce(leader, b"c", acks=1)).error_code is ErrorCode.none
+    assert partition.high_watermark == 0
+    assert (await cluster.fetch(leader, 0)).records == b""
+
+
+@virtual_time
+async def test_a_new_leader_reports_no_end_offset_before_it_knows_its_predecessors_high_watermark() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    for number in range(5):
+        assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+    for number in followers:
+        # They have everything, but have not heard that the last of it is committed.
+        await cluster.on(number, cluster.nodes[number].fetchers.stop())
+    cluster.crash(leader)
+    survivor = await cluster.led(T0)
+    partition = cluster.nodes[survivor].partitions.get(T0)
+    assert partition is not None
+    await cluster.until(lambda: partition.is_leader)
+    assert partition.high_watermark < 5 == partition.log_end_offset
+    assert await cluster.list_offset(survivor, LATEST) == (ErrorCode.offset_not_available, -1)
+    assert await cluster.list_offset(survivor, 0) == (ErrorCode.offset_not_available, -1)
+    assert await cluster.list_offset(survivor, EARLIEST) == (ErrorCode.none, 0)
+    await cluster.start(leader)
+    await cluster.until(lambda: partition.knows_high_watermark)
+    assert await cluster.list_offset(survivor, LATEST) == (ErrorCode.none, 5)
+
+
+@virtual_time
+async def test_deleted_records_are_gone_from_every_replica_when_it_is_answered() -> None:
+    cluster = await started()
+    leader, _followers = await cluster.leader_and_followers()
+    for number in range(5):
+        assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+    answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 5_000})
+    deleted = answer.topics[0].partitions[0]
+    assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 3)
+    for number in IDS:
+        partition = cluster.nodes[number].partitions.get(T0)
         assert partition is not None
-        appended = partition.append(bytearray(batch(b"b")), cluster.clock.now())
-        assert partition.is_written(appended.last_offset)
-        assert not partition.is_committed(appended.last_offset)
-        for number in followers:
-            cluster.resume(number)
-        await cluster.until(lambda: partition.is_committed(appended.last_offset))
-
-    play(scenario)
+        assert partition.log_start_offset == 3
+    assert await cluster.list_offset(leader, EARLIEST) == (ErrorCode.none, 3)
 
 
-def test_nobody_sees_what_is_not_committed_whatever_replica_it_says_it_is() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        assert (await cluster.produce(leader, b"a")).error_code is ErrorCode.none
-        asker, paused = followers
-        cluster.pause(paused)
-        partition = cluster.nodes[leader].partitions.get(T0)
-        assert partition is not None
-        partition.append(bytearray(batch(b"b")), cluster.clock.now())
-        await asyncio.sleep(0.1)
-        assert partition.high_watermark == 1
-        assert len((await cluster.fetch(leader, 1)).records) == 0
-        for replica, epoch in ((paused, -1), (paused, 0), (99, 5), (asker, 10**9)):
-            response = await cluster.fetch_at(leader, 1, replica_id=replica, replica_epoch=epoch)
-            assert response.error_code is ErrorCode.stale_broker_epoch
-            assert not response.topics
-        cluster.resume(paused)
-
-    play(scenario)
-
-
-def test_with_too_few_in_sync_acks_all_is_refused_before_and_after() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        partition = cluster.nodes[leader].partitions.get(T0)
-        assert partition is not None
-        for number in followers:
-            cluster.crash(number)
-        # The asker is the leader itself: nobody else is left.
-        node = cluster.nodes[leader]
-        request = ProduceRequest(None, -1, 6_000, [("t", [(0, batch(b"a"))])])
-
-        async def produce() -> ErrorCode:
-            body = encode_produce_request(11, request)
-            answer = await node.peers.exchange(leader, PRODUCE, 11, body, timeout_ms=30_000, lane="client")
-            response = decode_produce_response(11, answer.frame, answer.position)
-            return response.topics[0][1][0].error_code
-
-        # Without a majority nobody shrinks the ISR: the write waits for its time to be over.
-        assert await cluster.on(leader, produce()) is ErrorCode.request_timed_out
-        assert partition.high_watermark == 0
-        for number in followers:
-            await cluster.start(number)
-        await cluster.until(lambda: partition.high_watermark == 1)
-
-    play(scenario)
-
-
-def test_a_write_that_was_begun_with_enough_replicas_is_told_when_they_are_gone() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        partition = cluster.nodes[leader].partitions.get(T0)
-        assert partition is not None
-        for number in followers:
-            # They fetch no more, but the controllers in the same processes live.
-            await cluster.on(number, cluster.nodes[number].fetchers.stop())
-        produced = await cluster.produce(leader, b"a", timeout_ms=8_000)
-        assert produced.error_code is ErrorCode.not_enough_replicas_after_append
-        assert not partition.has_enough_replicas
-        assert (await cluster.produce(leader, b"b")).error_code is ErrorCode.not_enough_replicas
-        assert (await cluster.produce(leader, b"c", acks=1)).error_code is ErrorCode.none
-        assert partition.high_watermark == 0
-        assert (await cluster.fetch(leader, 0)).records == b""
-
-    play(scenario)
-
-
-def test_a_new_leader_says_no_end_before_it_knows_what_its_predecessor_showed() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        for number in range(5):
-            assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
-        for number in followers:
-            # They have everything, but have not heard that the last of it is committed.
-            await cluster.on(number, cluster.nodes[number].fetchers.stop())
-        cluster.crash(leader)
-        survivor = await cluster.led(T0)
-        partition = cluster.nodes[survivor].partitions.get(T0)
-        assert partition is not None
-        await cluster.until(lambda: partition.is_leader)
-        assert partition.high_watermark < 5 == partition.log.log_end_offset
-        assert await cluster.list_offset(survivor, LATEST) == (ErrorCode.offset_not_available, -1)
-        assert await cluster.list_offset(survivor, 0) == (ErrorCode.offset_not_available, -1)
-        assert await cluster.list_offset(survivor, EARLIEST) == (ErrorCode.none, 0)
-        await cluster.start(leader)
-        await cluster.until(lambda: partition.knows_high_watermark)
-        assert await cluster.list_offset(survivor, LATEST) == (ErrorCode.none, 5)
-
-    play(scenario)
-
-
-def test_deleted_records_are_gone_from_every_replica_when_it_is_answered() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, _followers = await cluster.leader_and_followers()
-        for number in range(5):
-            assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
-        topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
-        answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 5_000})
-        deleted = answer.topics[0].partitions[0]
-        assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 3)
-        for number in IDS:
-            partition = cluster.nodes[number].partitions.get(T0)
-            assert partition is not None
-            assert partition.log.log_start_offset == 3
-        assert await cluster.list_offset(leader, EARLIEST) == (ErrorCode.none, 3)
-
-    play(scenario)
-
-
-def test_a_deletion_that_a_replica_does_not_hear_of_is_told_so() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        leader, followers = await cluster.leader_and_followers()
-        for number in range(5):
-            assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
-        await cluster.on(followers[0], cluster.nodes[followers[0]].fetchers.stop())
-        topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
-        answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 1_000})
-        assert answer.topics[0].partitions[0].error_code is ErrorCode.request_timed_out
-
-    play(scenario)
+@virtual_time
+async def test_delete_records_times_out_when_a_replica_does_not_follow() -> None:
+    cluster = await started()
+    leader, followers = await cluster.leader_and_followers()
+    for number in range(5):
+        assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+    await cluster.on(followers[0], cluster.nodes[followers[0]].fetchers.stop())
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+    answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 1_000})
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.request_timed_out

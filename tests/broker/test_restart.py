@@ -24,7 +24,14 @@ def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_p
     broker = BrokerProcess(tmp_path, *options).wait_until_ready()
     port = broker.port
     acknowledged: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    progress = threading.Condition()
     stop = threading.Event()
+
+    def await_more(count: int) -> None:
+        """Wait until so many more records are acknowledged."""
+        with progress:
+            target = sum(map(len, acknowledged)) + count
+            assert progress.wait_for(lambda: sum(map(len, acknowledged)) >= target, 30)
 
     def load() -> None:
         producer = Producer(
@@ -34,7 +41,9 @@ def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_p
 
         def delivered(error: KafkaError | None, message: object) -> None:
             assert error is None, error
-            acknowledged[message.partition()].append(int(message.value()))  # type: ignore[attr-defined]
+            with progress:
+                acknowledged[message.partition()].append(int(message.value()))  # type: ignore[attr-defined]
+                progress.notify()
 
         while not stop.is_set():
             if len(producer) < 500:
@@ -47,10 +56,10 @@ def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_p
     loader.start()
     try:
         for _ in range(KILLS):
-            time.sleep(source.uniform(0.3, 0.8))
+            await_more(source.randrange(200, 2_000))
             broker.end(signal.SIGKILL)
             broker = BrokerProcess(tmp_path, *options, port=port).wait_until_ready()
-        time.sleep(0.3)
+        await_more(200)
     finally:
         stop.set()
         loader.join(30)
@@ -72,8 +81,9 @@ def _read(bootstrap: str) -> list[list[int]]:
         deadline = time.monotonic() + 20
         while len(values) < high and time.monotonic() < deadline:
             for message in consumer.consume(1_000, 1):
-                assert message.error() is None
-                values.append(int(message.value()))
+                value = message.value()
+                assert message.error() is None and value is not None
+                values.append(int(value))
         kept.append(values)
     consumer.close()
     return kept

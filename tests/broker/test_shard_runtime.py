@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
-from einmal.broker.partition import Partition
-from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.replicas.partition import Partition
 from einmal.log.config import LogConfig
 from einmal.log.partition_log import PartitionLog
 from einmal.shard.decision import Decision
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import DiskFaults, SimulatedDisk
-from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
 from einmal.types import (
     NO_SEQUENCE,
@@ -32,6 +31,7 @@ from einmal.types import (
     TransactionVersion,
 )
 from einmal.wire.record_batch import iter_headers
+from tests.virtual_time import running_loop, virtual_time
 
 TP = TopicPartition("__ledger", 0)
 WHO = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
@@ -88,7 +88,7 @@ class LedgerRecords:
     def encode(self, record: int) -> tuple[bytes, bytes | None]:
         return b"n", str(record).encode()
 
-    def decode(self, key: bytes, value: bytes | None, producer_id: ProducerId | None) -> int | None:
+    def decode(self, key: bytes | None, value: bytes | None, producer_id: ProducerId | None) -> int | None:
         assert value is not None
         assert (int(value) < 0) == (producer_id is not None)
         return int(value)
@@ -105,7 +105,7 @@ class World:
     """One process on one machine; ``restart`` is a new process on the same disk."""
 
     def __init__(self, *, flush_each: bool = False) -> None:
-        self.loop = SimulatedLoop()  # type: ignore[abstract]
+        self.loop = running_loop()
         self.clock = SimulatedClock(self.loop)
         self.disk = SimulatedDisk(self.loop, random.Random(1), Trace())
         self.flush_each = flush_each
@@ -118,9 +118,7 @@ class World:
         view = self.disk.view(self.host)
         config = LogConfig(flush_each=self.flush_each)
         log = PartitionLog.open(view, PurePosixPath("/data/__ledger-0"), TP, config, self.clock.now())
-        self.partition = Partition(
-            log, UUID(int=1), view, self.clock, broker_id=BrokerId(1), flush_each=self.flush_each
-        )
+        self.partition = Partition(log, UUID(int=1), self.clock, broker_id=BrokerId(1), flush_each=self.flush_each)
         self.partition.lead(Alone(), LeaderEpoch(0))
         self.runtime = ShardRuntime(
             self.partition,
@@ -134,15 +132,13 @@ class World:
     def _drop(self) -> None:
         self.drops += 1
 
-    def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def started() -> None:
-            await self.partition.flushed()
-            self.runtime.start()
-            await self.loaded()
-            await main()
-
-        task = self.host.context.run(self.loop.create_task, started())
-        self.loop.run_until_complete(task)
+    async def begin(self) -> None:
+        """Load the shard. From here on the test runs in the host, as its process."""
+        for variable, value in self.host.context.items():
+            variable.set(value)
+        await self.partition.flushed()
+        self.runtime.start()
+        await self.loaded()
 
     async def write(self, number: int) -> int | ErrorCode:
         return await self.runtime.submit(lambda shard, _: shard.write(number))
@@ -160,101 +156,90 @@ class World:
 
     def batches(self) -> list[tuple[int, int]]:
         """(records, producer id) of each batch in the log."""
-        log = self.partition.log
+        log = self.partition
         data = log.read(log.log_start_offset, 1 << 20, below=log.log_end_offset)
         return [(header.record_count, header.producer_id) for _, header in iter_headers(data)]
 
 
-def test_without_a_wait_for_the_disk_an_answer_is_there_at_once() -> None:
+@virtual_time
+async def test_without_a_wait_for_the_disk_an_answer_is_there_at_once() -> None:
     world = World()
-
-    async def main() -> None:
-        assert await world.runtime.submit(lambda shard, _: shard.write(5, actions=("a",))) == 1
-        assert world.actions == ["loaded", "a"]
-
-    world.run(main)
+    await world.begin()
+    assert await world.runtime.submit(lambda shard, _: shard.write(5, actions=("a",))) == 1
+    assert world.actions == ["loaded", "a"]
     assert world.loop.time() < 0.01
 
 
-def test_the_records_of_one_decision_are_one_batch() -> None:
+@virtual_time
+async def test_the_records_of_one_decision_are_one_batch() -> None:
     world = World()
-
-    async def main() -> None:
-        assert await world.runtime.submit(lambda shard, _: shard.write(1, 2, 3)) == 3
-        assert world.batches() == [(3, -1)]
-
-    world.run(main)
+    await world.begin()
+    assert await world.runtime.submit(lambda shard, _: shard.write(1, 2, 3)) == 3
+    assert world.batches() == [(3, -1)]
 
 
-def test_answers_and_actions_wait_for_the_high_watermark_but_decisions_do_not() -> None:
+@virtual_time
+async def test_answers_and_actions_wait_for_the_high_watermark_but_decisions_do_not() -> None:
     world = World(flush_each=True)
+    await world.begin()
+    answers: list[int | ErrorCode] = []
 
-    async def main() -> None:
-        answers: list[int | ErrorCode] = []
+    async def ask(number: int) -> None:
+        answers.append(await world.runtime.submit(lambda shard, _: shard.write(number, actions=(number,))))
 
-        async def ask(number: int) -> None:
-            answers.append(await world.runtime.submit(lambda shard, _: shard.write(number, actions=(number,))))
-
-        tasks = [asyncio.get_running_loop().create_task(ask(number)) for number in range(10)]
-        await asyncio.sleep(0)
-        assert world.partition.log.log_end_offset == 10, "all are appended in one turn"
-        assert answers == []
-        assert world.actions == ["loaded"]
-        for task in tasks:
-            await task
-        assert answers == list(range(1, 11))
-        assert world.actions == ["loaded", *range(10)]
-
-    world.run(main)
+    tasks = [asyncio.get_running_loop().create_task(ask(number)) for number in range(10)]
+    await asyncio.sleep(0)
+    assert world.partition.log_end_offset == 10, "all are appended in one turn"
+    assert answers == []
+    assert world.actions == ["loaded"]
+    for task in tasks:
+        await task
+    assert answers == list(range(1, 11))
+    assert world.actions == ["loaded", *range(10)]
 
 
-def test_an_answer_without_records_waits_for_the_state_it_was_decided_on() -> None:
+@virtual_time
+async def test_an_answer_without_records_waits_for_the_state_it_was_decided_on() -> None:
     world = World(flush_each=True)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        write = loop.create_task(world.runtime.submit(lambda shard, _: shard.write(5)))
-        read = loop.create_task(world.runtime.submit(lambda shard, _: shard.total()))
-        await asyncio.sleep(0)
-        assert not read.done()
-        assert await read == 5
-        assert write.done(), "answers keep their order"
-
-    world.run(main)
+    await world.begin()
+    loop = asyncio.get_running_loop()
+    write = loop.create_task(world.runtime.submit(lambda shard, _: shard.write(5)))
+    read = loop.create_task(world.runtime.submit(lambda shard, _: shard.total()))
+    await asyncio.sleep(0)
+    assert not read.done()
+    assert await read == 5
+    assert write.done(), "answers keep their order"
 
 
-def test_whoever_waits_too_long_is_told_and_the_state_stays() -> None:
+@virtual_time
+async def test_a_request_that_waits_too_long_gets_an_error_and_the_state_stays() -> None:
     world = World(flush_each=True)
-
-    async def main() -> None:
-        world.disk.faults = DiskFaults(sync_min=60.0, sync_max=60.0)
-        before = world.loop.time()
-        answer = await world.runtime.submit(lambda shard, _: shard.write(5, actions=("late",)))
-        assert answer is ErrorCode.coordinator_not_available
-        assert world.loop.time() - before < 6
-        assert "late" not in world.actions
-        await asyncio.sleep(61)
-        assert world.actions == ["loaded", "late"]
-        assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
-
-    world.run(main)
+    await world.begin()
+    world.disk.faults = DiskFaults(sync_min=60.0, sync_max=60.0)
+    before = world.loop.time()
+    answer = await world.runtime.submit(lambda shard, _: shard.write(5, actions=("late",)))
+    assert answer is ErrorCode.coordinator_not_available
+    assert world.loop.time() - before < 6
+    assert "late" not in world.actions
+    await asyncio.sleep(61)
+    assert world.actions == ["loaded", "late"]
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
 
 
-def test_an_alarm_rings_when_it_is_due_and_not_by_polling() -> None:
+@virtual_time
+async def test_an_alarm_rings_when_it_is_due_and_not_by_polling() -> None:
     world = World()
-
-    async def main() -> None:
-        await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 3_600_000))
-        since = world.loop.time()
-        await asyncio.sleep(3_601)
-        ((rang, _),) = [(at, action) for at, action in world.done if action == "rang"]
-        assert 3_600 <= rang - since < 3_600.01
-        assert await world.runtime.submit(lambda shard, _: shard.total()) == 1_000
-
-    world.run(main)
+    await world.begin()
+    await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 3_600_000))
+    since = world.loop.time()
+    await asyncio.sleep(3_601)
+    ((rang, _),) = [(at, action) for at, action in world.done if action == "rang"]
+    assert 3_600 <= rang - since < 3_600.01
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 1_000
 
 
-def test_an_alarm_rings_although_it_failed_before() -> None:
+@virtual_time
+async def test_an_alarm_rings_although_it_failed_before() -> None:
     world = World()
     left = [ValueError("a defect")] * 2
     told: list[Any] = []
@@ -266,185 +251,154 @@ def test_an_alarm_rings_although_it_failed_before() -> None:
             return super().tick(now)
 
     world.runtime._new_shard = Failing
-
-    async def main() -> None:
-        asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[method-assign]
-        await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
-        await asyncio.sleep(30)
-        assert "rang" in world.actions and len(told) == 1
-
-    world.run(main)
+    await world.begin()
+    asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[assignment,method-assign]
+    await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
+    await asyncio.sleep(30)
+    assert "rang" in world.actions and len(told) == 1
 
 
-def test_a_log_that_cannot_be_replayed_is_said_and_whoever_asks_is_answered() -> None:
+@virtual_time
+async def test_a_log_that_cannot_be_replayed_is_reported_and_requests_get_an_error() -> None:
     world = World()
     told: list[Any] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[method-assign]
-        await world.write(5)
-        world.runtime._codec.decode = lambda *_: int("no number")  # type: ignore[method-assign]
-        world.runtime.start()
-        await world.runtime.loaded()
-        assert await world.write(6) is ErrorCode.coordinator_not_available
-        assert len(told) == 1
-
-    world.run(main)
+    await world.begin()
+    asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[assignment,method-assign]
+    await world.write(5)
+    world.runtime._codec.decode = lambda *_: int("no number")  # type: ignore[method-assign]
+    world.runtime.start()
+    await world.runtime.loaded()
+    assert await world.write(6) is ErrorCode.coordinator_not_available
+    assert len(told) == 1
 
 
-def test_an_earlier_alarm_takes_the_place_of_a_later_one() -> None:
+@virtual_time
+async def test_an_earlier_alarm_replaces_a_later_one() -> None:
     world = World()
-
-    async def main() -> None:
-        await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 60_000))
-        await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
-        await asyncio.sleep(1.1)
-        assert "rang" in world.actions
-
-    world.run(main)
+    await world.begin()
+    await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 60_000))
+    await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
+    await asyncio.sleep(1.1)
+    assert "rang" in world.actions
 
 
-def test_a_new_leader_loads_everything_from_the_log() -> None:
+@virtual_time
+async def test_a_new_leader_loads_everything_from_the_log() -> None:
     world = World()
-
-    async def before() -> None:
-        await asyncio.gather(*(world.write(number) for number in range(100)))
-        await world.runtime.submit(lambda shard, _: shard.write_pending(7))
-        written = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
-        assert not isinstance(written, ErrorCode)
-        assert await written is ErrorCode.none
-        await world.runtime.submit(lambda shard, _: shard.write_pending(9))
-
-    world.run(before)
+    await world.begin()
+    await asyncio.gather(*(world.write(number) for number in range(100)))
+    await world.runtime.submit(lambda shard, _: shard.write_pending(7))
+    written = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
+    assert not isinstance(written, ErrorCode)
+    assert await written is ErrorCode.none
+    await world.runtime.submit(lambda shard, _: shard.write_pending(9))
     world.host.is_alive = False
     world.done.clear()
     world.start()
-
-    async def after() -> None:
-        assert await world.runtime.submit(lambda shard, _: shard.total()) == sum(range(100)) + 7
-        assert await world.runtime.submit(lambda shard, _: Decision(response=shard.pending[:])) == [9]
-        assert world.actions == ["loaded"]
-
-    world.run(after)
+    await world.begin()
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == sum(range(100)) + 7
+    assert await world.runtime.submit(lambda shard, _: Decision(response=shard.pending[:])) == [9]
+    assert world.actions == ["loaded"]
 
 
-def test_requests_during_a_load_are_told_to_come_again() -> None:
+@virtual_time
+async def test_requests_during_a_load_get_a_retriable_error() -> None:
     world = World()
-
-    async def before() -> None:
-        await world.runtime.submit(lambda shard, _: shard.write(5))
-
-    world.run(before)
-
-    async def after() -> None:
-        world.runtime.start()
-        assert not world.runtime.is_loaded
-        answer = await world.runtime.submit(lambda shard, _: shard.total())
-        assert answer is ErrorCode.coordinator_load_in_progress
-        marker = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
-        assert marker is ErrorCode.coordinator_load_in_progress
-        await asyncio.sleep(0.01)
-        assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
-
-    world.run(after)
+    await world.begin()
+    await world.runtime.submit(lambda shard, _: shard.write(5))
+    await world.begin()
+    world.runtime.start()
+    assert not world.runtime.is_loaded
+    answer = await world.runtime.submit(lambda shard, _: shard.total())
+    assert answer is ErrorCode.coordinator_load_in_progress
+    marker = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
+    assert marker is ErrorCode.coordinator_load_in_progress
+    await asyncio.sleep(0.01)
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
 
 
-def test_a_refused_append_is_not_replayed_and_the_shard_comes_back_from_the_log() -> None:
+@virtual_time
+async def test_a_refused_append_is_not_replayed_and_the_shard_comes_back_from_the_log() -> None:
     world = World()
-
-    async def main() -> None:
-        await world.runtime.submit(lambda shard, _: shard.write(5))
-        world.disk.faults = DiskFaults(full=1.0)
-        assert await world.runtime.submit(lambda shard, _: shard.write(6)) is ErrorCode.not_coordinator
-        assert world.drops == 1
-        answer = await world.runtime.submit(lambda shard, _: shard.total())
-        assert answer is ErrorCode.coordinator_load_in_progress
-        world.disk.faults = DiskFaults()
-        await asyncio.sleep(1.1)
-        assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
-
-    world.run(main)
+    await world.begin()
+    await world.runtime.submit(lambda shard, _: shard.write(5))
+    world.disk.faults = DiskFaults(full=1.0)
+    assert await world.runtime.submit(lambda shard, _: shard.write(6)) is ErrorCode.not_coordinator
+    assert world.drops == 1
+    answer = await world.runtime.submit(lambda shard, _: shard.total())
+    assert answer is ErrorCode.coordinator_load_in_progress
+    world.disk.faults = DiskFaults()
+    await asyncio.sleep(1.1)
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
 
 
-def test_a_refused_batch_of_a_client_leaves_the_shard_alone() -> None:
+@virtual_time
+async def test_a_refused_batch_of_a_client_leaves_the_shard_alone() -> None:
     world = World()
-
-    async def main() -> None:
-        newer = WHO._replace(producer_epoch=ProducerEpoch(1))
-        world.runtime.append_marker(newer, committed=False, coordinator_epoch=0, transaction_version=TV_1)
-        answer = await world.runtime.submit(lambda shard, _: shard.write_pending(5))
-        assert answer is ErrorCode.invalid_producer_epoch
-        assert world.drops == 0
-        assert await world.runtime.submit(lambda shard, _: Decision(response=shard.pending[:])) == []
-
-    world.run(main)
+    await world.begin()
+    newer = WHO._replace(producer_epoch=ProducerEpoch(1))
+    world.runtime.append_marker(newer, committed=False, coordinator_epoch=0, transaction_version=TV_1)
+    answer = await world.runtime.submit(lambda shard, _: shard.write_pending(5))
+    assert answer is ErrorCode.invalid_producer_epoch
+    assert world.drops == 0
+    assert await world.runtime.submit(lambda shard, _: Decision(response=shard.pending[:])) == []
 
 
-def test_a_marker_between_verification_and_append_makes_the_guard_void() -> None:
+@virtual_time
+async def test_a_marker_between_verification_and_append_makes_the_guard_void() -> None:
     world = World()
-
-    async def main() -> None:
-        guard = world.partition.log.producers.begin_verification(WHO, NO_SEQUENCE, TV_1)
-        assert guard is not None
-        world.runtime.append_marker(WHO, committed=False, coordinator_epoch=0, transaction_version=TV_1)
-        answer = await world.runtime.submit(lambda shard, _: shard.write_pending(5), verification=guard)
-        assert answer is ErrorCode.invalid_txn_state
-
-    world.run(main)
+    await world.begin()
+    guard = world.partition.producers.begin_verification(WHO, NO_SEQUENCE, TV_1)
+    assert guard is not None
+    world.runtime.append_marker(WHO, committed=False, coordinator_epoch=0, transaction_version=TV_1)
+    answer = await world.runtime.submit(lambda shard, _: shard.write_pending(5), verification=guard)
+    assert answer is ErrorCode.invalid_txn_state
 
 
-def test_pending_records_go_out_as_a_batch_of_their_producer() -> None:
+@virtual_time
+async def test_pending_records_go_out_as_a_batch_of_their_producer() -> None:
     world = World()
-
-    async def main() -> None:
-        assert await world.runtime.submit(lambda shard, _: shard.write_pending(5)) == "pending"
-        assert world.batches() == [(1, WHO.producer_id)]
-        assert world.partition.log.producers.has_open_transaction(WHO)
-
-    world.run(main)
+    await world.begin()
+    assert await world.runtime.submit(lambda shard, _: shard.write_pending(5)) == "pending"
+    assert world.batches() == [(1, WHO.producer_id)]
+    assert world.partition.producers.has_open_transaction(WHO)
 
 
-def test_stopping_tells_everybody_and_lets_nothing_more_happen() -> None:
+@virtual_time
+async def test_stopping_answers_all_waiting_requests_and_performs_no_more_actions() -> None:
     world = World(flush_each=True)
-
-    async def main() -> None:
-        await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
-        waiting = asyncio.get_running_loop().create_task(
-            world.runtime.submit(lambda shard, _: shard.write(5, actions=("never",)))
-        )
-        await asyncio.sleep(0)
-        world.runtime.stop()
-        assert await waiting is ErrorCode.not_coordinator
-        assert await world.runtime.submit(lambda shard, _: shard.total()) is ErrorCode.not_coordinator
-        await asyncio.sleep(10)
-        assert world.actions == ["loaded"]
-
-    world.run(main)
+    await world.begin()
+    await world.runtime.submit(lambda shard, now: shard.set_alarm(now.monotonic_ms + 1_000))
+    waiting = asyncio.get_running_loop().create_task(
+        world.runtime.submit(lambda shard, _: shard.write(5, actions=("never",)))
+    )
+    await asyncio.sleep(0)
+    world.runtime.stop()
+    assert await waiting is ErrorCode.not_coordinator
+    assert await world.runtime.submit(lambda shard, _: shard.total()) is ErrorCode.not_coordinator
+    await asyncio.sleep(10)
+    assert world.actions == ["loaded"]
 
 
-def test_when_the_disk_fails_nobody_is_answered_from_what_may_be_lost() -> None:
+@virtual_time
+async def test_when_the_disk_fails_no_response_depends_on_records_that_may_be_lost() -> None:
     world = World(flush_each=True)
-
-    async def main() -> None:
-        world.disk.faults = DiskFaults(sync_error=1.0)
-        answer = await world.runtime.submit(lambda shard, _: shard.write(5, actions=("never",)))
-        assert answer is ErrorCode.not_coordinator
-        assert world.actions == ["loaded"]
-
-    world.run(main)
+    await world.begin()
+    world.disk.faults = DiskFaults(sync_error=1.0)
+    answer = await world.runtime.submit(lambda shard, _: shard.write(5, actions=("never",)))
+    assert answer is ErrorCode.not_coordinator
+    assert world.actions == ["loaded"]
 
 
-def test_on_a_log_that_will_never_be_flushed_again_nobody_waits() -> None:
+@virtual_time
+async def test_no_request_waits_for_a_log_that_will_never_be_flushed_again() -> None:
     """The failure met a marker only, so that nothing was parked when it happened."""
     world = World(flush_each=True)
-
-    async def main() -> None:
-        world.disk.faults = DiskFaults(sync_error=1.0)
-        marker = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
-        assert isinstance(marker, asyncio.Future)
-        assert await marker is ErrorCode.kafka_storage_error
-        before = world.loop.time()
-        assert await world.runtime.submit(lambda shard, _: shard.total()) is ErrorCode.not_coordinator
-        assert world.loop.time() - before < 0.1
-
-    world.run(main)
+    await world.begin()
+    world.disk.faults = DiskFaults(sync_error=1.0)
+    marker = world.runtime.append_marker(WHO, committed=True, coordinator_epoch=0, transaction_version=TV_1)
+    assert isinstance(marker, asyncio.Future)
+    assert await marker is ErrorCode.kafka_storage_error
+    before = world.loop.time()
+    assert await world.runtime.submit(lambda shard, _: shard.total()) is ErrorCode.not_coordinator
+    assert world.loop.time() - before < 0.1

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from einmal.broker.handlers.describe_transactions import encode_state
+from einmal.broker.coordinators.producer_ids import ProducerIds
+from einmal.broker.front.handlers.describe_transactions import described
 from einmal.broker.node import Node
-from einmal.broker.producer_ids import ProducerIds
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
 from einmal.types import (
@@ -24,8 +24,9 @@ from einmal.types import (
     TransactionVersion,
 )
 from einmal.wire import produce
+from einmal.wire.api.describe_transactions import API, DescribeTransactionsResponse
 from einmal.wire.messages import response_body_position
-from tests.broker.nodes import Client, batch, run, running_node
+from tests.broker.nodes import Client, batch, running_node
 
 FIND_COORDINATOR, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, MARKERS = 10, 22, 24, 25, 26, 27
 DESCRIBE, LIST = 65, 66
@@ -115,137 +116,115 @@ async def a_client(directory: Path, settings: dict[str, Any] | None = None) -> A
         yield TransactionalClient(client, node)
 
 
-def test_an_idempotent_producer_needs_no_transactional_id_and_no_coordinator(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as client:
-            plain = TransactionalClient(client, node)
-            given = [await plain.init(None, version=version, transaction_timeout=-1) for version in range(6)]
-            assert {error for error, _ in given} == {ErrorCode.none}
-            assert {who.producer_epoch for _, who in given} == {0}
-            assert len({who.producer_id for _, who in given}) == 6
-
-    run(scenario())
+async def test_an_idempotent_producer_needs_no_transactional_id_and_no_coordinator(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        plain = TransactionalClient(client, node)
+        given = [await plain.init(None, version=version, transaction_timeout=-1) for version in range(6)]
+        assert {error for error, _ in given} == {ErrorCode.none}
+        assert {who.producer_epoch for _, who in given} == {0}
+        assert len({who.producer_id for _, who in given}) == 6
 
 
-def test_half_an_identity_is_an_invalid_request(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            assert (await client.init(producer_id=5))[0] is ErrorCode.invalid_request
-            assert (await client.init(producer_epoch=5))[0] is ErrorCode.invalid_request
-
-    run(scenario())
+async def test_half_an_identity_is_an_invalid_request(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        assert (await client.init(producer_id=5))[0] is ErrorCode.invalid_request
+        assert (await client.init(producer_epoch=5))[0] is ErrorCode.invalid_request
 
 
-def test_before_the_coordinators_topic_exists_nobody_is_the_coordinator(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node, Client.connect(node) as client:
-            assert (await TransactionalClient(client, node).init())[0] is ErrorCode.not_coordinator
-
-    run(scenario())
+async def test_before_its_topic_exists_there_is_no_coordinator(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        assert (await TransactionalClient(client, node).init())[0] is ErrorCode.not_coordinator
 
 
-def test_old_versions_are_told_of_an_epoch_where_new_ones_are_told_of_a_fence(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            old = await client.begin()
-            await client.begin()
-            fenced, epoch = ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch
-            identity: dict[str, Any] = {"producer_id": old.producer_id, "producer_epoch": 9}
-            assert (await client.init(version=3, **identity))[0] is epoch
-            assert (await client.init(version=4, **identity))[0] is fenced
-            for version in range(4):
-                assert await client.add(old, 0, version=version) == {0: fenced if version >= 2 else epoch}
-            for version in range(6):
-                assert (await client.end(old, True, version=version))[0] is (fenced if version >= 2 else epoch)
-            for version in range(5):
-                answer = await client.client.call(
-                    ADD_OFFSETS,
-                    version,
-                    {
-                        "transactional_id": ID,
-                        "producer_id": old.producer_id,
-                        "producer_epoch": old.producer_epoch,
-                        "group_id": "g",
-                    },
-                )
-                assert answer.error_code is (fenced if version >= 2 else epoch)
-
-    run(scenario())
+async def test_old_versions_get_invalid_producer_epoch_and_new_ones_producer_fenced(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        old = await client.begin()
+        await client.begin()
+        fenced, epoch = ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch
+        identity: dict[str, Any] = {"producer_id": old.producer_id, "producer_epoch": 9}
+        assert (await client.init(version=3, **identity))[0] is epoch
+        assert (await client.init(version=4, **identity))[0] is fenced
+        for version in range(4):
+            assert await client.add(old, 0, version=version) == {0: fenced if version >= 2 else epoch}
+        for version in range(6):
+            assert (await client.end(old, True, version=version))[0] is (fenced if version >= 2 else epoch)
+        for version in range(5):
+            answer = await client.client.call(
+                ADD_OFFSETS,
+                version,
+                {
+                    "transactional_id": ID,
+                    "producer_id": old.producer_id,
+                    "producer_epoch": old.producer_epoch,
+                    "group_id": "g",
+                },
+            )
+            assert answer.error_code is (fenced if version >= 2 else epoch)
 
 
-def test_partitions_are_added_all_together_or_not_at_all(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            assert await client.add(who, 0, 7) == {
-                0: ErrorCode.operation_not_attempted,
-                7: ErrorCode.unknown_topic_or_partition,
-            }
-            assert await client.add(who, 0, topic="nowhere") == {0: ErrorCode.unknown_topic_or_partition}
-            assert await client.listed() == {ID: "Empty"}
-            assert await client.add(who, 0, 1) == {0: ErrorCode.none, 1: ErrorCode.none}
-            assert await client.listed() == {ID: "Ongoing"}
-
-    run(scenario())
+async def test_partitions_are_added_all_together_or_not_at_all(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        assert await client.add(who, 0, 7) == {
+            0: ErrorCode.operation_not_attempted,
+            7: ErrorCode.unknown_topic_or_partition,
+        }
+        assert await client.add(who, 0, topic="nowhere") == {0: ErrorCode.unknown_topic_or_partition}
+        assert await client.listed() == {ID: "Empty"}
+        assert await client.add(who, 0, 1) == {0: ErrorCode.none, 1: ErrorCode.none}
+        assert await client.listed() == {ID: "Ongoing"}
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_leader_verifies_or_adds_for_many_transactions_at_once(tmp_path: Path, version: int) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            assert await client.add(who, 0) == {0: ErrorCode.none}
+async def test_a_leader_verifies_or_adds_for_many_transactions_at_once(tmp_path: Path, version: int) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        assert await client.add(who, 0) == {0: ErrorCode.none}
 
-            def of(partition: int, *, verify_only: bool, epoch: int = who.producer_epoch) -> dict[str, Any]:
-                return {
-                    "transactional_id": ID,
-                    "producer_id": who.producer_id,
-                    "producer_epoch": epoch,
-                    "verify_only": verify_only,
-                    "topics": [{"name": "t", "partitions": [partition]}],
-                }
+        def of(partition: int, *, verify_only: bool, epoch: int = who.producer_epoch) -> dict[str, Any]:
+            return {
+                "transactional_id": ID,
+                "producer_id": who.producer_id,
+                "producer_epoch": epoch,
+                "verify_only": verify_only,
+                "topics": [{"name": "t", "partitions": [partition]}],
+            }
 
-            asked = [
-                of(0, verify_only=True),
-                of(1, verify_only=True),
-                of(1, verify_only=True, epoch=who.producer_epoch + 1),
-                of(1, verify_only=False),
-                of(1, verify_only=True),
-            ]
-            answer = await ask_itself(client.node, ADD_PARTITIONS, version, {"transactions": asked})
-            told = [
-                each.topic_results[0].results_by_partition[0].partition_error_code
-                for each in answer.results_by_transaction
-            ]
-            assert told == [
-                ErrorCode.none,
-                ErrorCode.transaction_abortable,
-                ErrorCode.producer_fenced,
-                ErrorCode.none,
-                ErrorCode.none,
-            ]
-
-    run(scenario())
+        asked = [
+            of(0, verify_only=True),
+            of(1, verify_only=True),
+            of(1, verify_only=True, epoch=who.producer_epoch + 1),
+            of(1, verify_only=False),
+            of(1, verify_only=True),
+        ]
+        answer = await ask_itself(client.node, ADD_PARTITIONS, version, {"transactions": asked})
+        told = [
+            each.topic_results[0].results_by_partition[0].partition_error_code for each in answer.results_by_transaction
+        ]
+        assert told == [
+            ErrorCode.none,
+            ErrorCode.transaction_abortable,
+            ErrorCode.producer_fenced,
+            ErrorCode.none,
+            ErrorCode.none,
+        ]
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_batches_behind_one_that_is_being_verified_keep_their_order(tmp_path: Path, version: int) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            if version == 11:
-                await client.add(who, 0)
-            for sequence in range(5):
-                data = batch(str(sequence).encode(), producer=who, sequence=sequence, transactional=True)
-                request = produce.ProduceRequest(ID, -1, 10_000, [("t", [(0, data)])])
-                client.client.send(0, version, b"".join(produce.encode_produce_request(version, request)))
-            for offset in range(5):
-                answer = await client.client.receive()
-                position = response_body_position(0, version, answer)
-                produced = produce.decode_produce_response(version, answer, position).topics[0][1][0]
-                assert (produced.error_code, produced.base_offset) == (ErrorCode.none, offset)
-
-    run(scenario())
+async def test_batches_behind_one_that_is_being_verified_keep_their_order(tmp_path: Path, version: int) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        if version == 11:
+            await client.add(who, 0)
+        for sequence in range(5):
+            data = batch(str(sequence).encode(), producer=who, sequence=sequence, transactional=True)
+            request = produce.ProduceRequest(ID, -1, 10_000, [("t", [(0, data)])])
+            client.client.send(0, version, b"".join(produce.encode_produce_request(version, request)))
+        for offset in range(5):
+            answer = await client.client.receive()
+            position = response_body_position(0, version, answer)
+            produced = produce.decode_produce_response(version, answer, position).topics[0][1][0]
+            assert (produced.error_code, produced.base_offset) == (ErrorCode.none, offset)
 
 
 def marker_of(who: ProducerIdAndEpoch, *, committed: bool = False, coordinator_epoch: int = 0) -> dict[str, Any]:
@@ -266,112 +245,100 @@ async def write_marker(client: TransactionalClient, marker: dict[str, Any], vers
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_tool_can_abort_a_hanging_transaction_with_a_marker_of_its_own(tmp_path: Path, version: int) -> None:
+async def test_a_tool_can_abort_a_hanging_transaction_with_a_marker_of_its_own(tmp_path: Path, version: int) -> None:
     """KIP-664: open in the partition, and unknown to the coordinator."""
-
-    async def scenario() -> None:
-        async with a_client(tmp_path, {"transaction.partition.verification.enable": False}) as client:
-            who = await client.begin()
-            data = batch(b"x", producer=who, sequence=0, transactional=True)
-            assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
-            committed = await client.client.fetch("t", 0, isolation_level=1)
-            assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
-            told = await write_marker(client, marker_of(who), version)
-            assert told == [ErrorCode.none, ErrorCode.invalid_txn_state]
-            committed = await client.client.fetch("t", 0, isolation_level=1)
-            assert committed.last_stable_offset == committed.high_watermark == 2
-
-    run(scenario())
+    async with a_client(tmp_path, {"transaction.partition.verification.enable": False}) as client:
+        who = await client.begin()
+        data = batch(b"x", producer=who, sequence=0, transactional=True)
+        assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
+        committed = await client.client.fetch("t", 0, isolation_level=1)
+        assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
+        told = await write_marker(client, marker_of(who), version)
+        assert told == [ErrorCode.none, ErrorCode.invalid_txn_state]
+        committed = await client.client.fetch("t", 0, isolation_level=1)
+        assert committed.last_stable_offset == committed.high_watermark == 2
 
 
-def test_a_client_cannot_tear_a_transaction_with_markers(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            await client.add(who, 0)
-            data = batch(b"x", producer=who, sequence=0, transactional=True)
-            assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
-            later = ProducerIdAndEpoch(who.producer_id, ProducerEpoch(32_000))
-            assert (await write_marker(client, marker_of(who)))[0] is ErrorCode.invalid_txn_state
-            assert (await write_marker(client, marker_of(later)))[0] is ErrorCode.invalid_txn_state
-            forged = marker_of(who, committed=True)
-            assert (await write_marker(client, forged))[0] is ErrorCode.cluster_authorization_failed
-            committed = await client.client.fetch("t", 0, isolation_level=1)
-            assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
-
-    run(scenario())
+async def test_a_client_cannot_tear_a_transaction_with_markers(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        await client.add(who, 0)
+        data = batch(b"x", producer=who, sequence=0, transactional=True)
+        assert (await client.client.produce("t", data, version=9, name=ID)).error_code is ErrorCode.none
+        later = ProducerIdAndEpoch(who.producer_id, ProducerEpoch(32_000))
+        assert (await write_marker(client, marker_of(who)))[0] is ErrorCode.invalid_txn_state
+        assert (await write_marker(client, marker_of(later)))[0] is ErrorCode.invalid_txn_state
+        forged = marker_of(who, committed=True)
+        assert (await write_marker(client, forged))[0] is ErrorCode.cluster_authorization_failed
+        committed = await client.client.fetch("t", 0, isolation_level=1)
+        assert (committed.high_watermark, committed.last_stable_offset) == (1, 0)
 
 
-def test_a_marker_of_an_epoch_that_no_coordinator_has_had_fences_none(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            await client.add(who, 0)
-            forged = marker_of(who, coordinator_epoch=2**31 - 1)
-            answer = await ask_itself(client.node, MARKERS, 1, {"markers": [forged]})
-            assert answer.markers[0].topics[0].partitions[0].error_code is ErrorCode.coordinator_not_available
-            own = await ask_itself(client.node, MARKERS, 1, {"markers": [marker_of(who)]})
-            assert own.markers[0].topics[0].partitions[0].error_code is ErrorCode.none
-
-    run(scenario())
+async def test_a_marker_of_an_epoch_that_no_coordinator_has_had_fences_none(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        await client.add(who, 0)
+        forged = marker_of(who, coordinator_epoch=2**31 - 1)
+        answer = await ask_itself(client.node, MARKERS, 1, {"markers": [forged]})
+        assert answer.markers[0].topics[0].partitions[0].error_code is ErrorCode.coordinator_not_available
+        own = await ask_itself(client.node, MARKERS, 1, {"markers": [marker_of(who)]})
+        assert own.markers[0].topics[0].partitions[0].error_code is ErrorCode.none
 
 
-def test_list_filters_by_a_pattern(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            await client.begin("orders-1")
-            await client.begin("payments-1")
+async def test_list_filters_by_a_pattern(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        await client.begin("orders-1")
+        await client.begin("payments-1")
 
-            async def listed(pattern: str | None) -> Any:
-                fields = {"transactional_id_pattern": pattern, "duration_filter": -1}
-                return await client.client.call(LIST, 2, fields)
+        async def listed(pattern: str | None) -> Any:
+            fields = {"transactional_id_pattern": pattern, "duration_filter": -1}
+            return await client.client.call(LIST, 2, fields)
 
-            told = await listed("orders-[0-9]+")
-            assert [each.transactional_id for each in told.transaction_states] == ["orders-1"]
-            assert len((await listed(None)).transaction_states) == 2
-            assert len((await listed("")).transaction_states) == 2
-            assert (await listed("(")).error_code is ErrorCode.invalid_regular_expression
-
-    run(scenario())
+        told = await listed("orders-[0-9]+")
+        assert [each.transactional_id for each in told.transaction_states] == ["orders-1"]
+        assert len((await listed(None)).transaction_states) == 2
+        assert len((await listed("")).transaction_states) == 2
+        assert (await listed("(")).error_code is ErrorCode.invalid_regular_expression
 
 
-def test_list_filters_by_state_producer_and_duration(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            idle = await client.begin("idle")
-            who = await client.begin()
-            await client.add(who, 0)
-            assert await client.listed(version=0) == {ID: "Ongoing", "idle": "Empty"}
-            assert await client.listed("Ongoing") == {ID: "Ongoing"}
-            assert await client.listed(producer_id_filters=[idle.producer_id]) == {"idle": "Empty"}
-            assert await client.listed("Ongoing", duration_filter=3_600_000) == {}
-            answer = await client.client.call(
-                LIST,
-                1,
-                {"state_filters": ["Ongoing", "Sleeping", "Dead"], "producer_id_filters": (), "duration_filter": -1},
-            )
-            assert answer.unknown_state_filters == ("Sleeping",)
-            assert await client.listed("Dead") == {}
-
-    run(scenario())
+async def test_list_filters_by_state_producer_and_duration(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        idle = await client.begin("idle")
+        who = await client.begin()
+        await client.add(who, 0)
+        assert await client.listed(version=0) == {ID: "Ongoing", "idle": "Empty"}
+        assert await client.listed("Ongoing") == {ID: "Ongoing"}
+        assert await client.listed(producer_id_filters=[idle.producer_id]) == {"idle": "Empty"}
+        assert await client.listed("Ongoing", duration_filter=3_600_000) == {}
+        answer = await client.client.call(
+            LIST,
+            1,
+            {"state_filters": ["Ongoing", "Sleeping", "Dead"], "producer_id_filters": (), "duration_filter": -1},
+        )
+        assert answer.unknown_state_filters == ("Sleeping",)
+        assert await client.listed("Dead") == {}
 
 
-def test_a_described_transaction_has_its_partitions_and_an_unknown_one_an_error(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            await client.add(who, 1, 0)
-            answer = await client.client.call(DESCRIBE, 0, {"transactional_ids": [ID]})
-            (state,) = answer.transaction_states
-            assert state.error_code is ErrorCode.none
-            assert state.transaction_state == "Ongoing"
-            assert (state.producer_id, state.producer_epoch) == who
-            assert [(topic.topic, topic.partitions) for topic in state.topics] == [("t", (0, 1))]
-            answer = await client.client.call(DESCRIBE, 0, {"transactional_ids": ["nobody", ""]})
-            errors = [each.error_code for each in answer.transaction_states]
-            assert errors == [ErrorCode.transactional_id_not_found, ErrorCode.invalid_request]
+async def test_a_described_transaction_has_its_partitions_and_an_unknown_one_an_error(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        await client.add(who, 1, 0)
+        answer = await client.client.call(DESCRIBE, 0, {"transactional_ids": [ID]})
+        (state,) = answer.transaction_states
+        assert state.error_code is ErrorCode.none
+        assert state.transaction_state == "Ongoing"
+        assert (state.producer_id, state.producer_epoch) == who
+        assert [(topic.topic, topic.partitions) for topic in state.topics] == [("t", (0, 1))]
+        answer = await client.client.call(DESCRIBE, 0, {"transactional_ids": ["nobody", ""]})
+        errors = [each.error_code for each in answer.transaction_states]
+        assert errors == [ErrorCode.transactional_id_not_found, ErrorCode.invalid_request]
 
-    run(scenario())
+
+def _entry(transaction: Transaction) -> bytes:
+    """Its bytes in an answer that has nothing else."""
+    response = DescribeTransactionsResponse(transaction_states=[described("x", transaction)])
+    # Throttle time and length before it, no tagged fields after it.
+    return API.encode_response(0, response)[5:-1]
 
 
 def test_a_transaction_that_has_not_begun_has_the_start_time_minus_one() -> None:
@@ -384,7 +351,7 @@ def test_a_transaction_that_has_not_begun_has_the_start_time_minus_one() -> None
         last_update_ms=5,
     )
     head = "0000027806" + b"Empty".hex()
-    assert encode_state("x", empty) == bytes.fromhex(head + "0000ea60" + "ff" * 8 + "000000000000000700030100")
+    assert _entry(empty) == bytes.fromhex(head + "0000ea60" + "ff" * 8 + "000000000000000700030100")
     open_one = Transaction(
         transactional_id="x",
         producer_id=ProducerId(7),
@@ -398,90 +365,75 @@ def test_a_transaction_that_has_not_begun_has_the_start_time_minus_one() -> None
     )
     head = "0000027808" + b"Ongoing".hex()
     topics = "020274020000000100"
-    assert encode_state("x", open_one) == bytes.fromhex(
-        head + "0000ea60000000000000000400000000000000070003" + topics + "00"
-    )
+    assert _entry(open_one) == bytes.fromhex(head + "0000ea60000000000000000400000000000000070003" + topics + "00")
 
 
 @pytest.mark.parametrize("topic", ["__transaction_state", "__consumer_offsets"])
-def test_a_client_cannot_take_a_coordinators_partition_into_its_transaction(tmp_path: Path, topic: str) -> None:
+async def test_a_client_cannot_take_a_coordinators_partition_into_its_transaction(tmp_path: Path, topic: str) -> None:
     """A marker in the transaction log would be a record that its coordinator cannot load."""
-
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            assert await client.add(who, 0, 9, topic=topic) == {
-                0: ErrorCode.topic_authorization_failed,
-                9: ErrorCode.unknown_topic_or_partition,
-            }
-
-    run(scenario())
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        assert await client.add(who, 0, 9, topic=topic) == {
+            0: ErrorCode.topic_authorization_failed,
+            9: ErrorCode.unknown_topic_or_partition,
+        }
 
 
-def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_client(tmp_path) as client:
-            who = await client.begin()
-            marker = {
-                "producer_id": who.producer_id,
-                "producer_epoch": who.producer_epoch,
-                "transaction_result": True,
-                "topics": [{"name": "__transaction_state", "partition_indexes": [0, 1, 2]}],
-                "coordinator_epoch": 0,
-            }
-            answer = await ask_itself(client.node, MARKERS, 1, {"markers": [marker]})
-            errors = [each.error_code for each in answer.markers[0].topics[0].partitions]
-            assert errors == [ErrorCode.topic_authorization_failed] * 3
-
-    run(scenario())
+async def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as client:
+        who = await client.begin()
+        marker = {
+            "producer_id": who.producer_id,
+            "producer_epoch": who.producer_epoch,
+            "transaction_result": True,
+            "topics": [{"name": "__transaction_state", "partition_indexes": [0, 1, 2]}],
+            "coordinator_epoch": 0,
+        }
+        answer = await ask_itself(client.node, MARKERS, 1, {"markers": [marker]})
+        errors = [each.error_code for each in answer.markers[0].topics[0].partitions]
+        assert errors == [ErrorCode.topic_authorization_failed] * 3
 
 
-def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactions_later(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path, SMALL) as node, Client.connect(node) as connection:
-            await connection.create_topic("t")
-            await connection.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
-            client = TransactionalClient(connection, node)
-            _error, who = await client.init(transaction_timeout=200)
-            first = batch(b"a", producer=who, sequence=0, transactional=True)
-            assert (await connection.produce("t", first, version=12, name=ID)).error_code is ErrorCode.none
-        folders = [tmp_path / f"__transaction_state-{index}" for index in range(3)]
+async def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactions_later(tmp_path: Path) -> None:
+    async with running_node(tmp_path, SMALL) as node, Client.connect(node) as connection:
+        await connection.create_topic("t")
+        await connection.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
+        client = TransactionalClient(connection, node)
+        _error, who = await client.init(transaction_timeout=200)
+        first = batch(b"a", producer=who, sequence=0, transactional=True)
+        assert (await connection.produce("t", first, version=12, name=ID)).error_code is ErrorCode.none
+    folders = [tmp_path / f"__transaction_state-{index}" for index in range(3)]
+    for folder in folders:
+        folder.rename(tmp_path / f"{folder.name}.away")
+        folder.write_text("a file where a folder must be")
+    async with running_node(tmp_path, SMALL) as node:
         for folder in folders:
-            folder.rename(tmp_path / f"{folder.name}.away")
-            folder.write_text("a file where a folder must be")
-        async with running_node(tmp_path, SMALL) as node:
-            for folder in folders:
-                folder.unlink()
-                (tmp_path / f"{folder.name}.away").rename(folder)
-            await node._look_after_partitions()
-            partition = node.partitions.get(TopicPartition("t", 0))
-            assert partition is not None
-            for _ in range(500):
-                if partition.log.last_stable_offset == partition.log.log_end_offset == 2:
-                    return
-                await asyncio.sleep(0.01)
-            raise AssertionError("nobody asks for this id again, and its transaction is still open")
-
-    run(scenario())
+            folder.unlink()
+            (tmp_path / f"{folder.name}.away").rename(folder)
+        await node._look_after_partitions()
+        partition = node.partitions.get(TopicPartition("t", 0))
+        assert partition is not None
+        for _ in range(500):
+            if partition.last_stable_offset == partition.log_end_offset == 2:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("nobody asks for this id again, and its transaction is still open")
 
 
-def test_an_id_that_is_known_goes_on_while_no_controller_gives_producer_ids(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path, SMALL) as node, Client.connect(node) as client:
-            transactional = TransactionalClient(client, node)
-            await client.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
-            who = await transactional.begin()
+async def test_a_known_transactional_id_continues_while_no_controller_allocates_producer_ids(tmp_path: Path) -> None:
+    async with running_node(tmp_path, SMALL) as node, Client.connect(node) as client:
+        transactional = TransactionalClient(client, node)
+        await client.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
+        who = await transactional.begin()
 
-            async def never() -> range | ErrorCode:
-                await asyncio.sleep(0.2)
-                return ErrorCode.coordinator_not_available
+        async def never() -> range | ErrorCode:
+            await asyncio.sleep(0.2)
+            return ErrorCode.coordinator_not_available
 
-            node.transactions.producer_ids = ProducerIds(never)
-            for runtime in node.transactions.runtimes():
-                runtime.start()
-                await runtime.loaded()
-            assert await transactional.init() == (ErrorCode.none, who._replace(producer_epoch=ProducerEpoch(1)))
-            assert (await transactional.init("another"))[0] is ErrorCode.coordinator_load_in_progress
-            assert (await transactional.init(None))[0] is ErrorCode.coordinator_load_in_progress
-
-    run(scenario())
+        node.transactions.producer_ids = ProducerIds(never)
+        for runtime in node.transactions.runtimes():
+            runtime.start()
+            await runtime.loaded()
+        assert await transactional.init() == (ErrorCode.none, who._replace(producer_epoch=ProducerEpoch(1)))
+        assert (await transactional.init("another"))[0] is ErrorCode.coordinator_load_in_progress
+        assert (await transactional.init(None))[0] is ErrorCode.coordinator_load_in_progress

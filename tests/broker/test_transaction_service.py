@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from einmal.broker.config import BrokerConfig
+from einmal.broker.identity import new_uuid
 from einmal.broker.node import Node
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import AppendOrigin
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.metadata.topics import NewTopic
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
-from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.loop import Host
 from einmal.simulation.network import SimulatedNetwork
 from einmal.simulation.trace import Trace
 from einmal.transactions.coordinator import EndTxnResult, InitProducerIdResult
@@ -32,6 +33,7 @@ from einmal.types import (
 )
 from einmal.wire.control_batch import decode_marker
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
+from tests.virtual_time import running_loop, virtual_time
 
 ID = "orders"
 TV_2 = TransactionVersion.TV_2
@@ -40,8 +42,7 @@ PARTITIONS = tuple(TopicPartition("t", index) for index in range(5))
 
 class World:
     def __init__(self, seed: int = 1, **settings: Any) -> None:
-        self.failures: list[str] = []
-        self.loop = SimulatedLoop(lambda context: self.failures.append(str(context)))  # type: ignore[abstract]
+        self.loop = running_loop()
         self.disk = SimulatedDisk(self.loop, random.Random(seed), Trace())
         self.network = SimulatedNetwork(self.loop, random.Random(seed), Trace())
         self.clock = SimulatedClock(self.loop)
@@ -74,18 +75,14 @@ class World:
         if power:
             self.disk.cut_power()
 
-    def run(self, main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-        self.loop.run_until_complete(main(self))
-        assert not self.failures
-
     # --- a client, without a wire ----------------------------------------------------------------------------------
 
     async def begin(self, *, timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
         for name in (TRANSACTION_STATE, CONSUMER_OFFSETS):
-            assert await self.on_broker(self.node.metadata.ensure_internal_topic(name)) is ErrorCode.none
+            assert await self.on_broker(self.node.topic_creation.ensure(name)) is ErrorCode.none
         if "t" not in self.node.metadata.image.topics:
-            topic = NewTopic(name="t", topic_id=self.node.new_uuid(), partitions=len(PARTITIONS))
-            await self.on_broker(self.node.metadata.create_topics([topic]))
+            topic = NewTopic(name="t", topic_id=new_uuid(self.node.random), partitions=len(PARTITIONS))
+            await self.on_broker(self.node.controller.submit(lambda shard, _: shard.create_topics([topic])))
         await self.on_broker(self.node.transactions.producer_ids.ready())
         answer = await self.submit(lambda shard, now: shard.init_producer_id(ID, timeout_ms, None, now))
         assert isinstance(answer, InitProducerIdResult)
@@ -111,7 +108,7 @@ class World:
                     base_sequence=0,
                     transactional=True,
                 )
-                result = partition.append(bytearray(batch), self.clock.now(), Origin.CLIENT)
+                result = partition.append(bytearray(batch), self.clock.now(), AppendOrigin.CLIENT)
                 assert result.error is ErrorCode.none
                 assert await partition.committed(result.last_offset) is ErrorCode.none
 
@@ -144,16 +141,16 @@ class World:
         for topic_partition in PARTITIONS:
             partition = self.node.partitions.get(topic_partition)
             assert partition is not None
-            assert partition.log.last_stable_offset == partition.high_watermark == partition.log.log_end_offset
+            assert partition.last_stable_offset == partition.high_watermark == partition.log_end_offset
         return self.loop.time() - since
 
     def outcomes(self) -> list[list[bool]]:
-        """For each partition that has data: what its markers say, in order."""
+        """For each partition that has data: the outcomes of its markers, in order."""
         outcomes = []
         for topic_partition in PARTITIONS:
             partition = self.node.partitions.get(topic_partition)
             assert partition is not None
-            log = partition.log
+            log = partition
             data = log.read(log.log_start_offset, 1 << 20, below=log.log_end_offset)
             headers = list(iter_headers(data))
             if any(not header.is_control for _, header in headers):
@@ -167,31 +164,29 @@ class World:
         return outcomes
 
 
-def test_a_hung_transaction_is_cleared_when_its_time_is_over_and_not_at_the_next_sweep() -> None:
-    async def main(world: World) -> None:
-        await world.start()
-        who = await world.begin(timeout_ms=10_000)
-        await world.write(who, *PARTITIONS)
-        took = await world.settled(within=10.5)
-        assert took > 9.9
-        assert world.outcomes() == [[False]] * 5
-        assert await world.end(who, committed=True) == EndTxnResult(ErrorCode.invalid_txn_state)
+@virtual_time
+async def test_a_hung_transaction_is_cleared_when_its_time_is_over_and_not_at_the_next_sweep() -> None:
+    world = World()
+    await world.start()
+    who = await world.begin(timeout_ms=10_000)
+    await world.write(who, *PARTITIONS)
+    took = await world.settled(within=10.5)
+    assert took > 9.9
+    assert world.outcomes() == [[False]] * 5
+    assert await world.end(who, committed=True) == EndTxnResult(ErrorCode.invalid_txn_state)
 
-    World().run(main)
 
-
-def test_a_hung_transaction_is_cleared_after_a_restart_too() -> None:
-    async def main(world: World) -> None:
-        await world.start()
-        who = await world.begin(timeout_ms=10_000)
-        await world.write(who, *PARTITIONS)
-        await asyncio.sleep(5)
-        world.crash()
-        await world.start()
-        assert await world.settled(within=10.5) > 9.9
-        assert world.outcomes() == [[False]] * 5
-
-    World().run(main)
+@virtual_time
+async def test_a_hung_transaction_is_cleared_after_a_restart_too() -> None:
+    world = World()
+    await world.start()
+    who = await world.begin(timeout_ms=10_000)
+    await world.write(who, *PARTITIONS)
+    await asyncio.sleep(5)
+    world.crash()
+    await world.start()
+    assert await world.settled(within=10.5) > 9.9
+    assert world.outcomes() == [[False]] * 5
 
 
 CRASHES = [0.0, 0.0003, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.01, 0.013]
@@ -200,93 +195,87 @@ CRASHES = [0.0, 0.0003, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0065, 0.008, 0.01, 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power cut"])
 @pytest.mark.parametrize("after", CRASHES)
-def test_a_crash_at_any_moment_of_the_end_leaves_one_outcome_everywhere(
+@virtual_time
+async def test_a_crash_at_any_moment_of_the_end_leaves_one_outcome_everywhere(
     after: float, power: bool, committed: bool
 ) -> None:
     """Before the outcome is in the log, between it and the markers, between markers, before the completion."""
+    world = World(log_flush_interval_messages=1)
+    await world.start()
+    who = await world.begin(timeout_ms=5_000)
+    await world.write(who, *PARTITIONS)
+    answers: list[EndTxnResult | ErrorCode] = []
 
-    async def main(world: World) -> None:
-        await world.start()
-        who = await world.begin(timeout_ms=5_000)
-        await world.write(who, *PARTITIONS)
-        answers: list[EndTxnResult | ErrorCode] = []
+    async def end() -> None:
+        answers.append(await world.end(who, committed=committed))
 
-        async def end() -> None:
-            answers.append(await world.end(who, committed=committed))
-
-        asking = world.on_broker(end())
-        if after:
-            await asyncio.sleep(after)
-        world.crash(power=power)
-        was_answered = asking.done()
-        await world.start()
-        await world.settled(within=6)
-        outcomes = world.outcomes()
-        assert len(outcomes) == 5, "acknowledged data is there"
-        # A marker may be written twice; it never says another thing.
-        assert {marker for markers in outcomes for marker in markers} in ({True}, {False})
-        if was_answered:
-            assert answers == [EndTxnResult(ErrorCode.none, who.producer_id, ProducerEpoch(who.producer_epoch + 1))]
-            assert outcomes[0][0] is committed
-
-    World(log_flush_interval_messages=1).run(main)
+    asking = world.on_broker(end())
+    if after:
+        await asyncio.sleep(after)
+    world.crash(power=power)
+    was_answered = asking.done()
+    await world.start()
+    await world.settled(within=6)
+    outcomes = world.outcomes()
+    assert len(outcomes) == 5, "acknowledged data is there"
+    # A marker may be written twice; its outcome never changes.
+    assert {marker for markers in outcomes for marker in markers} in ({True}, {False})
+    if was_answered:
+        assert answers == [EndTxnResult(ErrorCode.none, who.producer_id, ProducerEpoch(who.producer_epoch + 1))]
+        assert outcomes[0][0] is committed
 
 
-def test_the_markers_of_a_deleted_topic_are_not_waited_for() -> None:
-    async def main(world: World) -> None:
-        await world.start()
-        who = await world.begin()
-        await world.write(who, *PARTITIONS)
-        end = world.on_broker(world.end(who, committed=True))
-        await asyncio.sleep(0)
-        metadata = world.node.metadata
-        await world.on_broker(metadata.delete_topics([("t", metadata.image.topics["t"].topic_id)]))
-        await end
-        for _ in range(1_000):
-            transaction = await world.described()
-            assert isinstance(transaction, Transaction)
-            if transaction.state is TransactionState.COMPLETE_COMMIT:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(transaction)
-
-    World(log_flush_interval_messages=1).run(main)
-
-
-def test_producer_ids_are_not_given_again_after_a_crash() -> None:
-    async def main(world: World) -> None:
-        given: list[ProducerId] = []
-        for _ in range(3):
-            node = await world.start()
-            for _ in range(5):
-                assert await world.on_broker(node.transactions.producer_ids.ready()) is ErrorCode.none
-                producer_id = node.transactions.producer_ids.take()
-                assert producer_id is not None
-                given.append(producer_id)
-            world.crash(power=True)
-        assert len(set(given)) == len(given)
-
-    World().run(main)
+@virtual_time
+async def test_the_markers_of_a_deleted_topic_are_not_waited_for() -> None:
+    world = World(log_flush_interval_messages=1)
+    await world.start()
+    who = await world.begin()
+    await world.write(who, *PARTITIONS)
+    end = world.on_broker(world.end(who, committed=True))
+    await asyncio.sleep(0)
+    topic_id = world.node.metadata.image.topics["t"].topic_id
+    await world.on_broker(world.node.controller.submit(lambda shard, _: shard.delete_topics([("t", topic_id)])))
+    await end
+    for _ in range(1_000):
+        transaction = await world.described()
+        assert isinstance(transaction, Transaction)
+        if transaction.state is TransactionState.COMPLETE_COMMIT:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(transaction)
 
 
-def test_more_producer_ids_than_one_block_has_are_there() -> None:
-    async def main(world: World) -> None:
+@virtual_time
+async def test_producer_ids_are_not_given_again_after_a_crash() -> None:
+    world = World()
+    given: list[ProducerId] = []
+    for _ in range(3):
         node = await world.start()
-        ids = node.transactions.producer_ids
-        given = []
-        for _ in range(2_500):
-            assert await world.on_broker(ids.ready()) is ErrorCode.none
-            given.append(ids.take())
-        assert None not in given
-        assert len(set(given)) == 2_500
-
-    World().run(main)
+        for _ in range(5):
+            assert await world.on_broker(node.transactions.producer_ids.ready()) is ErrorCode.none
+            producer_id = node.transactions.producer_ids.take()
+            assert producer_id is not None
+            given.append(producer_id)
+        world.crash(power=True)
+    assert len(set(given)) == len(given)
 
 
-def test_a_cluster_without_transactions_has_no_shard() -> None:
-    async def main(world: World) -> None:
-        node = await world.start()
-        assert node.transactions.runtimes() == []
-        assert await world.submit(lambda shard, _: shard.describe_transactions(ID)) is ErrorCode.not_coordinator
+@virtual_time
+async def test_more_producer_ids_than_one_block_has_are_there() -> None:
+    world = World()
+    node = await world.start()
+    ids = node.transactions.producer_ids
+    given = []
+    for _ in range(2_500):
+        assert await world.on_broker(ids.ready()) is ErrorCode.none
+        given.append(ids.take())
+    assert None not in given
+    assert len(set(given)) == 2_500
 
-    World().run(main)
+
+@virtual_time
+async def test_a_cluster_without_transactions_has_no_shard() -> None:
+    world = World()
+    node = await world.start()
+    assert node.transactions.runtimes() == []
+    assert await world.submit(lambda shard, _: shard.describe_transactions(ID)) is ErrorCode.not_coordinator

@@ -1,10 +1,10 @@
-"""What a client is told when its transaction could not be verified, by the version it speaks."""
+"""The error of a client whose transaction could not be verified, by the version of its request."""
 
 from __future__ import annotations
 
 import pytest
 
-from einmal.broker.transaction_verification import (
+from einmal.broker.coordinators.transaction_verification import (
     Operation,
     offset_commit_error,
     offset_commit_operation,
@@ -14,7 +14,7 @@ from einmal.broker.transaction_verification import (
 from einmal.types import ErrorCode as E
 
 
-def test_the_version_of_the_request_tells_what_is_asked() -> None:
+def test_the_version_of_the_request_determines_the_verification() -> None:
     assert [produce_operation(version) for version in (3, 10, 11, 12, 13)] == [
         Operation.VERIFY,
         Operation.VERIFY,
@@ -50,7 +50,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("error", TOLD)
-def test_each_client_is_told_what_it_can_understand(error: E) -> None:
+def test_each_client_gets_an_error_that_it_understands(error: E) -> None:
     produced, committed = TOLD[error]
     assert tuple(produce_error(error, operation) for operation in Operation) == produced
     assert tuple(offset_commit_error(error, operation) for operation in Operation) == committed

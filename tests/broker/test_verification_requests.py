@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from einmal.broker.verification_requests import VerificationRequests
-from einmal.client.aio.connection import Disconnected
-from einmal.simulation.loop import SimulatedLoop
+from einmal.broker.coordinators.verification_requests import VerificationRequests
+from einmal.rpc.connection import NoAnswer
 from einmal.types import BrokerId, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.messages import request_type, response_type
+from tests.virtual_time import virtual_time
 from tests.wire.kio_messages import build
 
 API, VERSION = 24, 5
@@ -34,7 +34,14 @@ class Peers:
         self.silent: list[str] = []
 
     async def ask(
-        self, node_id: int, api_key: int, version: int, fields: dict[str, Any], *, timeout_ms: int, lane: str
+        self,
+        node_id: int,
+        api_key: int,
+        version: int,
+        fields: Mapping[str, Any],
+        *,
+        timeout_ms: int,
+        lane: str = "control",
     ) -> Any:
         assert (api_key, version) == (API, VERSION)
         request = build(request_type(api_key, version), fields)
@@ -82,132 +89,120 @@ class Peers:
         ]
 
 
-def run(main: Callable[[Peers, VerificationRequests], Coroutine[Any, Any, None]]) -> None:
-    loop = SimulatedLoop()  # type: ignore[abstract]
+@virtual_time
+async def test_one_question_is_one_request() -> None:
     peers = Peers()
-    loop.run_until_complete(main(peers, VerificationRequests(peers)))
+    requests = VerificationRequests(peers)
+    peers.errors[B] = ErrorCode.transaction_abortable
+    errors = await requests.ask(ONE, "x", producer(1, 3), [A, B], adds=False)
+    assert errors == {A: ErrorCode.none, B: ErrorCode.transaction_abortable}
+    assert peers.requests == [(1, [("x", 3, True, [("t", 0), ("t", 1)])])]
 
 
-def test_one_question_is_one_request() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        peers.errors[B] = ErrorCode.transaction_abortable
-        errors = await requests.ask(ONE, "x", producer(1, 3), [A, B], adds=False)
-        assert errors == {A: ErrorCode.none, B: ErrorCode.transaction_abortable}
-        assert peers.requests == [(1, [("x", 3, True, [("t", 0), ("t", 1)])])]
-
-    run(main)
-
-
-def test_what_comes_meanwhile_goes_out_together_with_the_next() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        first = asyncio.ensure_future(requests.ask(ONE, "x0", producer(0), [A], adds=True))
-        await asyncio.sleep(0.5)
-        rest = [requests.ask(ONE, f"x{number}", producer(number), [A], adds=True) for number in range(1, 50)]
-        answers = await asyncio.gather(first, *rest)
-        assert [len(asked) for _, asked in peers.requests] == [1, 49]
-        assert answers == [{A: ErrorCode.none}] * 50
-
-    run(main)
+@virtual_time
+async def test_what_comes_meanwhile_goes_out_together_with_the_next() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    first = asyncio.ensure_future(requests.ask(ONE, "x0", producer(0), [A], adds=True))
+    await asyncio.sleep(0.5)
+    rest = [requests.ask(ONE, f"x{number}", producer(number), [A], adds=True) for number in range(1, 50)]
+    answers = await asyncio.gather(first, *rest)
+    assert [len(asked) for _, asked in peers.requests] == [1, 49]
+    assert answers == [{A: ErrorCode.none}] * 50
 
 
-def test_brokers_do_not_wait_for_each_other() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        await asyncio.gather(
-            requests.ask(ONE, "x", producer(1), [A], adds=True), requests.ask(OTHER, "y", producer(2), [A], adds=True)
-        )
-        assert asyncio.get_running_loop().time() < 1.1
-
-    run(main)
-
-
-def test_several_questions_of_one_producer_become_one() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        peers.errors[C] = ErrorCode.unknown_topic_or_partition
-        answers = await asyncio.gather(
-            *(requests.ask(ONE, "x", producer(1), [each], adds=False) for each in (C, A, B, A))
-        )
-        assert peers.requests == [(1, [("x", 0, True, [("t", 0), ("t", 1), ("t", 2)])])]
-        assert answers == [
-            {C: ErrorCode.unknown_topic_or_partition},
-            {A: ErrorCode.none},
-            {B: ErrorCode.none},
-            {A: ErrorCode.none},
-        ]
-
-    run(main)
+@virtual_time
+async def test_brokers_do_not_wait_for_each_other() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    await asyncio.gather(
+        requests.ask(ONE, "x", producer(1), [A], adds=True), requests.ask(OTHER, "y", producer(2), [A], adds=True)
+    )
+    assert asyncio.get_running_loop().time() < 1.1
 
 
-def test_questions_that_one_answer_could_not_tell_apart_are_asked_one_after_the_other() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        await asyncio.gather(
-            requests.ask(ONE, "x", producer(1, 0), [A], adds=True),
-            requests.ask(ONE, "x", producer(1, 1), [A], adds=True),
-            requests.ask(ONE, "x", producer(1, 1), [A], adds=False),
-        )
-        assert [asked for _, asked in peers.requests] == [
-            [("x", 0, False, [("t", 0)])],
-            [("x", 1, False, [("t", 0)])],
-            [("x", 1, True, [("t", 0)])],
-        ]
+@virtual_time
+async def test_several_questions_of_one_producer_become_one() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    peers.errors[C] = ErrorCode.unknown_topic_or_partition
+    answers = await asyncio.gather(*(requests.ask(ONE, "x", producer(1), [each], adds=False) for each in (C, A, B, A)))
+    assert peers.requests == [(1, [("x", 0, True, [("t", 0), ("t", 1), ("t", 2)])])]
+    assert answers == [
+        {C: ErrorCode.unknown_topic_or_partition},
+        {A: ErrorCode.none},
+        {B: ErrorCode.none},
+        {A: ErrorCode.none},
+    ]
 
-    run(main)
+
+@virtual_time
+async def test_verifications_that_one_response_could_not_distinguish_are_sent_in_turn() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    await asyncio.gather(
+        requests.ask(ONE, "x", producer(1, 0), [A], adds=True),
+        requests.ask(ONE, "x", producer(1, 1), [A], adds=True),
+        requests.ask(ONE, "x", producer(1, 1), [A], adds=False),
+    )
+    assert [asked for _, asked in peers.requests] == [
+        [("x", 0, False, [("t", 0)])],
+        [("x", 1, False, [("t", 0)])],
+        [("x", 1, True, [("t", 0)])],
+    ]
 
 
-def test_after_a_defect_whoever_asked_is_answered_and_asks_again() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        told: list[Any] = []
-        asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[method-assign]
-        peers.failure = ValueError("a defect")
-        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.network_exception}
-        peers.failure = None
-        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.none}
-        assert len(told) == 1
-
-    run(main)
+@virtual_time
+async def test_after_a_defect_callers_get_an_error_and_may_retry() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    told: list[Any] = []
+    asyncio.get_running_loop().call_exception_handler = told.append  # type: ignore[assignment,method-assign]
+    peers.failure = ValueError("a defect")
+    assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.network_exception}
+    peers.failure = None
+    assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.none}
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("was_sent", [False, True])
-def test_without_an_answer_whoever_asked_is_told_so_and_the_next_question_goes_out(was_sent: bool) -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        peers.failure = Disconnected("gone", was_sent=was_sent)
-        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.network_exception}
-        peers.failure = None
-        assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.none}
-
-    run(main)
-
-
-def test_what_an_answer_leaves_out_is_unknown() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        peers.silent = ["x"]
-        answers = await asyncio.gather(
-            requests.ask(ONE, "x", producer(1), [A], adds=True), requests.ask(ONE, "y", producer(2), [A], adds=True)
-        )
-        assert answers == [{A: ErrorCode.network_exception}, {A: ErrorCode.none}]
-
-    run(main)
+@virtual_time
+async def test_without_a_response_callers_get_an_error_and_the_next_request_is_sent(was_sent: bool) -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    peers.failure = NoAnswer("gone", was_sent=was_sent)
+    assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.network_exception}
+    peers.failure = None
+    assert await requests.ask(ONE, "x", producer(1), [A], adds=True) == {A: ErrorCode.none}
 
 
-def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        impatient = asyncio.ensure_future(requests.ask(ONE, "x", producer(1), [A], adds=True))
-        patient = asyncio.ensure_future(requests.ask(ONE, "x", producer(1), [A], adds=True))
-        await asyncio.sleep(0.5)
-        impatient.cancel()
-        assert await patient == {A: ErrorCode.none}
+@virtual_time
+async def test_what_an_answer_leaves_out_is_unknown() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    peers.silent = ["x"]
+    first, second = await asyncio.gather(
+        requests.ask(ONE, "x", producer(1), [A], adds=True), requests.ask(ONE, "y", producer(2), [A], adds=True)
+    )
+    assert (first, second) == ({A: ErrorCode.network_exception}, {A: ErrorCode.none})
 
-    run(main)
+
+@virtual_time
+async def test_a_cancelled_caller_does_not_cancel_the_response_of_others() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    impatient = asyncio.ensure_future(requests.ask(ONE, "x", producer(1), [A], adds=True))
+    patient = asyncio.ensure_future(requests.ask(ONE, "x", producer(1), [A], adds=True))
+    await asyncio.sleep(0.5)
+    impatient.cancel()
+    assert await patient == {A: ErrorCode.none}
 
 
-def test_stopping_leaves_nobody_waiting() -> None:
-    async def main(peers: Peers, requests: VerificationRequests) -> None:
-        asked = [
-            asyncio.ensure_future(requests.ask(ONE, "x", producer(1, epoch), [A], adds=True)) for epoch in range(3)
-        ]
-        await asyncio.sleep(0.5)
-        requests.stop()
-        assert [type(each) for each in await asyncio.gather(*asked, return_exceptions=True)] == [
-            asyncio.CancelledError
-        ] * 3
-
-    run(main)
+@virtual_time
+async def test_stopping_cancels_all_waiting_callers() -> None:
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    asked = [asyncio.ensure_future(requests.ask(ONE, "x", producer(1, epoch), [A], adds=True)) for epoch in range(3)]
+    await asyncio.sleep(0.5)
+    requests.stop()
+    assert [type(each) for each in await asyncio.gather(*asked, return_exceptions=True)] == [asyncio.CancelledError] * 3

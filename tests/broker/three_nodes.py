@@ -1,4 +1,4 @@
-"""Three whole nodes on virtual time, network and disk, and how to talk to one of them from inside its process."""
+"""Three whole nodes on virtual time, network and disk, and how to run code inside the process of one of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from einmal.broker.config import BrokerConfig
 from einmal.broker.node import Node
 from einmal.simulation.clock import SimulatedClock
 from einmal.simulation.disk import SimulatedDisk
-from einmal.simulation.loop import Host, SimulatedLoop
+from einmal.simulation.loop import Host
 from einmal.simulation.network import SimulatedNetwork
 from einmal.simulation.trace import Trace
 from einmal.types import ErrorCode, TopicPartition
+from tests.virtual_time import running_loop
 
 IDS = (1, 2, 3)
 _SECRET_FILE = PurePosixPath("/cluster.secret")
@@ -25,8 +26,7 @@ class ThreeNodes:
     def __init__(self, seed: int = 1, *, secret: bytes | None = None, **settings: Any) -> None:
         """``secret``: nodes authenticate by it, on listeners of their own."""
         self.secret = secret
-        self.failures: list[str] = []
-        self.loop = SimulatedLoop(self._failed)  # type: ignore[abstract]
+        self.loop = running_loop()
         self.disks = {node_id: SimulatedDisk(self.loop, random.Random(f"{seed}/{node_id}"), Trace()) for node_id in IDS}
         self.network = SimulatedNetwork(self.loop, random.Random(seed), Trace())
         self.clock = SimulatedClock(self.loop)
@@ -48,16 +48,6 @@ class ThreeNodes:
         self.nodes: dict[int, Node] = {}
         self.starts = 0
 
-    def _failed(self, context: dict[str, Any]) -> None:
-        self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
-
-    def run(self, main: Callable[[ThreeNodes], Coroutine[Any, Any, None]]) -> None:
-        async def bounded() -> None:
-            await asyncio.wait_for(main(self), 600)
-
-        self.loop.run_until_complete(bounded())
-        assert not self.failures, "\n".join(self.failures)
-
     # --- processes -------------------------------------------------------------------------------------------------
 
     async def start(self, *ids: int) -> None:
@@ -68,7 +58,7 @@ class ThreeNodes:
         host = self.hosts[node_id] = Host(f"b{node_id}")
         self.network.light(host.name)
         listeners = [f"PLAINTEXT://b{node_id}:9092", f"CONTROLLER://b{node_id}:9093"]
-        security: dict[str, str] = {}
+        security: dict[str, Any] = {}
         if self.secret is not None:
             listeners.append(f"INTERNAL://b{node_id}:9094")
             self.disks[node_id].view(host).write_file(_SECRET_FILE, self.secret)
@@ -103,7 +93,7 @@ class ThreeNodes:
         del self.nodes[node_id]
 
     def cut_power(self, node_id: int) -> None:
-        """Its machine is off, and nobody is told."""
+        """Its machine is off, and nobody notices at once."""
         self.loop.kill(self.hosts[node_id])
         self.network.lose(self.hosts[node_id], silently=True)
         self.disks[node_id].cut_power()
@@ -143,7 +133,7 @@ class ThreeNodes:
     async def make_topic(self, name: str) -> None:
         node_id = next(iter(self.nodes))
         for _ in range(20):
-            error = await self.on(node_id, self.nodes[node_id].metadata.ensure_topic(name))
+            error = await self.on(node_id, self.nodes[node_id].topic_creation.ensure(name))
             if error is ErrorCode.none:
                 break
         assert error is ErrorCode.none

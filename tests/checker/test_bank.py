@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from einmal.checker.bank import BankReader, Entry
+from einmal.checker.bank import BankReader, TransferEntry
 
 
 def _reader() -> BankReader:
     return BankReader("reader", {1: 100, 2: 100, 3: 100})
 
 
-def _transfer(name: str, amount: int = 5, partitions: tuple[int, int] = (0, 0)) -> tuple[Entry, Entry]:
+def _transfer(name: str, amount: int = 5, partitions: tuple[int, int] = (0, 0)) -> tuple[TransferEntry, TransferEntry]:
     debit, credit = partitions
-    return Entry(name, 1, -amount, debit, credit), Entry(name, 2, amount, credit, debit)
+    return TransferEntry(name, 1, -amount, debit, credit), TransferEntry(name, 2, amount, credit, debit)
 
 
 def _kinds(reader: BankReader, acknowledged: tuple[str, ...] = (), refused: tuple[str, ...] = ()) -> set[str]:
@@ -63,7 +63,7 @@ def test_one_entry_twice_is_a_duplicate() -> None:
 
 def test_unequal_halves_change_the_sum() -> None:
     reader = _reader()
-    reader.read(0, [Entry("t1", 1, -5, 0, 0), Entry("t1", 2, 6, 0, 0)])
+    reader.read(0, [TransferEntry("t1", 1, -5, 0, 0), TransferEntry("t1", 2, 6, 0, 0)])
     assert "bank-sum" in _kinds(reader)
 
 

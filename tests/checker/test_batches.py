@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from einmal.checker.batches import Written, find_batch_anomalies
+from einmal.checker.batches import WrittenRecord, find_batch_anomalies
 
 
 def _kinds(committed: list[int], *written: tuple[int, str]) -> set[str]:
-    return {anomaly.kind for anomaly in find_batch_anomalies(committed, [Written(*each) for each in written])}
+    return {anomaly.kind for anomaly in find_batch_anomalies(committed, [WrittenRecord(*each) for each in written])}
 
 
 def test_each_batch_once_from_one_attempt() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.checker.history import History, Op, Outcome, Poll, Send
+from einmal.checker.history import History, Op, OpOutcome, Poll, Send
 from einmal.checker.log import find_allowed, find_anomalies
 from einmal.types import TopicPartition
 
@@ -14,7 +14,7 @@ Z = TopicPartition("z", 0)
 
 
 def operation(process: int, began: float, ended: float | None, *actions: Send | Poll) -> Op:
-    outcome = Outcome.INFO if ended is None else Outcome.OK
+    outcome = OpOutcome.INFO if ended is None else OpOutcome.OK
     return Op(process=process, actions=actions, outcome=outcome, transactional=True, began=began, ended=ended)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from einmal.checker.history import History, Op, Outcome, Poll, Send
+from einmal.checker.history import History, Op, OpOutcome, Poll, Send
 from einmal.checker.log import find_anomalies
 from einmal.types import TopicPartition
 
@@ -15,16 +16,16 @@ Y = TopicPartition("y", 0)
 WRITER, OTHER, READER = 1, 2, 9
 
 
-def sent(*sends: Send, outcome: Outcome = Outcome.OK, process: int = WRITER, aborted_later: bool = False) -> Op:
+def sent(*sends: Send, outcome: OpOutcome = OpOutcome.OK, process: int = WRITER, aborted_later: bool = False) -> Op:
     return Op(process=process, actions=sends, outcome=outcome, aborted_later=aborted_later)
 
 
-def transaction(*actions: Send | Poll, outcome: Outcome = Outcome.OK, aborted_later: bool = False) -> Op:
+def transaction(*actions: Send | Poll, outcome: OpOutcome = OpOutcome.OK, aborted_later: bool = False) -> Op:
     return Op(process=WRITER, actions=actions, outcome=outcome, transactional=True, aborted_later=aborted_later)
 
 
-def read(key: TopicPartition, *records: tuple[int, str], process: int = READER, **more: bool) -> Op:
-    return Op(process=process, actions=(Poll(key, records),), outcome=Outcome.OK, **more)
+def read(key: TopicPartition, *records: tuple[int, str], process: int = READER, **more: Any) -> Op:
+    return Op(process=process, actions=(Poll(key, records),), outcome=OpOutcome.OK, **more)
 
 
 def member(*actions: Send | Poll, rebalanced: bool = False) -> Op:
@@ -49,9 +50,9 @@ GUILTY = {
         read(X, (1, "b")),
         read(Y, (0, "y")),
     ],
-    "G1a": [sent(_A, outcome=Outcome.FAIL), read(X, (0, "a"))],
-    "G1a, of a transaction": [transaction(_A, Send(Y, "y"), outcome=Outcome.FAIL), read(Y, (4, "y"))],
-    "phantom-commit": [transaction(_A, outcome=Outcome.INFO, aborted_later=True), read(X, (0, "a"))],
+    "G1a": [sent(_A, outcome=OpOutcome.FAIL), read(X, (0, "a"))],
+    "G1a, of a transaction": [transaction(_A, Send(Y, "y"), outcome=OpOutcome.FAIL), read(Y, (4, "y"))],
+    "phantom-commit": [transaction(_A, outcome=OpOutcome.INFO, aborted_later=True), read(X, (0, "a"))],
     "inconsistent-offsets": [sent(_A), sent(_B), read(X, (0, "a"), (1, "b")), read(X, (0, "b"), process=8)],
     "precommitted-read": [transaction(_A, Poll(X, ((0, "a"),)))],
     "int-poll-skip": [sent(_A), sent(_B), sent(_C), read(X, (0, "a"), (2, "c")), read(X, (1, "b"), process=8)],
@@ -59,7 +60,7 @@ GUILTY = {
     "int-nonmonotonic-poll, a repeat": [sent(_A), read(X, (0, "a"), (0, "a"))],
     "int-nonmonotonic-send": [transaction(Send(X, "a", 1), Send(X, "b", 0)), read(X, (0, "b"), (1, "a"))],
     "int-nonmonotonic-send, seen by a reader": [
-        transaction(Send(X, "a"), Send(X, "b"), outcome=Outcome.INFO),
+        transaction(Send(X, "a"), Send(X, "b"), outcome=OpOutcome.INFO),
         read(X, (0, "b"), (1, "a")),
     ],
     "nonmonotonic-send": [sent(Send(X, "a", 1)), sent(Send(X, "b", 0)), read(X, (0, "b"), (1, "a"))],
@@ -88,7 +89,7 @@ GUILTY = {
     "unseen": [sent(_A), sent(_B), read(X, (0, "a"))],
     "unseen, of a writer that was told no offset": [sent(Send(X, "a")), sent(_B), read(X, (1, "b"))],
     "torn-transaction": [
-        transaction(Send(X, "a"), Send(Y, "y"), outcome=Outcome.INFO),
+        transaction(Send(X, "a"), Send(Y, "y"), outcome=OpOutcome.INFO),
         sent(Send(Y, "z", 3), process=OTHER),
         read(X, (0, "a")),
         read(Y, (3, "z")),
@@ -119,21 +120,21 @@ INNOCENT = {
     ],
     "everything is read once": [sent(_A), sent(_B), sent(_C), _ALL],
     "offsets have gaps where markers are": [sent(_A), sent(Send(X, "b", 7)), read(X, (0, "a"), (7, "b"))],
-    "a failed write is not seen": [sent(_A), sent(_B, outcome=Outcome.FAIL), sent(_C), read(X, (0, "a"), (2, "c"))],
-    "an unknown write is not seen": [sent(_A), sent(Send(X, "b"), outcome=Outcome.INFO), read(X, (0, "a"))],
-    "an unknown write is seen": [sent(_A), sent(Send(X, "b"), outcome=Outcome.INFO), read(X, (0, "a"), (1, "b"))],
+    "a failed write is not seen": [sent(_A), sent(_B, outcome=OpOutcome.FAIL), sent(_C), read(X, (0, "a"), (2, "c"))],
+    "an unknown write is not seen": [sent(_A), sent(Send(X, "b"), outcome=OpOutcome.INFO), read(X, (0, "a"))],
+    "an unknown write is seen": [sent(_A), sent(Send(X, "b"), outcome=OpOutcome.INFO), read(X, (0, "a"), (1, "b"))],
     "a transaction of unknown outcome is seen whole": [
-        transaction(Send(X, "a"), Send(Y, "y"), outcome=Outcome.INFO),
+        transaction(Send(X, "a"), Send(Y, "y"), outcome=OpOutcome.INFO),
         read(X, (0, "a")),
         read(Y, (0, "y")),
     ],
     "an aborted transaction is not seen": [
-        transaction(_A, Send(Y, "y"), outcome=Outcome.INFO, aborted_later=True),
+        transaction(_A, Send(Y, "y"), outcome=OpOutcome.INFO, aborted_later=True),
         sent(_B),
         read(X, (1, "b")),
     ],
     "a read_uncommitted reader sees what aborts": [
-        transaction(_A, outcome=Outcome.FAIL),
+        transaction(_A, outcome=OpOutcome.FAIL),
         sent(_B),
         read(X, (0, "a"), (1, "b"), read_committed=False, process=8),
         read(X, (1, "b")),
@@ -156,7 +157,7 @@ INNOCENT = {
         read(X, (0, "b"), (1, "a")),
     ],
     "a failed send has no place in the order": [
-        sent(Send(X, "a", 5), outcome=Outcome.FAIL),
+        sent(Send(X, "a", 5), outcome=OpOutcome.FAIL),
         sent(Send(X, "b", 1)),
         read(X, (1, "b")),
     ],

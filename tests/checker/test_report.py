@@ -1,8 +1,8 @@
-"""What is told of a history beside its anomalies."""
+"""What is reported of a history beside its anomalies."""
 
 from __future__ import annotations
 
-from einmal.checker.history import History, Op, Outcome, Poll, Send
+from einmal.checker.history import History, Op, OpOutcome, Poll, Send
 from einmal.checker.report import report_on
 from einmal.types import TopicPartition
 
@@ -10,12 +10,12 @@ X = TopicPartition("x", 0)
 
 
 def sent(value: str, offset: int, ended: float) -> Op:
-    return Op(process=1, actions=(Send(X, value, offset),), outcome=Outcome.OK, began=ended, ended=ended)
+    return Op(process=1, actions=(Send(X, value, offset),), outcome=OpOutcome.OK, began=ended, ended=ended)
 
 
 def read(at: float, *records: tuple[int, str], process: int = 9, subscribed: bool = False) -> Op:
     action = Poll(X, records)
-    return Op(process=process, actions=(action,), outcome=Outcome.OK, began=at, ended=at, subscribed=subscribed)
+    return Op(process=process, actions=(action,), outcome=OpOutcome.OK, began=at, ended=at, subscribed=subscribed)
 
 
 def test_a_reader_that_has_everything_does_not_lag() -> None:
@@ -46,15 +46,15 @@ def test_consumed_values_are_counted_by_how_often_groups_saw_them() -> None:
     assert report_on(history).consumed == {1: 1, 2: 1}
 
 
-def test_unknown_outcomes_are_told_by_their_cause() -> None:
-    lost = Op(process=1, actions=(Send(X, "a"),), outcome=Outcome.INFO, cause="UnknownOutcome")
-    dead = Op(process=2, actions=(Send(X, "b"),), outcome=Outcome.INFO)
+def test_unknown_outcomes_are_counted_by_cause() -> None:
+    lost = Op(process=1, actions=(Send(X, "a"),), outcome=OpOutcome.INFO, cause="UnknownOutcome")
+    dead = Op(process=2, actions=(Send(X, "b"),), outcome=OpOutcome.INFO)
     assert report_on(History([lost, dead])).causes == {"UnknownOutcome": 1, "unknown": 1}
 
 
-def test_anomalies_and_what_is_allowed_are_told_apart() -> None:
-    mine = Op(process=1, actions=(Send(X, "a", 0), Send(X, "c", 2)), outcome=Outcome.OK, transactional=True)
-    other = Op(process=2, actions=(Send(X, "b", 1),), outcome=Outcome.OK)
+def test_anomalies_and_allowed_effects_are_distinguished() -> None:
+    mine = Op(process=1, actions=(Send(X, "a", 0), Send(X, "c", 2)), outcome=OpOutcome.OK, transactional=True)
+    other = Op(process=2, actions=(Send(X, "b", 1),), outcome=OpOutcome.OK)
     report = report_on(History([mine, other]))
     assert report.anomalies == ()
     assert {found.kind for found in report.allowed} == {"int-send-skip", "G0", "PL-1-cycle-exists"}

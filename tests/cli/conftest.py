@@ -1,4 +1,4 @@
-"""One broker for the commands that talk to a cluster."""
+"""One broker for the commands that need a cluster."""
 
 from __future__ import annotations
 

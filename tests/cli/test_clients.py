@@ -1,4 +1,4 @@
-"""Claims about which cluster a command talks to, and how it says that nobody is there."""
+"""Claims about which cluster a command connects to, and how it reports an unreachable one."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_settings_are_kafka_s() -> None:
         config_of(None, ["client.id"])
 
 
-def test_nobody_there_is_told_with_the_address() -> None:
+def test_an_unreachable_broker_is_reported_with_its_address() -> None:
     failed = Cli("127.0.0.1:1")("topic", "list", "-X", "default.api.timeout.ms=300", status=1)
     assert "127.0.0.1:1" in failed.errors[0]
     assert failed.errors[1].startswith("hint: check that the broker runs")
 
 
-def test_an_unknown_setting_is_told_with_the_nearest() -> None:
+def test_an_unknown_setting_is_reported_with_the_nearest_name() -> None:
     failed = Cli("127.0.0.1:1")("topic", "list", "-X", "client.idd=x", status=1)
     assert failed.errors[1] == "hint: did you mean 'client.id'?"
 

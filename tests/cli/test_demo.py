@@ -10,7 +10,7 @@ import pytest
 
 from einmal.cli import demo as command
 from einmal.demo.run import Demo
-from einmal.spark import java
+from einmal.spark.environment import java
 from tests.cli.running import Cli
 
 CLI = Cli("127.0.0.1:1")
@@ -24,7 +24,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Demo, "run", run)
 
 
-def test_without_spark_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_spark_the_demo_reports_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = importlib.util.find_spec
 
     def find_spec(name: str) -> ModuleType | None:
@@ -39,7 +39,7 @@ def test_without_spark_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "out").exists()
 
 
-def test_without_java_the_demo_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_the_demo_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(java, "_candidates", list)
     failed = CLI("demo", "--output", str(tmp_path / "out"), status=2)
     assert failed.errors[0].startswith("error: Spark needs Java 17 or newer; found: none")

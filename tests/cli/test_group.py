@@ -39,5 +39,5 @@ def test_members_are_shown_with_their_partitions(cli: Cli, cluster: str) -> None
     assert "owners" not in [each["group"] for each in cli("group", "list", "--format", "json").document]
 
 
-def test_a_group_that_is_not_there_is_told(cli: Cli) -> None:
+def test_a_missing_group_is_reported(cli: Cli) -> None:
     assert cli("group", "describe", "nobody", status=1).errors[0].startswith("error: GROUP_ID_NOT_FOUND (69)")

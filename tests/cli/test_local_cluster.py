@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
-from einmal.client.cluster_metadata import PartitionMetadata
 from einmal.client.errors import UnknownTopic
+from einmal.client.metadata_cache import PartitionMetadata
 from tests.cli.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.system
@@ -49,7 +49,7 @@ def described(admin: Admin, topic: str) -> PartitionMetadata:
             time.sleep(0.02)
 
 
-def test_three_brokers_are_told_as_a_table_and_one_bootstrap_line(tmp_path: Path) -> None:
+def test_three_brokers_are_shown_as_a_table_and_one_bootstrap_line(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--brokers", "3").wait_until_ready() as cluster:
         head, columns, *rows, advice, ready = cluster.lines
         assert "3 brokers" in head
@@ -95,14 +95,14 @@ def test_what_is_written_to_three_brokers_has_three_replicas_and_survives_one(tm
         assert cluster.stop()[0] == 0
 
 
-def test_no_broker_outlives_who_started_it(tmp_path: Path) -> None:
+def test_no_broker_outlives_its_parent_process(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--brokers", "3", "--format", "json").wait_until_ready() as cluster:
         pids = [each["pid"] for each in json.loads(cluster.lines[-1])["brokers"]]
         cluster.process.kill()
         assert are_gone(pids)
 
 
-def test_a_folder_of_another_cluster_is_told_with_a_hint(tmp_path: Path) -> None:
+def test_a_data_directory_of_another_cluster_is_reported_with_a_hint(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"broker-{number}").mkdir()
     with BrokerProcess(tmp_path, "--brokers", "3") as cluster:
@@ -124,10 +124,10 @@ def test_a_second_start_leaves_a_running_cluster_as_it_is(tmp_path: Path) -> Non
         assert (tmp_path / "broker-1.properties").read_text() == settings
 
 
-def test_what_each_broker_has_of_its_own_is_not_taken_from_a_setting_and_that_is_said(tmp_path: Path) -> None:
+def test_per_broker_settings_are_ignored_with_a_warning(tmp_path: Path) -> None:
     options = ("--brokers", "2", "-X", "node.id=7", "-X", "num.partitions=3")
     with BrokerProcess(tmp_path, *options).wait_until_ready() as cluster:
         _status, errors = cluster.stop()
     (warning,) = map(json.loads, errors.splitlines())
-    assert warning["event"] == "node.id is chosen for each of the 2 brokers: what is given is ignored"
+    assert warning["event"] == "node.id is chosen for each of the 2 brokers: the configured value is ignored"
     assert "num.partitions=3" in (tmp_path / "broker-2.properties").read_text()

@@ -1,4 +1,4 @@
-"""Claims about ``einmal pipeline``: it shows what is committed, says what it will do, asks, and does that."""
+"""Claims about ``einmal pipeline``: it shows state, prints a plan, asks for confirmation, and carries out the plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einmal.client.errors import KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.pipeline.positions import topic_ids, topics_in
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 from tests.cli.running import Cli
 
 pytestmark = pytest.mark.system
@@ -69,7 +69,7 @@ def shown(cli: Cli, name: str) -> dict[str, object]:
     return dict(row)
 
 
-def test_status_tells_batch_positions_lag_and_identity(cli: Cli, cluster: str, owner: Owner) -> None:
+def test_status_shows_batch_positions_lag_and_identity(cli: Cli, cluster: str, owner: Owner) -> None:
     topic = f"of-{owner.name}"
     cli("topic", "create", topic)
     with Producer(bootstrap_servers=cluster) as producer:
@@ -102,7 +102,7 @@ def test_a_commit_topic_that_gets_more_partitions_hides_no_records(cluster: str,
     assert record is not None and record.batch_id == 4
 
 
-def test_a_name_that_nobody_has_is_told(cli: Cli) -> None:
+def test_an_unknown_pipeline_name_is_reported(cli: Cli) -> None:
     assert "no pipeline has committed" in cli("pipeline", "status", "nobody's", status=1).errors[0]
     assert "nothing to reset" in cli("pipeline", "reset", "nobody's", status=1).errors[0]
 
@@ -115,7 +115,7 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: Owner) -> 
     assert shown(cli, owner.name)["batch"] == 5
 
 
-def test_a_reset_fences_who_runs_and_leaves_no_record(cli: Cli, owner: Owner) -> None:
+def test_a_reset_fences_the_running_instance_and_leaves_no_record(cli: Cli, owner: Owner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     owner.write(5, {"t": {"0": 9}})
     told = cli("pipeline", "reset", owner.name, "--yes").errors
@@ -127,7 +127,7 @@ def test_a_reset_fences_who_runs_and_leaves_no_record(cli: Cli, owner: Owner) ->
     assert owner.read() is None
 
 
-def test_a_reset_to_a_position_is_the_record_of_nobody(cli: Cli, owner: Owner) -> None:
+def test_a_reset_to_a_position_leaves_a_record_without_a_query_id(cli: Cli, owner: Owner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     cli("pipeline", "reset", owner.name, "--to", json.dumps([{"t": {"0": 1}}]), "--yes")
     record = owner.read()
@@ -162,7 +162,7 @@ def test_a_position_that_is_none_is_wrong_usage(cli: Cli, owner: Owner) -> None:
     assert "--to is start" in " ".join(cli("pipeline", "reset", owner.name, "--to", "[3]", status=2).errors)
 
 
-def test_adopt_takes_the_place_of_a_checkpoint(cli: Cli, owner: Owner, tmp_path: Path) -> None:
+def test_adopt_replaces_a_checkpoint(cli: Cli, owner: Owner, tmp_path: Path) -> None:
     owner.commit(4, {"t": {"0": 3}})
     for name, text in {
         "metadata": '{"id":"other"}',
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_only_spark_can_read_is_not_adopted_from_outside(cli: 
 
 
 def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(cli: Cli, cluster: str, owner: Owner) -> None:
-    from einmal.spark.ownership import Changed, Ownership
+    from einmal.spark.operate.ownership import Changed, Ownership
 
     owner.commit(4, {"t": {"0": 3}})
     seen = owner.read()
@@ -201,6 +201,7 @@ def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(cli: C
 
 
 def test_nothing_of_it_needs_spark() -> None:
-    modules = "einmal.cli.pipeline, einmal.spark.ownership, einmal.spark.local_checkpoint, einmal.spark.declaration"
+    of_spark = "operate.ownership", "protocol.local_checkpoint", "declare.declaration"
+    modules = ", ".join(["einmal.cli.pipeline", *(f"einmal.spark.{module}" for module in of_spark)])
     program = f"import sys, {modules}; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -1,4 +1,4 @@
-"""Claims about what the terminal says of pipelines."""
+"""Claims about what the terminal shows of pipelines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console as Terminal
 
 from einmal.cli.progress import Console, lag_text, line, table
 from einmal.spark import events
-from einmal.spark.reports import BatchReport
-from einmal.spark.watch import Watched
+from einmal.spark.operate.watch import Watched
+from einmal.spark.output.reports import BatchReport
 
 
 def report(batch_id: int = 1, **fields: Any) -> BatchReport:
@@ -57,7 +57,7 @@ def test_quick_batches_share_a_line() -> None:
         ({"batch_id": 4, "records": 0, "input": 3}, "batch 4: 0 records in"),
     ],
 )
-def test_a_batch_without_records_says_why(fields: dict[str, Any], told: str) -> None:
+def test_a_batch_without_records_shows_the_reason(fields: dict[str, Any], told: str) -> None:
     assert line([report(**fields)]).startswith(told)
 
 
@@ -92,7 +92,7 @@ def test_every_batch_is_an_object_on_stdout_for_programs(capsys: pytest.CaptureF
     assert first["phases_ms"] == {"planning": 50, "reading": 1200, "other": 60}
 
 
-def test_aborts_and_restarts_are_said_with_the_name_where_there_are_several(
+def test_aborts_and_restarts_are_shown_with_the_name_if_there_are_several_pipelines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     orders, refunds = watched("orders"), watched("refunds")
@@ -110,7 +110,7 @@ def test_aborts_and_restarts_are_said_with_the_name_where_there_are_several(
     ]
 
 
-def test_the_table_fits_a_terminal_and_says_what_runs_now() -> None:
+def test_the_table_fits_a_terminal_and_shows_the_running_phase() -> None:
     pipeline = watched("orders", {"t": 1204})
     for now, event in (
         (1.0, events.NameTaken("orders", 7, 0)),

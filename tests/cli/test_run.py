@@ -1,4 +1,4 @@
-"""Claims about ``einmal run`` that need no Spark: what a file cannot mean is told before anything starts."""
+"""Claims about ``einmal run`` that need no Spark: an invalid file is reported before anything starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(path: Path, *options: str, status: int) -> list[str]:
     return Cli("127.0.0.1:1")("run", str(path), *options, status=status).errors
 
 
-def test_every_problem_of_a_file_is_told_with_status_2(tmp_path: Path) -> None:
+def test_every_problem_of_a_file_is_reported_with_status_2(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text('kafka.bootstrap.servers = "h:1"\n[source.orders]\n[sinks.x]\n')
     told = run(path, status=2)
@@ -46,7 +46,7 @@ def test_a_whole_program_takes_no_settings_of_a_declaration(tmp_path: Path) -> N
         (OptionError("misspelt"), 2),
     ],
 )
-def test_the_status_says_whether_a_restart_helps(
+def test_the_exit_status_shows_whether_a_restart_helps(
     error: Exception, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as ended, pipeline_failures_told(Path("p.toml")):

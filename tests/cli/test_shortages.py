@@ -1,4 +1,4 @@
-"""A disk that is full, data that somebody deletes, and file descriptors that run out: told in a sentence each."""
+"""A disk that is full, data that somebody deletes, and file descriptors that run out: reported in a sentence each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from einmal.types import ErrorCode
-from tests.broker.nodes import Client, batch, run
+from tests.broker.nodes import Client, batch
 from tests.cli.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.time_limit(90)]
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", mount], check=True)
 
 
-def test_a_full_disk_loses_nothing_that_was_acknowledged_and_ends_in_a_sentence(small_disk: Path) -> None:
+async def test_a_full_disk_loses_nothing_that_was_acknowledged_and_ends_in_a_sentence(small_disk: Path) -> None:
     data = small_disk / "data"
     acknowledged: list[bytes] = []
-    topics: list[object] = ["t"]
+    topics: list[str] = ["t"]
 
     async def fill(port: int) -> list[ErrorCode]:
         async with Client.connect_to(port) as client:
             await client.create_topic("t", segment_bytes="300000")
-            errors = []
+            errors: list[ErrorCode] = []
             while len(errors) < 20:
                 value = b"%d " % len(acknowledged) + bytes(20_000)
                 answer = await client.produce("t", batch(value))
@@ -52,36 +52,37 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_ends_in_a_sentence(
                     errors.append(answer.error_code)
             (small_disk / "ballast").write_bytes(bytes(shutil.disk_usage(small_disk).free))
             assert await values_of(client) == acknowledged
-            # What is left of a page is enough for the records of some.
+            # The rest of a page is enough for the records of some.
             for number in range(60):
-                topic = {"name": f"late-{number}", "num_partitions": 1, "replication_factor": 1}
+                name = f"late-{number}"
+                topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
                 made = (await client.call(19, 7, {"topics": [topic], "timeout": 2_000})).topics[0].error_code
                 if made is not ErrorCode.none:
                     break
-                topics.append(topic["name"])
+                topics.append(name)
             assert made is not ErrorCode.none
             return errors
 
     with BrokerProcess(data) as broker:
         broker.wait_until_ready()
-        assert set(run(fill(broker.port))) == {ErrorCode.kafka_storage_error}
+        assert set(await fill(broker.port)) == {ErrorCode.kafka_storage_error}
         status, errors = broker.stop()
     assert status == 1, errors
     assert "Traceback" not in errors
     assert "error: stopped, but not everything could be written" in errors
     assert len(re.findall("t-0 cannot be written to, records are refused until it can", errors)) == 1
-    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
-
-    async def check(port: int) -> None:
-        async with Client.connect_to(port) as client:
+    enlarge(small_disk)
+    with BrokerProcess(data) as broker:
+        broker.wait_until_ready()
+        async with Client.connect_to(broker.port) as client:
             assert await values_of(client) == acknowledged
             assert sorted(topic.name for topic in (await client.call(3, 9, {"topics": None})).topics) == sorted(topics)
             assert (await client.produce("t", batch(b"again"))).error_code is ErrorCode.none
-
-    with BrokerProcess(data) as broker:
-        broker.wait_until_ready()
-        run(check(broker.port))
         assert broker.stop()[0] == 0
+
+
+def enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
 
 
 async def values_of(client: Client) -> list[bytes]:
@@ -103,9 +104,10 @@ def test_a_start_on_a_full_disk_ends_in_a_sentence(small_disk: Path) -> None:
     assert "No space left on device" in errors
 
 
-def test_a_data_directory_that_is_deleted_while_the_broker_runs_is_noticed(tmp_path: Path) -> None:
-    async def scenario(port: int) -> None:
-        async with Client.connect_to(port) as client:
+async def test_a_data_directory_that_is_deleted_while_the_broker_runs_is_noticed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        broker.wait_until_ready()
+        async with Client.connect_to(broker.port) as client:
             await client.create_topic("t")
             assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.none
             shutil.rmtree(tmp_path / "data")
@@ -115,10 +117,6 @@ def test_a_data_directory_that_is_deleted_while_the_broker_runs_is_noticed(tmp_p
                     break
                 await asyncio.sleep(0.1)
             assert error in (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
-
-    with BrokerProcess(tmp_path / "data") as broker:
-        broker.wait_until_ready()
-        run(scenario(broker.port))
         _status, errors = broker.stop()
     assert "Traceback" not in errors
     assert "was deleted while the broker ran" in errors
@@ -137,7 +135,7 @@ def test_damaged_meta_properties_end_in_a_sentence(tmp_path: Path, content: byte
     assert "meta.properties" in errors and "Restore it from a backup" in errors
 
 
-def test_connections_beyond_the_file_descriptors_do_not_stop_the_others(tmp_path: Path) -> None:
+async def test_connections_beyond_the_file_descriptors_do_not_stop_the_others(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.wait_until_ready()
         resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (60, 60))
@@ -150,25 +148,19 @@ def test_connections_beyond_the_file_descriptors_do_not_stop_the_others(tmp_path
                 if connection.connect_ex(("127.0.0.1", broker.port)):
                     break
             before = cpu_seconds(broker.process.pid)
-            time.sleep(1.0)
+            await asyncio.sleep(1.0)
             # Nobody spins on the connection that cannot be accepted.
             assert cpu_seconds(broker.process.pid) - before < 0.5
             for connection in opened:
                 connection.close()
-
-        async def scenario() -> None:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    async with Client.connect_to(broker.port) as client:
-                        await client.create_topic("t")
-                        assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.none
-                        return
-                except (OSError, asyncio.IncompleteReadError):
-                    # Until the broker has closed the others it resets what it cannot accept.
-                    assert time.monotonic() < deadline
-
-        run(scenario())
+        is_served = False
+        while not is_served:
+            # Until the broker has closed the others it resets what it cannot accept.
+            with suppress(OSError, asyncio.IncompleteReadError):
+                async with Client.connect_to(broker.port) as client:
+                    await client.create_topic("t")
+                    assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.none
+                    is_served = True
         status, errors = broker.end(signal.SIGTERM)
     assert status == 0, errors
     assert "Traceback" not in errors

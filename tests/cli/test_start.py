@@ -10,8 +10,8 @@ from platformdirs.macos import MacOS
 
 import einmal
 from einmal.cli import start
-from tests.broker.cluster import free_ports
 from tests.cli.broker_process import BrokerProcess
+from tests.ports import loopback_ports
 
 pytestmark = pytest.mark.system
 
@@ -22,7 +22,7 @@ def connects(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_it_says_where_it_is_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
+def test_it_prints_its_address_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data").wait_until_ready() as broker:
         assert connects(broker.port)
         text = "\n".join(broker.lines)
@@ -53,7 +53,7 @@ def test_interrupt_stops_it_cleanly_too(tmp_path: Path) -> None:
         assert broker.end(signal.SIGINT)[0] == 0
 
 
-def test_a_port_in_use_is_told_with_a_hint_and_no_traceback(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_a_hint_and_no_traceback(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with BrokerProcess(tmp_path, port=port) as broker:
@@ -66,7 +66,7 @@ def test_a_port_in_use_is_told_with_a_hint_and_no_traceback(tmp_path: Path) -> N
     ]
 
 
-def test_a_controllers_port_in_use_is_told_as_that_one(tmp_path: Path) -> None:
+def test_a_controller_port_in_use_is_reported_as_the_controllers(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listeners = f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{address}"
@@ -85,7 +85,7 @@ def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
         assert connects(first.port)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_data_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with BrokerProcess(tmp_path / "file" / "data") as broker:
         _output, errors = broker.process.communicate(timeout=20)
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         (("-X", "controller.quorum.bootstrap.servers=a:1,b:1"), "controller.quorum.bootstrap.servers: name every"),
     ],
 )
-def test_a_wrong_setting_is_told(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+def test_an_invalid_setting_is_reported(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert ended.returncode == 1
@@ -116,7 +116,7 @@ def test_a_wrong_setting_is_told(tmp_path: Path, options: tuple[str, ...], messa
     assert "hint: " in ended.stderr
 
 
-def test_a_host_that_has_no_address_is_told_as_that(tmp_path: Path) -> None:
+def test_an_unresolvable_host_is_reported(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -152,8 +152,8 @@ def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Pa
     assert errors.count("can act as a broker") == 1
 
 
-def test_a_start_that_waits_for_its_controllers_says_so_and_ends_with_a_signal(tmp_path: Path) -> None:
-    voter = f"9@127.0.0.1:{free_ports(1)[0]}"
+def test_a_start_that_waits_for_its_controllers_logs_it_and_ends_with_a_signal(tmp_path: Path) -> None:
+    voter = f"9@127.0.0.1:{loopback_ports(1)[0]}"
     with BrokerProcess(tmp_path, "-X", "process.roles=broker", "-X", f"controller.quorum.voters={voter}") as broker:
         assert broker.process.stderr is not None
         said = next(line for line in broker.process.stderr if "waits for" in line)
@@ -163,8 +163,8 @@ def test_a_start_that_waits_for_its_controllers_says_so_and_ends_with_a_signal(t
     assert "Traceback" not in errors
 
 
-def test_a_process_that_is_only_a_controller_says_where_it_is(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+def test_a_controller_only_process_prints_its_address(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{loopback_ports(1)[0]}"
     settings = {
         "node.id": 9,
         "process.roles": "controller",
@@ -191,7 +191,7 @@ def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
     assert "is of node.id=1, this broker is node.id=2" in errors
 
 
-def test_the_version_is_told() -> None:
+def test_version_prints_the_version() -> None:
     ended = subprocess.run([sys.executable, "-m", "einmal", "--version"], capture_output=True, text=True, timeout=20)
     assert ended.stdout == f"einmal {einmal.__version__}\n"
 
@@ -220,7 +220,7 @@ def test_data_of_former_versions_is_found_where_it_was(monkeypatch: pytest.Monke
     assert start._default_data_dir() == former
 
 
-def test_a_user_without_a_home_is_asked_for_a_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_directory_needs_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platformdirs.user_data_path", lambda *_, **__: Path("~/.local/share/einmal"))
     with pytest.raises(start._StartError, match="no home directory") as caught:
         start._default_data_dir()

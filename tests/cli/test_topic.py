@@ -57,14 +57,14 @@ def test_lines_become_records_and_come_back(cli: Cli) -> None:
     assert cli("topic", "consume", "lines", "-o", f"@{timestamp}:end").lines == ["1", "2", "no delimiter"]
 
 
-def test_bytes_that_are_no_text_are_told_as_such(cli: Cli) -> None:
+def test_binary_records_are_shown_as_such(cli: Cli) -> None:
     cli("topic", "create", "binary")
     cli("topic", "produce", "binary", stdin=b"\xff\xfe\n")
     (record,) = map(json.loads, cli("topic", "consume", "binary", "-o", "start:end", "--format", "json").lines)
     assert record["value"] == {"hex": "fffe"}
 
 
-def test_only_committed_records_are_shown_unless_told_otherwise(cli: Cli, cluster: str) -> None:
+def test_only_committed_records_are_shown_by_default(cli: Cli, cluster: str) -> None:
     cli("topic", "create", "open")
     cli("topic", "produce", "open", "--transactional-id", "one", stdin="committed\n")
     with Producer(bootstrap_servers=cluster, transactional_id="two") as producer:
@@ -131,7 +131,7 @@ def test_what_was_done_is_json_too(cli: Cli) -> None:
     assert [each["status"] for each in deleted] == ["deleted", "deleted"]
 
 
-def test_a_partition_that_is_not_there_is_told(cli: Cli) -> None:
+def test_a_missing_partition_is_reported(cli: Cli) -> None:
     cli("topic", "create", "narrow", "-p", "2")
     failed = cli("topic", "consume", "narrow", "-p", "7", "-o", "start:end", status=1)
     assert "topic 'narrow' has 2 partition(s), counted from 0" in failed.errors[0]

@@ -60,7 +60,7 @@ def test_an_abort_asks_first(cli: Cli, open_transaction: tuple[Producer, str]) -
     producer.commit_transaction()
 
 
-def test_an_id_that_nobody_has_is_not_made_by_aborting_it(cli: Cli) -> None:
+def test_aborting_an_unknown_transactional_id_does_not_create_it(cli: Cli) -> None:
     failed = cli("txn", "abort", "nobody's", "--yes", status=1)
     assert "TRANSACTIONAL_ID_NOT_FOUND" in failed.errors[0]
 
@@ -107,11 +107,11 @@ def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(
     assert (young, old) == ([], [])
 
 
-def test_an_abort_needs_an_id_or_a_place(cli: Cli) -> None:
+def test_an_abort_needs_a_transactional_id_or_an_offset(cli: Cli) -> None:
     cli("txn", "abort", status=2)
     cli("txn", "abort", "id", "--topic", "t", status=2)
     cli("txn", "abort", "--topic", "t", status=2)
 
 
-def test_a_state_that_is_not_kafka_s_is_told(cli: Cli) -> None:
+def test_an_unknown_transaction_state_is_reported(cli: Cli) -> None:
     assert cli("txn", "list", "--state", "Open", status=1).errors[0].endswith("[Open]")

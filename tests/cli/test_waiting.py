@@ -1,4 +1,4 @@
-"""Claims about what a command says while it waits."""
+"""Claims about the output of a command while it waits."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def einmal(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("options", STARTS, ids=" ".join)
-def test_a_broker_that_cannot_start_says_why(options: list[str], here: Path) -> None:
+def test_a_broker_that_cannot_start_reports_why(options: list[str], here: Path) -> None:
     starting = einmal("start", *options)
     _output, errors = starting.communicate(timeout=60)
     assert starting.returncode in (1, 2)
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_a_command_with_130_and_no_words(cluster: str) -> None:
 
 
 @pytest.mark.system
-def test_a_second_broker_on_the_same_data_or_port_is_told_what_to_choose(tmp_path: Path) -> None:
+def test_a_second_broker_on_the_same_data_or_port_gets_a_hint(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data").wait_until_ready() as first:
         for options, expected in (
             (["--port", "0", "--data-dir", str(tmp_path / "data")], b"another broker uses"),

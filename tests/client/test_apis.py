@@ -10,7 +10,7 @@ from einmal.wire import messages
 
 
 @pytest.mark.parametrize("api_key", ApiKey)
-def test_every_spoken_version_has_a_schema(api_key: ApiKey) -> None:
+def test_every_supported_version_has_a_schema(api_key: ApiKey) -> None:
     lowest, highest = SPOKEN[api_key]
     for version in range(lowest, highest + 1):
         messages.request_type(api_key, version)

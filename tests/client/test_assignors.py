@@ -94,7 +94,7 @@ def test_cooperative_sticky_leaves_partitions_where_they_are() -> None:
     assert {name: tuple(each) for name, each in assigned.items()} == owned
 
 
-def test_what_two_members_claim_is_nobody_s() -> None:
+def test_a_partition_claimed_by_two_members_has_no_owner() -> None:
     claimed = (TopicPartition("a", 0), TopicPartition("a", 1))
     members = {name: Subscription(("a",), claimed) for name in ("m1", "m2")}
     assigned = assign_cooperative_sticky(members, {"a": 2})

@@ -27,7 +27,7 @@ def producer(**settings: Any) -> ProducerSettings:
     return parse(ProducerSettings, SERVERS, settings)
 
 
-def test_dotted_names_and_keywords_say_the_same() -> None:
+def test_dotted_names_and_keywords_are_equivalent() -> None:
     assert parse(ProducerSettings, {**SERVERS, "linger.ms": 7}, {}) == producer(linger_ms=7)
 
 
@@ -75,7 +75,7 @@ def test_a_missing_server_is_refused() -> None:
 
 
 def test_a_setting_given_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"linger\.ms is given twice"):
+    with pytest.raises(ConfigError, match=r"linger\.ms is set twice"):
         parse(ProducerSettings, {**SERVERS, "linger.ms": 1}, {"linger_ms": 2})
 
 

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import google_crc32c
 import pytest
 
-from einmal.client.consumer_core import Advice, ConsumerCore, FetchTicket, LogTruncated, Reset
+from einmal.client.consumer_core import ConsumerCore, LogTruncated
 from einmal.client.errors import InvalidState, KafkaError, NoOffset, OffsetOutOfRange
+from einmal.client.fetch_core import Advice, FetchTicket
 from einmal.client.fetched import CorruptData
+from einmal.client.partition_reading import Reset
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import FetchedPartition
@@ -30,9 +32,9 @@ def core_at(*partitions: TopicPartition, reset: Reset | None = Reset.EARLIEST) -
 
 
 def begin(core: ConsumerCore, now: int = 0) -> list[FetchTicket]:
-    tickets = core.fetchable(now)
+    tickets = core.fetches.fetchable(now)
     for ticket in tickets:
-        core.fetch_begun(ticket)
+        core.fetches.fetch_begun(ticket)
     return tickets
 
 
@@ -63,7 +65,7 @@ def taken(core: ConsumerCore, most: int = 100) -> list[bytes | None]:
 def test_records_come_out_in_order_and_the_position_follows() -> None:
     core, log = core_at(), log_of([b"a", b"b"], [b"c"])
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core, 2) == [b"a", b"b"]
     assert core.position(T0) == 2
     assert taken(core) == [b"c"]
@@ -75,7 +77,7 @@ def test_markers_and_aborted_records_move_the_position_past_them() -> None:
     log.write([b"aborted"], 1)
     log.mark(1, committed=False)
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core) == []
     assert core.position(T0) == 2
     assert core.lag(T0) == 0
@@ -85,7 +87,7 @@ def test_a_batch_that_begins_before_the_position_is_cut() -> None:
     core, log = core_at(), log_of([b"a", b"b", b"c"])
     core.seek(T0, 2)
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core) == [b"c"]
 
 
@@ -97,12 +99,12 @@ def test_offsets_that_cannot_follow_are_damage_and_asked_for_again_later(base_of
     (ticket,) = begin(core)
     data = bytearray(encode_batch([NewRecord(None, b"a", 0), NewRecord(None, b"b", 0)]))
     struct.pack_into(">q", data, 0, base_offset)
-    core.fetched(ticket, FetchedPartition(0, high_watermark=9, last_stable_offset=9, records=bytes(data)), 100)
+    core.fetches.fetched(ticket, FetchedPartition(0, high_watermark=9, last_stable_offset=9, records=bytes(data)), 100)
     with pytest.raises(CorruptData):
         core.take(1)
     assert core.position(T0) == 5
-    assert not core.fetchable(99)
-    assert [again.offset for again in core.fetchable(100)] == [5]
+    assert not core.fetches.fetchable(99)
+    assert [again.offset for again in core.fetches.fetchable(100)] == [5]
 
 
 def test_one_fetch_per_partition_is_under_way_and_two_pieces_are_kept() -> None:
@@ -110,9 +112,9 @@ def test_one_fetch_per_partition_is_under_way_and_two_pieces_are_kept() -> None:
     size = log.starts[1][1]
     for _ in range(2):
         (ticket,) = begin(core)
-        assert core.fetchable(0) == []
-        core.fetched(ticket, answer(log, ticket, size), 0)
-    assert core.fetchable(0) == []
+        assert core.fetches.fetchable(0) == []
+        core.fetches.fetched(ticket, answer(log, ticket, size), 0)
+    assert core.fetches.fetchable(0) == []
     assert taken(core, 1) == [b"a"]
     (ticket,) = begin(core)
     assert ticket.offset == 2
@@ -122,10 +124,10 @@ def test_an_answer_to_a_fetch_before_a_seek_is_dropped() -> None:
     core, log = core_at(), log_of([b"a"], [b"b"])
     (ticket,) = begin(core)
     core.seek(T0, 1)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core) == []
     (again,) = begin(core)
-    core.fetched(again, answer(log, again), 0)
+    core.fetches.fetched(again, answer(log, again), 0)
     assert taken(core) == [b"b"]
 
 
@@ -135,14 +137,14 @@ def test_an_answer_to_a_former_life_of_a_partition_is_dropped() -> None:
     core.assign([])
     core.assign([T0])
     core.seek(T0, 0)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core) == []
 
 
 def test_a_partition_that_stays_assigned_keeps_its_position_and_its_records() -> None:
     core, log = core_at(T0), log_of([b"a"], [b"b"])
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core, 1) == [b"a"]
     core.assign([T0, T1])
     assert taken(core) == [b"b"]
@@ -152,17 +154,32 @@ def test_a_partition_that_stays_assigned_keeps_its_position_and_its_records() ->
 def test_paused_partitions_are_neither_fetched_nor_given() -> None:
     core, log = core_at(), log_of([b"a"])
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     core.pause([T0])
-    assert (core.fetchable(0), taken(core)) == ([], [])
+    assert (core.fetches.fetchable(0), taken(core)) == ([], [])
     core.resume([T0])
     assert taken(core) == [b"a"]
+
+
+def test_what_was_fetched_waits_until_all_of_it_is_taken_or_its_partition_is_paused() -> None:
+    core, log = core_at(), log_of([b"a", b"b"])
+    (ticket,) = begin(core)
+    assert not core.fetches.has_fetched
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
+    assert core.fetches.has_fetched, "nothing is unpacked yet"
+    assert taken(core, 1) == [b"a"]
+    assert core.fetches.has_fetched, "a record is left"
+    core.pause([T0])
+    assert not core.fetches.has_fetched
+    core.resume([T0])
+    assert taken(core) == [b"b"]
+    assert not core.fetches.has_fetched
 
 
 def test_partitions_take_turns() -> None:
     core, log = core_at(T0, T1), log_of([b"a", b"b", b"c"])
     for ticket in begin(core):
-        core.fetched(ticket, answer(log, ticket), 0)
+        core.fetches.fetched(ticket, answer(log, ticket), 0)
     given = [core.take(1)[0].partition for _ in range(4)]
     assert given == [0, 1, 0, 1]
 
@@ -194,15 +211,15 @@ def test_without_a_reset_a_missing_offset_is_an_error() -> None:
 
 def refuse_as_out_of_range(core: ConsumerCore, advice: Advice) -> FetchTicket:
     (ticket,) = begin(core)
-    assert core.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0) is advice
+    assert core.fetches.fetched(ticket, refusal(ErrorCode.offset_out_of_range), 0) is advice
     return ticket
 
 
 def test_an_offset_out_of_range_is_believed_when_another_broker_was_asked_who_leads() -> None:
     core = core_at()
     ticket = refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
-    assert (core.to_reset(), core.fetchable(0)) == ({}, [])
-    core.fetch_failed(ticket, 0)
+    assert (core.to_reset(), core.fetches.fetchable(0)) == ({}, [])
+    core.fetches.fetch_failed(ticket, 0)
     refuse_as_out_of_range(core, Advice.NOTHING)
     assert core.to_reset() == {T0: Reset.EARLIEST}
 
@@ -211,15 +228,15 @@ def test_a_leader_that_has_the_offset_clears_the_one_before_it() -> None:
     log = log_of([b"a"])
     core = core_at()
     ticket = refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
-    core.fetch_abandoned(ticket)
+    core.fetches.fetch_abandoned(ticket)
     (again,) = begin(core)
-    core.fetched(again, answer(log, again), 0)
+    core.fetches.fetched(again, answer(log, again), 0)
     refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
 
 
-def test_out_of_range_resets_or_is_told() -> None:
+def test_out_of_range_resets_or_raises() -> None:
     core = core_at(reset=None)
-    core.fetch_failed(refuse_as_out_of_range(core, Advice.ASK_ANOTHER), 0)
+    core.fetches.fetch_failed(refuse_as_out_of_range(core, Advice.ASK_ANOTHER), 0)
     refuse_as_out_of_range(core, Advice.NOTHING)
     with pytest.raises(OffsetOutOfRange, match="t-0 at 0"):
         core.take(1)
@@ -238,17 +255,17 @@ def test_out_of_range_resets_or_is_told() -> None:
 def test_what_passes_is_fetched_again_after_a_pause(code: ErrorCode, advice: Advice) -> None:
     core = core_at()
     (ticket,) = begin(core)
-    assert core.fetched(ticket, refusal(code), 100) is advice
-    assert core.fetchable(99) == []
-    assert len(core.fetchable(100)) == 1
+    assert core.fetches.fetched(ticket, refusal(code), 100) is advice
+    assert core.fetches.fetchable(99) == []
+    assert len(core.fetches.fetchable(100)) == 1
     assert taken(core) == []
 
 
-def test_damage_is_told_and_the_position_stays_before_it() -> None:
+def test_a_damaged_batch_raises_and_the_position_stays_before_it() -> None:
     core, log = core_at(), log_of([b"a" * 50])
     log.data[80] ^= 1
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     with pytest.raises(CorruptData):
         core.take(1)
     assert core.position(T0) == 0
@@ -263,7 +280,7 @@ def poisoned(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["crc", "records"])
-def test_records_before_a_damaged_batch_are_given_and_no_poll_skips_it(damage: str) -> None:
+def test_records_before_a_damaged_batch_are_returned_and_no_poll_skips_it(damage: str) -> None:
     core, log = core_at(), log_of([b"a"], [b"b"])
     if damage == "crc":
         log.write([b"c" * 50])
@@ -274,7 +291,7 @@ def test_records_before_a_damaged_batch_are_given_and_no_poll_skips_it(damage: s
 
     def read(most: int) -> list[bytes | None]:
         for ticket in begin(core):
-            core.fetched(ticket, answer(log, ticket), 0)
+            core.fetches.fetched(ticket, answer(log, ticket), 0)
         return taken(core, most)
 
     assert read(100) == [b"a", b"b"]
@@ -291,16 +308,16 @@ def test_a_damaged_partition_loses_no_record_of_another() -> None:
     good, bad = log_of([b"a"]), LogWriter()
     bad._add(poisoned(b"b"), 1)
     for ticket in begin(core):
-        core.fetched(ticket, answer(good if ticket.topic_partition == T0 else bad, ticket), 0)
+        core.fetches.fetched(ticket, answer(good if ticket.topic_partition == T0 else bad, ticket), 0)
     assert taken(core) == [b"a"]
     with pytest.raises(CorruptData):
         taken(core)
 
 
-def test_an_error_without_remedy_is_told() -> None:
+def test_a_permanent_error_is_raised() -> None:
     core = core_at()
     (ticket,) = begin(core)
-    core.fetched(ticket, refusal(ErrorCode.topic_authorization_failed), 0)
+    core.fetches.fetched(ticket, refusal(ErrorCode.topic_authorization_failed), 0)
     with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
         core.take(1)
 
@@ -315,7 +332,7 @@ def test_only_assigned_partitions_can_be_moved() -> None:
 
 def ticket_at(core: ConsumerCore, offset: int, leader_epoch: int) -> FetchTicket:
     core.seek(T0, offset, leader_epoch=leader_epoch)
-    (ticket,) = core.fetchable(0)
+    (ticket,) = core.fetches.fetchable(0)
     return ticket
 
 
@@ -324,12 +341,12 @@ def test_a_new_leader_is_asked_where_our_epoch_ends() -> None:
     ticket = ticket_at(core, 10, leader_epoch=3)
     assert core.must_validate(T0, 3) is None
     assert core.must_validate(T0, 5) == 3
-    core.validation_begun(ticket)
-    assert core.fetchable(0) == []
+    core.fetches.validation_begun(ticket)
+    assert core.fetches.fetchable(0) == []
     core.validated(ticket, 5, end_epoch=3, end_offset=10)
     assert core.position(T0) == 10
     assert core.must_validate(T0, 5) is None
-    assert core.fetchable(0) == [ticket]
+    assert core.fetches.fetchable(0) == [ticket]
 
 
 def test_a_leader_before_the_one_that_the_position_is_from_is_not_asked() -> None:
@@ -343,14 +360,14 @@ def test_a_leader_before_the_one_that_the_position_is_from_is_not_asked() -> Non
 def test_a_leader_that_could_not_be_asked_is_asked_again() -> None:
     core = core_at()
     ticket = ticket_at(core, 10, leader_epoch=3)
-    core.validation_begun(ticket)
-    core.fetch_failed(ticket, 50)
-    assert (core.fetchable(49), core.next_retry(0)) == ([], 50)
-    assert core.fetchable(50) == [ticket]
+    core.fetches.validation_begun(ticket)
+    core.fetches.fetch_failed(ticket, 50)
+    assert (core.fetches.fetchable(49), core.fetches.next_retry(0)) == ([], 50)
+    assert core.fetches.fetchable(50) == [ticket]
     assert core.must_validate(T0, 5) == 3
 
 
-def test_a_truncated_log_moves_the_position_back_or_is_told() -> None:
+def test_a_truncated_log_moves_the_position_back_or_raises() -> None:
     core = core_at()
     core.validated(ticket_at(core, 10, leader_epoch=3), 5, end_epoch=3, end_offset=8)
     assert core.position(T0) == 8
@@ -363,22 +380,22 @@ def test_a_truncated_log_moves_the_position_back_or_is_told() -> None:
 def test_what_was_fetched_of_the_former_leader_beyond_the_new_ones_epoch_is_fetched_again() -> None:
     core, log = core_at(), log_of([b"a"], [b"b"])
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core, 1) == [b"a"]
-    (ticket,) = core.fetchable(0)
+    (ticket,) = core.fetches.fetchable(0)
     core.validated(ticket, 5, end_epoch=0, end_offset=1)
     assert core.take(10) == []
-    (again,) = core.fetchable(0)
+    (again,) = core.fetches.fetchable(0)
     assert again.offset == 1
 
 
 def test_a_truncation_does_not_skip_what_an_iterator_has_not_given_yet() -> None:
     core, log = core_at(), log_of([b"a", b"b", b"c"])
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     given = core.one_by_one(core.take(100))
     assert next(given).value == b"a"
-    (ticket,) = core.fetchable(0)
+    (ticket,) = core.fetches.fetchable(0)
     core.validated(ticket, 5, end_epoch=0, end_offset=2)
     assert core.position(T0) == 1
 
@@ -386,21 +403,21 @@ def test_a_truncation_does_not_skip_what_an_iterator_has_not_given_yet() -> None
 def test_an_answer_of_a_former_leader_is_not_looked_at() -> None:
     core, log = core_at(), log_of([b"a"])
     (ticket,) = begin(core)
-    core.fetch_abandoned(ticket)
+    core.fetches.fetch_abandoned(ticket)
     (again,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert core.take(10) == []
-    core.fetched(again, answer(log, again), 0)
+    core.fetches.fetched(again, answer(log, again), 0)
     assert taken(core) == [b"a"]
 
 
 def test_a_new_leader_is_fetched_from_at_once() -> None:
     core = core_at()
     (ticket,) = begin(core)
-    core.fetched(ticket, refusal(ErrorCode.not_leader_or_follower), 1_000)
-    assert core.fetchable(0) == []
-    core.leader_changed(T0)
-    assert core.fetchable(0) == [ticket]
+    core.fetches.fetched(ticket, refusal(ErrorCode.not_leader_or_follower), 1_000)
+    assert core.fetches.fetchable(0) == []
+    core.fetches.leader_changed(T0)
+    assert core.fetches.fetchable(0) == [ticket]
 
 
 def test_a_record_that_an_iterator_has_not_given_yet_is_not_committed() -> None:
@@ -408,7 +425,7 @@ def test_a_record_that_an_iterator_has_not_given_yet_is_not_committed() -> None:
     log.write([b"aborted"], 1)
     log.mark(1, committed=False)
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     given = core.one_by_one(core.take(100))
     assert [next(given).value, core.position(T0)] == [b"a", 1]
     assert [next(given).value, core.positions()] == [b"b", {T0: OffsetAndMetadata(2, 0)}]
@@ -418,18 +435,18 @@ def test_a_record_that_an_iterator_has_not_given_yet_is_not_committed() -> None:
 def test_records_that_an_iterator_was_left_with_are_read_once_more() -> None:
     core, log = core_at(), log_of([b"a", b"b"])
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert next(core.one_by_one(core.take(100))).value == b"a"
     core.take_back()
     (ticket,) = begin(core)
-    core.fetched(ticket, answer(log, ticket), 0)
+    core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert taken(core) == [b"b"]
 
 
 def test_an_iterator_gives_nothing_that_a_seek_has_overtaken() -> None:
     core, log = core_at(T0, T1), log_of([b"a", b"b"])
     for ticket in begin(core):
-        core.fetched(ticket, answer(log, ticket), 0)
+        core.fetches.fetched(ticket, answer(log, ticket), 0)
     given = core.one_by_one(core.take(100))
     assert next(given).topic == "t"
     core.seek(T0, 1)

@@ -1,4 +1,4 @@
-"""Claims about what members tell one another."""
+"""Claims about the embedded consumer protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about errors: every code has one exception, and its text says what it means and what to do."""
+"""Claims about errors: every code has one exception, and its text explains the cause and what to do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_no_code_that_kafka_calls_retriable_is_called_fatal(code: ErrorCode) -> 
         (ErrorCode.topic_already_exists, errors.TopicAlreadyExists),
     ],
 )
-def test_the_kind_says_what_to_do(code: ErrorCode, kind: type[KafkaError]) -> None:
+def test_every_error_code_maps_to_its_exception(code: ErrorCode, kind: type[KafkaError]) -> None:
     assert type(error_for(code)) is kind
 
 
@@ -66,7 +66,7 @@ def test_fenced_reads_as_a_user_needs_it() -> None:
     )
 
 
-def test_errors_without_a_code_bear_the_name_of_their_class() -> None:
+def test_errors_without_a_code_have_the_name_of_their_class() -> None:
     assert str(errors.BufferExhausted()).startswith("BufferExhausted: buffer.memory is full")
 
 

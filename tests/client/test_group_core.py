@@ -10,7 +10,7 @@ import pytest
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
 from einmal.client.errors import ConfigError
-from einmal.client.group_core import GroupCore, Verdict
+from einmal.client.group_core import GroupCore, MemberStep
 from einmal.types import ErrorCode, TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -44,10 +44,10 @@ def stable(strategy: str = "range") -> GroupCore:
     """A member that owns t-0 and t-1."""
     core = member(strategy)
     answer = joined(core)
-    assert core.joined(answer) is Verdict.GO_ON
+    assert core.joined(answer) is MemberStep.GO_ON
     core.sync_fields(answer, {"t": 2})
-    verdict, assignment = core.synced(synced(T0, T1))
-    assert verdict is Verdict.GO_ON
+    step, assignment = core.synced(synced(T0, T1))
+    assert step is MemberStep.GO_ON
     core.assigned(assignment)
     assert not core.must_join
     return core
@@ -63,25 +63,25 @@ def test_the_leader_divides_and_the_others_send_nothing() -> None:
     assert core.sync_fields(answer, {"t": 2})["assignments"] == []
 
 
-def test_a_first_join_is_repeated_with_the_id_it_was_given() -> None:
+def test_a_first_join_is_repeated_with_the_returned_member_id() -> None:
     core = member()
     answer = joined(core, error_code=ErrorCode.member_id_required, member_id="given")
-    assert core.joined(answer) is Verdict.REJOIN
+    assert core.joined(answer) is MemberStep.REJOIN
     assert core.join_fields()["member_id"] == "given"
 
 
 def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:
     core = stable()
-    assert core.judge(ErrorCode.rebalance_in_progress) is Verdict.REJOIN
+    assert core.answered(ErrorCode.rebalance_in_progress) is MemberStep.REJOIN
     assert core.must_join
     assert core.to_revoke() == (T0, T1)
     core.revoked(core.to_revoke())
     assert core.owned == ()
 
 
-def test_a_cooperative_member_keeps_what_it_owns_and_tells_so() -> None:
+def test_a_cooperative_member_keeps_and_reports_its_owned_partitions() -> None:
     core = stable("cooperative-sticky")
-    core.judge(ErrorCode.rebalance_in_progress)
+    core.answered(ErrorCode.rebalance_in_progress)
     assert core.to_revoke() == ()
     assert core.join_fields()["protocols"][0]["metadata"] == encode_subscription(Subscription(("t",), (T0, T1)))
 
@@ -101,7 +101,7 @@ def test_one_eager_strategy_makes_the_member_eager() -> None:
 @pytest.mark.parametrize("code", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
 def test_a_member_that_was_forgotten_has_lost_its_partitions(code: ErrorCode) -> None:
     core = stable("cooperative-sticky")
-    assert core.judge(code) is Verdict.REJOIN_AS_NEW
+    assert core.answered(code) is MemberStep.REJOIN_AS_NEW
     assert not core.is_member
     assert core.has_lost_partitions
     assert core.to_revoke() == (T0, T1)
@@ -109,19 +109,19 @@ def test_a_member_that_was_forgotten_has_lost_its_partitions(code: ErrorCode) ->
 
 
 @pytest.mark.parametrize(
-    ("code", "verdict"),
+    ("code", "step"),
     [
-        (ErrorCode.not_coordinator, Verdict.FIND_COORDINATOR),
-        (ErrorCode.coordinator_not_available, Verdict.FIND_COORDINATOR),
-        (ErrorCode.coordinator_load_in_progress, Verdict.RETRY),
-        (ErrorCode.fenced_instance_id, Verdict.FAIL),
-        (ErrorCode.inconsistent_group_protocol, Verdict.FAIL),
-        (ErrorCode.group_authorization_failed, Verdict.FAIL),
+        (ErrorCode.not_coordinator, MemberStep.FIND_COORDINATOR),
+        (ErrorCode.coordinator_not_available, MemberStep.FIND_COORDINATOR),
+        (ErrorCode.coordinator_load_in_progress, MemberStep.RETRY),
+        (ErrorCode.fenced_instance_id, MemberStep.FAIL),
+        (ErrorCode.inconsistent_group_protocol, MemberStep.FAIL),
+        (ErrorCode.group_authorization_failed, MemberStep.FAIL),
     ],
 )
-def test_what_an_answer_asks_for(code: ErrorCode, verdict: Verdict) -> None:
+def test_what_an_answer_asks_for(code: ErrorCode, step: MemberStep) -> None:
     core = stable()
-    assert core.judge(code) is verdict
+    assert core.answered(code) is step
     assert core.is_member
 
 

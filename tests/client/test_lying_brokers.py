@@ -1,4 +1,4 @@
-"""Claims about a client whose brokers lie: whatever an answer says, it ends in a result or in a KafkaError, in time."""
+"""Claims about a client whose brokers lie: whatever they answer, it ends in a result or in a KafkaError, in time."""
 
 from __future__ import annotations
 

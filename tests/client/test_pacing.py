@@ -1,4 +1,4 @@
-"""Claims about retries: how they follow one another, whatever the settings say."""
+"""Claims about retries: their pauses, whatever the settings are."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einmal.client.errors import KafkaError, RetriableError, TransactionAborted, UnknownOutcome
-from einmal.client.producer_core import (
-    MAYBE_WRITTEN,
-    WINDOW,
-    Appended,
-    Outcome,
-    ProduceLimits,
-    ProducerBatch,
-    ProducerCore,
-    check_size,
-    record_size,
-)
+from einmal.client.errors import ClientClosed, KafkaError, RetriableError, TransactionAborted, UnknownOutcome
+from einmal.client.producer_batch import WINDOW, ProducerBatch, check_size, record_size
+from einmal.client.producer_core import MAYBE_WRITTEN, Appended, BatchOutcome, ProduceLimits, ProducerCore
 from einmal.types import ErrorCode, Header, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.record_batch import NewRecord, encode_batch, read_header
 from tests.client.model_log import ModelLog
@@ -176,6 +168,25 @@ def test_at_most_five_batches_of_a_partition_are_unsettled() -> None:
     assert sequences(drain_all(core)) == [5]
 
 
+@pytest.mark.parametrize("settled", [0, 1, 7])
+def test_the_sixth_batch_waits_until_the_oldest_of_five_is_settled(settled: int) -> None:
+    """A broker remembers five batches (Kafka's protocol, not a choice of ours): of six it could repeat the first."""
+    core = core_of(max_in_flight=100)
+    for index in range(settled + 6):
+        send(core, b"%d" % index)
+    for _ in range(settled):
+        core.accepted(drain(core)[0], 0, -1)
+    unsettled = drain_all(core)
+    assert [batch.tickets for batch in unsettled] == [[b"%d" % (settled + place)] for place in range(5)]
+    for batch in unsettled[1:]:
+        core.accepted(batch, 0, -1)
+    assert drain_all(core) == [], "the oldest still counts, and so do the places of those behind it"
+    core.refused(unsettled[0], ErrorCode.not_enough_replicas, None, 0)
+    assert drain_all(core, now=500) == unsettled[:1], "a retry takes its own place in the window"
+    core.accepted(unsettled[0], 0, -1)
+    assert [batch.tickets for batch in drain_all(core, now=500)] == [[b"%d" % (settled + 5)]]
+
+
 def test_until_the_broker_knows_the_producer_one_batch_is_unsettled() -> None:
     core = ProducerCore(limits())
     core.begin_identity(FIRST)
@@ -260,15 +271,15 @@ def test_nothing_goes_to_a_new_leader_before_the_former_one_has_answered_for_wha
     core = core_of()
     for value in (b"a", b"b", b"c"):
         send(core, value)
-    first = core.drain(0, lambda _: 1, lambda _: 0)[1]
-    second = core.drain(0, lambda _: 1, lambda _: 0)[1]
-    core.refused(*first, ErrorCode.not_leader_or_follower, None, 0)
+    (first,) = core.drain(0, lambda _: 1, lambda _: 0)[1]
+    (second,) = core.drain(0, lambda _: 1, lambda _: 0)[1]
+    core.refused(first, ErrorCode.not_leader_or_follower, None, 0)
     core.retry_now(T0)
-    assert core.drain(0, lambda _: 2, lambda _: 0) == {2: first}
+    assert core.drain(0, lambda _: 2, lambda _: 0) == {2: [first]}
     assert core.drain(0, lambda _: 2, lambda _: 0) == {}
-    core.refused(*second, ErrorCode.not_leader_or_follower, None, 0)
+    core.refused(second, ErrorCode.not_leader_or_follower, None, 0)
     core.retry_now(T0)
-    assert core.drain(0, lambda _: 2, lambda _: 0) == {2: second}
+    assert core.drain(0, lambda _: 2, lambda _: 0) == {2: [second]}
     assert [batch.tickets for batch in core.drain(0, lambda _: 2, lambda _: 0)[2]] == [[b"c"]]
 
 
@@ -285,7 +296,7 @@ def test_retries_come_soon_at_first_and_then_ever_later() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(MAYBE_WRITTEN))
-def test_a_refusal_by_who_may_have_written_leaves_the_outcome_open(code: ErrorCode) -> None:
+def test_an_error_after_a_possible_write_leaves_the_outcome_open(code: ErrorCode) -> None:
     core = core_of()
     send(core, b"a")
     (batch,) = drain(core)
@@ -298,7 +309,7 @@ def test_a_known_duplicate_counts_as_written() -> None:
     core = core_of()
     send(core, b"a")
     (batch,) = drain(core)
-    assert core.refused(batch, ErrorCode.duplicate_sequence_number, None, 0) == [Outcome(batch)]
+    assert core.refused(batch, ErrorCode.duplicate_sequence_number, None, 0) == [BatchOutcome(batch)]
 
 
 # --- failure, expiry, new identities --------------------------------------------------------------------------------
@@ -345,7 +356,7 @@ def test_after_the_last_epoch_a_new_producer_id_is_needed() -> None:
 
 
 @pytest.mark.parametrize(("was_sent", "kind"), [(True, UnknownOutcome), (False, RetriableError)])
-def test_expiry_says_whether_the_records_may_be_written(was_sent: bool, kind: type[KafkaError]) -> None:
+def test_expiry_shows_whether_the_records_may_be_written(was_sent: bool, kind: type[KafkaError]) -> None:
     core = core_of()
     send(core, b"a")
     (batch,) = drain(core)
@@ -409,10 +420,11 @@ def test_without_idempotence_there_are_no_sequences_and_failures_leave_no_hole()
 
 def test_at_most_once_a_batch_that_the_broker_may_have_is_not_sent_again() -> None:
     core = ProducerCore(limits(is_idempotent=False, sends_once=True))
-    for maybe_written in (
+    endings: tuple[Callable[[ProducerBatch], list[BatchOutcome]], ...] = (
         lambda batch: core.lost(batch, was_sent=True, now=0),
         lambda batch: core.refused(batch, ErrorCode.not_leader_or_follower, None, 0),
-    ):
+    )
+    for maybe_written in endings:
         send(core, b"a")
         (batch,) = drain(core)
         (outcome,) = maybe_written(batch)
@@ -424,6 +436,93 @@ def test_at_most_once_a_batch_that_the_broker_may_have_is_not_sent_again() -> No
     assert drain(core, now=500) == [batch]
     assert core.refused(batch, ErrorCode.not_enough_replicas, None, 500) == []
     assert drain(core, now=900) == [batch], "what is certainly not there may be sent again"
+
+
+def test_only_an_idempotent_producer_without_transactions_asks_for_an_identity_itself() -> None:
+    assert ProducerCore(limits()).lacks_identity
+    assert not core_of().lacks_identity
+    assert not ProducerCore(limits(is_idempotent=False)).lacks_identity
+    assert not ProducerCore(limits(transactional_id="id")).lacks_identity
+
+
+def test_an_identity_is_renewed_once_nothing_is_in_flight() -> None:
+    core = core_of()
+    for value in (b"a", b"b"):
+        send(core, value)
+    first, second = drain_all(core)
+    assert not core.must_renew_identity
+    core.refused(first, ErrorCode.message_too_large, None, 0)
+    assert not core.must_renew_identity
+    following = core.next_identity()
+    assert following is not None
+    assert (core.identity_granted(following), core.identity) == ([], FIRST), "a batch is in flight under the old one"
+    core.refused(second, ErrorCode.out_of_order_sequence_number, None, 0)
+    assert core.must_renew_identity
+    core.identity_granted(following)
+    assert (core.identity, core.must_renew_identity) == (following, False)
+
+
+def test_a_transaction_with_an_error_leaves_its_identity_to_the_coordinator() -> None:
+    core = core_of(transactional_id="id")
+    send(core, b"a")
+    core.expire(1_000)
+    assert not core.must_renew_identity
+
+
+def test_without_a_producer_id_there_is_no_next_identity() -> None:
+    assert ProducerCore(limits()).next_identity() is None
+
+
+@pytest.mark.parametrize("error", [RetriableError(), UnknownOutcome()])
+def test_an_identity_is_asked_for_again_after_what_passes_by_itself(error: KafkaError) -> None:
+    core = ProducerCore(limits())
+    send(core, b"a")
+    assert core.identity_refused(error) is None
+    assert not core.is_empty
+
+
+def test_records_fail_with_what_refuses_an_identity_for_good() -> None:
+    core = ProducerCore(limits())
+    send(core, b"a")
+    error = KafkaError(ErrorCode.cluster_authorization_failed)
+    settled = core.identity_refused(error)
+    assert settled is not None
+    assert [(outcome.batch.tickets, outcome.error) for outcome in settled] == [([b"a"], error)]
+    assert core.is_empty
+
+
+def test_once_a_transaction_cannot_commit_its_other_records_fail_too() -> None:
+    core = core_of(transactional_id="id")
+    for value in (b"a", b"b"):
+        send(core, value)
+    assert core.fail_rest(TransactionAborted()) == []
+    (first,) = drain(core)
+    core.refused(first, ErrorCode.message_too_large, None, 0)
+    (outcome,) = core.fail_rest(TransactionAborted())
+    assert isinstance(outcome.error, TransactionAborted)
+    assert core.is_empty
+
+
+def test_without_a_transaction_other_records_are_sent_under_the_next_epoch() -> None:
+    core = core_of()
+    for value in (b"a", b"b"):
+        send(core, value)
+    (first,) = drain(core)
+    core.refused(first, ErrorCode.message_too_large, None, 0)
+    assert core.fail_rest(TransactionAborted()) == []
+
+
+def test_closing_shows_which_records_may_be_written() -> None:
+    core = core_of()
+    for topic_partition, value in ((T0, b"in flight"), (T1, b"lost"), (TopicPartition("t", 2), b"waiting")):
+        send(core, value, to=topic_partition)
+        for batch in drain(core) if value != b"waiting" else []:
+            if value == b"lost":
+                core.lost(batch, was_sent=True, now=0)
+    errors = {outcome.batch.tickets[0]: outcome.error for outcome in core.left_at_close()}
+    assert isinstance(errors[b"in flight"], UnknownOutcome)
+    assert isinstance(errors[b"lost"], UnknownOutcome)
+    assert isinstance(errors[b"waiting"], ClientClosed)
 
 
 def test_sequences_wrap_at_the_end() -> None:
@@ -453,7 +552,7 @@ class World:
     sent: dict[TopicPartition, list[bytes]] = field(default_factory=lambda: {T0: [], T1: []})
     now: int = 0
 
-    def settle(self, outcomes: list[Outcome]) -> None:
+    def settle(self, outcomes: list[BatchOutcome]) -> None:
         for outcome in outcomes:
             for index, value in enumerate(outcome.batch.tickets):
                 if outcome.error is None:
@@ -477,6 +576,10 @@ class World:
     def drain(self) -> None:
         for batches in self.core.drain(self.now, lambda _: NODE, lambda _: len(self.connection)).values():
             self.connection += batches
+        for topic_partition in self.logs:
+            sealed = [each for each in self.core.unsettled() if each.topic_partition == topic_partition and each.data]
+            assert len(sealed) <= 5, "a broker remembers five batches of a producer"
+            assert not sealed or sealed[-1].ordinal - sealed[0].ordinal < 5
 
     def answer(self) -> None:
         """The broker takes the oldest request of the connection and its answer arrives."""

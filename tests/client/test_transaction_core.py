@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from einmal.client.apis import SPOKEN, ApiKey
 from einmal.client.errors import (
     AbortableError,
     CommitFailed,
@@ -21,11 +22,13 @@ from einmal.client.errors import (
 )
 from einmal.client.transaction_core import (
     VALID_MOVES,
-    State,
     TransactionCore,
+    TxnPhase,
     as_abortable,
     coordinator_error,
     end_txn_error,
+    produce_versions,
+    version_for,
 )
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -52,15 +55,15 @@ def in_transaction(version: TransactionVersion = TransactionVersion.TV_2) -> Tra
 
 
 def test_every_state_can_be_reached_and_fatal_is_the_only_end() -> None:
-    reached = {State.UNINITIALIZED}
+    reached = {TxnPhase.UNINITIALIZED}
     while following := {to for at in reached for to in VALID_MOVES[at]} - reached:
         reached |= following
-    assert reached == set(State)
-    assert [state for state in State if not VALID_MOVES[state]] == [State.FATAL_ERROR]
+    assert reached == set(TxnPhase)
+    assert [state for state in TxnPhase if not VALID_MOVES[state]] == [TxnPhase.FATAL_ERROR]
 
 
-@pytest.mark.parametrize(("at", "to"), list(itertools.product(State, State)))
-def test_only_valid_moves_are_made(at: State, to: State) -> None:
+@pytest.mark.parametrize(("at", "to"), list(itertools.product(TxnPhase, TxnPhase)))
+def test_only_valid_moves_are_made(at: TxnPhase, to: TxnPhase) -> None:
     core = TransactionCore("id")
     core.state = at
     if to in VALID_MOVES[at]:
@@ -79,19 +82,19 @@ CALLS: dict[str, Callable[[TransactionCore], object]] = {
     "abort": lambda core: core.begin_abort(),
 }
 POSSIBLE = {
-    State.UNINITIALIZED: {"init"},
-    State.INITIALIZING: set(),
-    State.READY: {"begin"},
-    State.IN_TRANSACTION: {"send", "commit", "abort"},
-    State.COMMITTING: set(),
-    State.ABORTING: set(),
-    State.ABORTABLE_ERROR: {"abort"},
-    State.FATAL_ERROR: set(),
+    TxnPhase.UNINITIALIZED: {"init"},
+    TxnPhase.INITIALIZING: set(),
+    TxnPhase.READY: {"begin"},
+    TxnPhase.IN_TRANSACTION: {"send", "commit", "abort"},
+    TxnPhase.COMMITTING: set(),
+    TxnPhase.ABORTING: set(),
+    TxnPhase.ABORTABLE_ERROR: {"abort"},
+    TxnPhase.FATAL_ERROR: set(),
 }
 
 
-@pytest.mark.parametrize(("state", "call"), list(itertools.product(State, CALLS)))
-def test_each_call_is_possible_in_its_states_only(state: State, call: str) -> None:
+@pytest.mark.parametrize(("state", "call"), list(itertools.product(TxnPhase, CALLS)))
+def test_each_call_is_possible_in_its_states_only(state: TxnPhase, call: str) -> None:
     core = TransactionCore("id")
     core.state = state
     if call in POSSIBLE[state]:
@@ -129,27 +132,27 @@ def test_the_first_error_is_kept_and_only_a_fatal_one_replaces_it() -> None:
     assert core.error is first
     fatal = ProducerFenced(ErrorCode.producer_fenced)
     core.failed(fatal)
-    assert (core.state, core.error) == (State.FATAL_ERROR, fatal)
+    assert (core.state, core.error) == (TxnPhase.FATAL_ERROR, fatal)
 
 
 def test_a_record_that_fails_while_aborting_does_not_spoil_the_abort() -> None:
     core = in_transaction()
     core.begin_abort()
     core.record_failed(TransactionAborted())
-    assert core.state is State.ABORTING
+    before = core.state
     core.ended(SECOND)
-    assert core.state is State.READY
+    assert (before, core.state) == (TxnPhase.ABORTING, TxnPhase.READY)
 
 
 def test_a_lost_answer_to_a_commit_ends_the_producer_and_to_an_abort_does_not() -> None:
     core = in_transaction()
     core.begin_commit()
     core.failed(UnknownOutcome())
-    assert core.state is State.FATAL_ERROR
+    assert core.state is TxnPhase.FATAL_ERROR
     core = in_transaction()
     core.begin_abort()
     core.failed(as_abortable(UnknownOutcome()))
-    assert core.state is State.ABORTABLE_ERROR
+    assert core.state is TxnPhase.ABORTABLE_ERROR
     core.begin_abort()
 
 
@@ -159,7 +162,78 @@ def test_initialization_can_be_tried_again_unless_the_error_is_final() -> None:
     core.failed(RetriableError(ErrorCode.coordinator_not_available))
     core.begin_initialization()
     core.failed(error_for(ErrorCode.invalid_transaction_timeout))
-    assert core.state is State.FATAL_ERROR
+    assert core.state is TxnPhase.FATAL_ERROR
+
+
+def test_a_commit_with_an_unknown_outcome_is_raised_as_it_is_and_ends_the_producer() -> None:
+    core = in_transaction()
+    core.begin_commit()
+    lost = UnknownOutcome()
+    assert core.commit_failed(lost) is lost
+    assert (core.state, core.error) == (TxnPhase.FATAL_ERROR, lost)
+
+
+def test_a_commit_that_was_refused_is_raised_as_what_the_transaction_keeps() -> None:
+    core = in_transaction()
+    core.begin_commit()
+    raised = core.commit_failed(RetriableError(ErrorCode.coordinator_not_available))
+    assert isinstance(raised, AbortableError)
+    assert (core.state, core.error) == (TxnPhase.ABORTABLE_ERROR, raised)
+
+
+def test_any_other_request_with_an_unknown_outcome_leaves_the_transaction_to_be_aborted() -> None:
+    core = in_transaction()
+    raised = core.request_failed(UnknownOutcome())
+    assert isinstance(raised, AbortableError)
+    assert (core.error, core.may_abort) == (raised, True)
+
+
+def test_what_was_spoiled_while_it_was_flushed_is_not_committed() -> None:
+    core = in_transaction()
+    core.begin_commit()
+    core.check_flushed()
+    core.record_failed(RetriableError(ErrorCode.request_timed_out))
+    with pytest.raises(AbortableError):
+        core.check_flushed()
+    core.failed(ProducerFenced(ErrorCode.producer_fenced))
+    with pytest.raises(ProducerFenced):
+        core.check_flushed()
+
+
+def test_a_cancelled_commit_ends_the_producer_and_a_cancelled_abort_can_be_repeated() -> None:
+    core = in_transaction()
+    core.begin_commit()
+    core.cancelled()
+    assert core.state is TxnPhase.FATAL_ERROR
+    assert isinstance(core.error, UnknownOutcome)
+    core = in_transaction()
+    core.begin_abort()
+    core.cancelled()
+    assert core.state is TxnPhase.ABORTABLE_ERROR
+    core.begin_abort()
+
+
+def test_a_cancelled_initialization_can_be_repeated() -> None:
+    core = TransactionCore("id")
+    core.begin_initialization()
+    core.cancelled()
+    assert core.state is TxnPhase.UNINITIALIZED
+
+
+def test_cancelling_changes_nothing_once_the_transaction_is_spoiled() -> None:
+    core = in_transaction()
+    core.begin_commit()
+    core.record_failed(RetriableError(ErrorCode.request_timed_out))
+    error = core.error
+    core.cancelled()
+    assert (core.state, core.error) == (TxnPhase.ABORTABLE_ERROR, error)
+
+
+@pytest.mark.parametrize("state", TxnPhase)
+def test_an_abort_is_possible_of_an_open_or_a_spoiled_transaction(state: TxnPhase) -> None:
+    core = TransactionCore("id")
+    core.state = state
+    assert core.may_abort is ("abort" in POSSIBLE[state])
 
 
 # --- what a transaction needs ---------------------------------------------------------------------------------------
@@ -202,6 +276,29 @@ def test_a_new_transaction_knows_nothing_of_the_former_one() -> None:
     core.begin(TransactionVersion.TV_1)
     assert not core.has_begun
     assert not core.may_write(T0)
+
+
+@pytest.mark.parametrize(
+    ("finalized", "version"), [(0, TransactionVersion.TV_1), (1, TransactionVersion.TV_1), (2, TransactionVersion.TV_2)]
+)
+def test_a_transaction_has_the_version_that_the_cluster_has_finalized(
+    finalized: int, version: TransactionVersion
+) -> None:
+    assert version_for(finalized) is version
+
+
+def test_the_produce_version_determines_the_transaction_version() -> None:
+    lowest, highest = SPOKEN[ApiKey.PRODUCE]
+    assert produce_versions(None) == (lowest, highest)
+    assert produce_versions(TransactionVersion.TV_1) == (lowest, 11)
+    assert produce_versions(TransactionVersion.TV_2) == (12, highest)
+
+
+def test_only_below_tv_2_a_coordinator_may_not_know_what_is_to_be_aborted() -> None:
+    unknown, other = error_for(ErrorCode.invalid_txn_state), error_for(ErrorCode.transaction_abortable)
+    assert in_transaction(TransactionVersion.TV_1).is_unknown_abort(unknown)
+    assert not in_transaction(TransactionVersion.TV_1).is_unknown_abort(other)
+    assert not in_transaction(TransactionVersion.TV_2).is_unknown_abort(unknown)
 
 
 def test_only_below_tv_2_an_abort_asks_for_a_new_epoch() -> None:

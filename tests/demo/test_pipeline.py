@@ -53,7 +53,7 @@ def test_the_control_query_stands_before_the_other_begins_its_last_batch(told: C
     ]
 
 
-def test_it_waits_for_a_line_before_the_end_txn_it_was_told(
+def test_it_waits_for_a_line_before_the_configured_end_txn(
     told: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = io.StringIO("\n")

@@ -44,7 +44,7 @@ class _Stage:
 
 
 class _Driver:
-    """Tells what it is given, in this order."""
+    """Reports its arguments, in this order."""
 
     def __init__(self, *at_kill_point: str) -> None:
         self.events = [{"query": query, "event": "AtKillPoint", "batch_id": 2} for query in at_kill_point]

@@ -15,7 +15,7 @@ def test_a_loss_and_a_repeat_do_not_cancel() -> None:
     assert not comparison.is_exact
 
 
-def test_what_nobody_wrote_counts_as_repeated() -> None:
+def test_records_that_no_producer_wrote_count_as_repeated() -> None:
     assert compare({}, {"x": 2}).duplicated == 2
 
 
@@ -23,7 +23,7 @@ def test_examples_show_the_largest_differences() -> None:
     assert compare({"a": 9, "b": 1}, {}, examples_max=1).examples == (("a", 9, 0),)
 
 
-def test_exactly_once_needs_every_part() -> None:
+def test_the_verdict_exactly_once_needs_every_condition() -> None:
     killed = ("leader", "driver", "driver")
     assert verdict(GOOD, GOOD, REPEATED, killed, victims=killed) == "exactly-once"
     assert "producer" in verdict(REPEATED, GOOD, REPEATED, killed, killed)

@@ -29,7 +29,7 @@ _QUICK: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command, and what the README says that it prints."""
+    """A command, and its output in the README."""
 
     command: str
     printed: str
@@ -92,7 +92,7 @@ class Reader:
             assert seen == expected, step.command
 
     def _kill_in_the_middle(self, command: str) -> None:
-        """Kill -9 for all of a pipeline's processes, once it has told of a batch with records."""
+        """Kill -9 for all of a pipeline's processes, once it has reported a batch with records."""
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command}"],
             cwd=self.folder,
@@ -122,10 +122,10 @@ def _until_records(lines: IO[str]) -> str:
 
 
 def records_told(told: str) -> int:
-    """How many records the batches wrote of which these lines tell."""
+    """How many records the batches in these lines wrote."""
     return sum(int(number.replace(",", "")) for number in _RECORDS.findall(told))
 
 
 def records_printed(readme: Path, pipeline: str) -> int:
-    """How many records a pipeline writes, as the README says."""
+    """How many records a pipeline writes according to the README."""
     return next(records_told(step.printed) for step in steps(readme) if f"/{pipeline} " in step.command)

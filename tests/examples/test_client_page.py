@@ -1,4 +1,4 @@
-"""Claims about docs/client.md: its examples run as they stand, and print what it says."""
+"""Claims about docs/client.md: its examples run as they stand, and print the shown output."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def examples() -> list[tuple[str, str, str]]:
     return found
 
 
-def test_every_example_of_the_page_says_what_it_prints() -> None:
+def test_every_example_of_the_page_has_its_output() -> None:
     assert len(examples()) == PAGE.read_text().count("```python\n") >= 7
     assert {"Consumer", "Admin", "asyncio", "Offsets in transactions"} <= {heading for heading, *_ in examples()}
 
 
 @pytest.mark.system
-def test_the_examples_of_the_page_print_what_it_says(node_of: NodeFactory) -> None:
+def test_the_examples_print_the_output_of_the_page(node_of: NodeFactory) -> None:
     bootstrap = node_of("einmal", 2).bootstrap
     for heading, code, printed in examples():
         output = io.StringIO()

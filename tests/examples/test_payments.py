@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "examples" / "payments"
 TEN_MINUTES = timedelta(minutes=10)
 
 
-def test_every_window_is_judged_once_by_a_pipeline_that_is_killed(reader: Reader) -> None:
+def test_a_killed_pipeline_evaluates_every_window_once(reader: Reader) -> None:
     reader.follow(EXAMPLE / "README.md", kill_in="pipeline.py")
     alerts = values(reader.bootstrap, "payment-alerts")
     assert sorted(map(alert_of, alerts)) == expected(Stream(1).payments)

@@ -1,10 +1,10 @@
 """One attacker: a process with a few connections that send bursts of requests and read what comes back.
 
-A burst is a pipeline of requests with one of ApiVersions at its end, whose answer says that all were carried out. A
+A burst is a pipeline of requests with one of ApiVersions at its end, whose answer shows that all were carried out. A
 broken request is the last one of its burst: nothing behind it would be read.
 
 A quarter of the connections go to the listeners of brokers and controllers, which ask for the cluster's secret. The
-attacker does not know it: it talks about SASL, and asks for one thing more, which must end the connection.
+attacker does not know it: it sends SASL requests, and one more request, which must end the connection.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import struct
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from einmal.broker.authentication import OPEN_APIS
-from einmal.broker.handlers import api_versions
-from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS, SASL_HANDLERS
+from einmal.broker.front.apis import Entry, On, entries_on
+from einmal.broker.rpc.authentication import API_VERSIONS, OPEN_APIS
 from einmal.wire.frames import frame
 from einmal.wire.messages import encode_request_header
 from tests.broker.nodes import Client
@@ -59,7 +57,7 @@ class Ports(NamedTuple):
 
 class _Target(NamedTuple):
     port: int
-    modules: tuple[ModuleType, ...]
+    entries: tuple[Entry, ...]
     is_guarded: bool
 
 
@@ -68,9 +66,9 @@ class Attack:
 
     def __init__(self, ports: Ports, frames: int, seed: int, report: Path) -> None:
         self._targets = (
-            _Target(ports.clients, BROKER_HANDLERS, is_guarded=False),
-            _Target(ports.brokers, BROKER_HANDLERS + SASL_HANDLERS, is_guarded=True),
-            _Target(ports.controllers, CONTROLLER_HANDLERS + SASL_HANDLERS, is_guarded=True),
+            _Target(ports.clients, entries_on(On.BROKERS), is_guarded=False),
+            _Target(ports.brokers, entries_on(On.BROKERS | On.AUTHENTICATED), is_guarded=True),
+            _Target(ports.controllers, entries_on(On.CONTROLLERS | On.AUTHENTICATED), is_guarded=True),
         )
         self._frames = frames
         self._seed = seed
@@ -103,8 +101,9 @@ class Attack:
     async def _connection(self, number: int, topic_ids: list[UUID], batches: Batches) -> None:
         source = random.Random(f"{self._seed}/{number}")
         target = self._targets[1 + number // 4 % 2 if number % 4 == 0 else 0]
-        requests = Requests(target.modules, source, batches, topic_ids)
-        opening = Requests((api_versions, *SASL_HANDLERS), source, batches, topic_ids) if target.is_guarded else None
+        requests = Requests(target.entries, source, batches, topic_ids)
+        before = [entry for entry in target.entries if entry.key in OPEN_APIS]
+        opening = Requests(before, source, batches, topic_ids) if target.is_guarded else None
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         while self._sent < self._frames:
             apis, data = self._burst(requests, opening, source)
@@ -212,11 +211,15 @@ class Attack:
         replace_json(self._report, figures)
 
 
-_END: Final = frame(encode_request_header(api_versions.API_KEY, 0, _LAST, "fuzz"))
+_END: Final = frame(encode_request_header(API_VERSIONS, 0, _LAST, "fuzz"))
 
 
 async def _create_topics(client: Client) -> list[UUID]:
-    settings = ({}, {"cleanup.policy": "compact"}, {"message.timestamp.type": "LogAppendTime"})
+    settings: tuple[dict[str, str], ...] = (
+        {},
+        {"cleanup.policy": "compact"},
+        {"message.timestamp.type": "LogAppendTime"},
+    )
     topics: list[dict[str, Any]] = [
         {
             "name": name,

@@ -11,8 +11,9 @@ from typing import Final
 import cramjam
 import google_crc32c
 
+from einmal.types import Header
 from einmal.wire.compression import Compression, compress
-from einmal.wire.record_batch import Header, NewRecord, encode_batch
+from einmal.wire.record_batch import NewRecord, encode_batch
 
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = 17

@@ -30,13 +30,13 @@ class Observer:
         """Seconds, when it began, and what it was."""
 
     async def run(self, port: int) -> None:
-        ended = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().add_reader(0, lambda: ended.done() or ended.set_result(None))
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(0, ended.set)
         async with Client.connect_to(port) as client:
             # Its records are old, and it reads them later than it writes them.
             await client.create_topic(TOPIC, retention_ms="-1")
             offset = 0
-            while not ended.done():
+            while not ended.is_set():
                 produced = await self._timed("Produce", client.produce(TOPIC, batch(b"observed")))
                 assert produced.error_code == 0, produced
                 fetched = await self._timed("Fetch", client.fetch(TOPIC, offset))
@@ -48,8 +48,8 @@ class Observer:
                 listed = await self._timed("ListOffsets", client.call(_LIST_OFFSETS, 7, asked))
                 assert listed.topics[0].partitions[0].offset == offset, listed
                 committed = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-                commit = {"group_id": TOPIC, "topics": [{"name": TOPIC, "partitions": [committed]}]}
-                commit |= {"generation_id_or_member_epoch": -1, "member_id": ""}
+                commit = {"group_id": TOPIC, "generation_id_or_member_epoch": -1, "member_id": ""}
+                commit |= {"topics": [{"name": TOPIC, "partitions": [committed]}]}
                 await self._timed("OffsetCommit", client.call(_OFFSET_COMMIT, 8, commit))
                 await self._timed("a new connection", self._connect(port))
                 if time.monotonic() - self._reported > _REPORT_SECONDS:

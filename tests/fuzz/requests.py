@@ -7,10 +7,10 @@ import itertools
 import random
 import struct
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from einmal.broker.front.apis import Entry
 from einmal.types import ErrorCode
 from einmal.wire.frames import frame
 from einmal.wire.message_writer import message_writer
@@ -52,7 +52,7 @@ class Requests:
     """``topic_ids``: of topics that exist."""
 
     def __init__(
-        self, modules: Sequence[ModuleType], source: random.Random, batches: Batches, topic_ids: Sequence[UUID]
+        self, entries: Sequence[Entry], source: random.Random, batches: Batches, topic_ids: Sequence[UUID]
     ) -> None:
         self._source = source
         self._batches = batches
@@ -61,9 +61,9 @@ class Requests:
         self._learned: dict[str, list[Any]] = {"member_id": [], "producer_id": [], "session_id": []}
         """What answers have said, and no request could guess."""
         self.apis = [
-            Api(module.API_KEY, version, request_type(module.API_KEY, version))
-            for module in modules
-            for version in range(module.VERSIONS.min, module.VERSIONS.max + 1)
+            Api(entry.key, version, request_type(entry.key, version))
+            for entry in entries
+            for version in range(entry.versions.min, entry.versions.max + 1)
         ]
         # Few versions or many: each API is as likely.
         counts: dict[int, int] = {}

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.broker.router import BROKER_HANDLERS, CONTROLLER_HANDLERS, SASL_HANDLERS
+from einmal.broker.front.apis import APIS
 from einmal.local.layout import plan_cluster, write_properties
 from tests.fuzz.attack import Ports
 from tests.fuzz.read_back import READ
 from tests.fuzz.reports import read_json
+from tests.fuzz.watched_broker import longest_stall
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.java_reader import JavaReader, Unreadable
 
@@ -47,6 +48,7 @@ class Verdict:
     requests: int = 0
     latency_seconds_max: float = 0.0
     read: str = ""
+    stalls: str = ""
     problems: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -55,6 +57,7 @@ class Verdict:
             f"{self.frames:,} frames in {self.seconds:.0f} s ({self.frames / max(self.seconds, 1e-9):,.0f}/s)",
             f"broker's memory: at most {self.rss_bytes_max / 1e6:.0f} MB",
             f"other client: {self.requests:,} requests, the slowest took {self.latency_seconds_max * 1000:.0f} ms",
+            f"stalls of the broker's loop: {self.stalls}",
             f"read: {self.read}",
             *(f"PROBLEM: {problem}" for problem in self.problems),
         ]
@@ -73,7 +76,8 @@ class Broker:
         assert plan.controller_port is not None
         self.ports = Ports(plan.port, plan.internal_port, plan.controller_port)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "einmal", "start", "--config", str(plan.properties), "--format", "json"],
+            [sys.executable, "-m", "tests.fuzz.watched_broker", str(folder / "stalls.jsonl")]
+            + ["start", "--config", str(plan.properties), "--format", "json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -189,6 +193,7 @@ def fuzz(
         if readers is not None:
             readers.kill()
         status = broker.stop()
+    verdict.stalls = longest_stall(folder / "stalls.jsonl")
     if status != 0:
         verdict.problems.append(f"the broker stopped with status {status}")
     verdict.problems += [f"traceback: {traceback}" for traceback in broker.tracebacks]
@@ -218,7 +223,7 @@ def _attack(verdict: Verdict, broker: Broker, folder: Path, frames: int, seed: i
         _wait(running, _PROGRESS_SECONDS)
         print(_progress(broker, reports, watched), file=sys.stderr, flush=True)
         if observer.poll() is not None:
-            # It is answered no more, so nobody is: further requests would tell nothing.
+            # It is answered no more, so nobody is: further requests would show nothing.
             for process in running:
                 process.kill()
     verdict.problems += [
@@ -275,8 +280,6 @@ def _missing(attacks: list[dict[str, Any]]) -> list[str]:
     """APIs and versions that were not sent."""
     sent = {name for attack in attacks for name in attack["by_version"]}
     served = {
-        f"{module.API_KEY}v{version}"
-        for module in (*BROKER_HANDLERS, *CONTROLLER_HANDLERS, *SASL_HANDLERS)
-        for version in range(module.VERSIONS.min, module.VERSIONS.max + 1)
+        f"{entry.key}v{version}" for entry in APIS for version in range(entry.versions.min, entry.versions.max + 1)
     }
     return [f"never sent: {', '.join(sorted(served - sent))}"] if served - sent else []

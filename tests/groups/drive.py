@@ -29,7 +29,7 @@ from einmal.groups.requests import (
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
-Response = Mapping[str, Any]
+Response = Any
 GROUP = "group"
 TOPIC = TopicPartition("topic", 0)
 Marker = tuple[ProducerIdAndEpoch, bool]
@@ -120,30 +120,26 @@ class GroupLog:
     # --- requests of nobody in particular -----------------------------------------------------------------------
 
     def commit(self, offset: int, **fields: Any) -> ErrorCode:
-        request = OffsetCommit(
-            **{
-                "group_id": GROUP,
-                "generation_id": -1,
-                "member_id": "",
-                "group_instance_id": None,
-                "offsets": {TOPIC: OffsetToCommit(offset, 3, "note")},
-            }
-            | fields
-        )
+        defaults: dict[str, Any] = {
+            "group_id": GROUP,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "offsets": {TOPIC: OffsetToCommit(offset, 3, "note")},
+        }
+        request = OffsetCommit(**(defaults | fields))
         return only_error(self.apply(self.coordinator.offset_commit(request, self.now)))
 
     def txn_commit(self, offset: int, identity: ProducerIdAndEpoch, **fields: Any) -> ErrorCode:
-        request = TxnOffsetCommit(
-            **{
-                "group_id": GROUP,
-                "producer": identity,
-                "generation_id": -1,
-                "member_id": "",
-                "group_instance_id": None,
-                "offsets": {TOPIC: OffsetToCommit(offset, 3, "note")},
-            }
-            | fields
-        )
+        defaults: dict[str, Any] = {
+            "group_id": GROUP,
+            "producer": identity,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "offsets": {TOPIC: OffsetToCommit(offset, 3, "note")},
+        }
+        request = TxnOffsetCommit(**(defaults | fields))
         decision = self.coordinator.txn_offset_commit(request, self.now)
         assert decision.producer == (identity if decision.records else None)
         return only_error(self.apply(decision))
@@ -152,26 +148,26 @@ class GroupLog:
         """The committed offset of TOPIC, or why there is none to be had."""
         request = OffsetFetchGroup(group_id, (TOPIC,))
         response = self.apply(self.coordinator.offset_fetch(request, require_stable=require_stable))
-        ((partition,),) = [topic["partitions"] for topic in response["topics"]]
-        error = partition["error_code"]
+        ((partition,),) = [topic.partitions for topic in response.topics]
+        error = partition.error_code
         assert isinstance(error, ErrorCode)
-        return int(partition["committed_offset"]) if error is ErrorCode.none else error
+        return int(partition.committed_offset) if error is ErrorCode.none else error
 
     def state(self, group_id: str = GROUP) -> str:
-        (group,) = self.apply(self.coordinator.describe_groups([group_id]))["groups"]
-        return str(group["group_state"])
+        (group,) = self.apply(self.coordinator.describe_groups([group_id])).groups
+        return str(group.group_state)
 
     def delete(self, group_id: str = GROUP) -> ErrorCode:
-        (result,) = self.apply(self.coordinator.delete_groups([group_id]))["results"]
-        error = result["error_code"]
+        (result,) = self.apply(self.coordinator.delete_groups([group_id])).results
+        error = result.error_code
         assert isinstance(error, ErrorCode)
         return error
 
 
 def only_error(response: Response) -> ErrorCode:
     """The one error of a commit of one partition."""
-    ((partition,),) = [topic["partitions"] for topic in response["topics"]]
-    error = partition["error_code"]
+    ((partition,),) = [topic.partitions for topic in response.topics]
+    error = partition.error_code
     assert isinstance(error, ErrorCode)
     return error
 
@@ -200,8 +196,8 @@ class Consumer:
         """Send a join; a member id that is required is learnt and used at once."""
         ticket = self._send_join()
         answer = self.shard.answers.get(ticket)
-        if answer is not None and answer["error_code"] is ErrorCode.member_id_required:
-            self.member_id = answer["member_id"]
+        if answer is not None and answer.error_code is ErrorCode.member_id_required:
+            self.member_id = answer.member_id
             ticket = self._send_join()
         self.joining = ticket
         return ticket
@@ -229,24 +225,22 @@ class Consumer:
         assert self.joining is not None
         answer = self.shard.answers[self.joining]
         self.joining = None
-        if answer["error_code"] is ErrorCode.none:
-            self.member_id = answer["member_id"]
-            self.generation_id = answer["generation_id"]
+        if answer.error_code is ErrorCode.none:
+            self.member_id = answer.member_id
+            self.generation_id = answer.generation_id
         return answer
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **fields: Any) -> Ticket:
-        request = SyncGroup(
-            **{
-                "group_id": self.group_id,
-                "generation_id": self.generation_id,
-                "member_id": self.member_id,
-                "group_instance_id": self.group_instance_id,
-                "protocol_type": self.protocol_type,
-                "protocol_name": None,
-                "assignments": tuple((assignments or {}).items()),
-            }
-            | fields
-        )
+        defaults: dict[str, Any] = {
+            "group_id": self.group_id,
+            "generation_id": self.generation_id,
+            "member_id": self.member_id,
+            "group_instance_id": self.group_instance_id,
+            "protocol_type": self.protocol_type,
+            "protocol_name": None,
+            "assignments": tuple((assignments or {}).items()),
+        }
+        request = SyncGroup(**(defaults | fields))
         self.syncing = self.shard.wait(
             lambda ticket: self.shard.coordinator.sync_group(request, ticket, self.shard.now)
         )
@@ -266,7 +260,7 @@ class Consumer:
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
         )
-        error = self.shard.apply(self.shard.coordinator.heartbeat(request, self.shard.now))["error_code"]
+        error = self.shard.apply(self.shard.coordinator.heartbeat(request, self.shard.now)).error_code
         assert isinstance(error, ErrorCode)
         return error
 
@@ -292,7 +286,7 @@ class Consumer:
 def leave(shard: GroupLog, group_id: str, *identities: MemberIdentity) -> list[ErrorCode]:
     request = LeaveGroup(group_id, identities)
     response = shard.apply(shard.coordinator.leave_group(request, shard.now))
-    return [member["error_code"] for member in response["members"]]
+    return [member.error_code for member in response.members]
 
 
 def settle(*consumers: Consumer) -> None:
@@ -301,10 +295,10 @@ def settle(*consumers: Consumer) -> None:
     members = []
     for consumer in consumers:
         answer = consumer.joined()
-        assert answer["error_code"] is ErrorCode.none, answer
-        if answer["leader"] == consumer.member_id:
+        assert answer.error_code is ErrorCode.none, answer
+        if answer.leader == consumer.member_id:
             leader = consumer
-            members = [member["member_id"] for member in answer["members"]]
+            members = [member.member_id for member in answer.members]
         else:
             consumer.sync()
     assert leader is not None
@@ -312,7 +306,7 @@ def settle(*consumers: Consumer) -> None:
     leader.sync({member_id: member_id.encode() for member_id in members})
     for consumer in consumers:
         answer = consumer.assignment()
-        assert (answer["error_code"], answer["assignment"]) == (ErrorCode.none, consumer.member_id.encode())
+        assert (answer.error_code, answer.assignment) == (ErrorCode.none, consumer.member_id.encode())
 
 
 def stable_group(shard: GroupLog, *consumers: Consumer) -> None:

@@ -1,4 +1,4 @@
-"""Claims about the coordinator as a whole: its lists, its changes of place, its log."""
+"""Claims about the coordinator as a whole: its lists, its failovers, its log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.requests import OffsetFetchGroup
 from einmal.types import ErrorCode
+from einmal.wire.api.describe_groups import DescribedGroupMember
 from tests.groups.drive import GROUP, Consumer, GroupLog, producer, settle, stable_group
 
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0)
@@ -19,7 +20,7 @@ NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0)
 
 def listed(shard: GroupLog, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     response = shard.apply(shard.coordinator.list_groups(states, types))
-    return [(group["group_id"], group["group_state"]) for group in response["groups"]]
+    return [(group.group_id, group.group_state) for group in response.groups]
 
 
 def test_groups_are_listed_by_state_and_type() -> None:
@@ -39,32 +40,32 @@ def test_a_group_is_described_with_its_members_once_it_is_stable() -> None:
     shard = GroupLog(NO_DELAY)
     consumer = Consumer(shard, "a", group_instance_id="A")
     consumer.join()
-    (group,) = shard.apply(shard.coordinator.describe_groups([GROUP]))["groups"]
-    assert (group["group_state"], group["protocol_data"]) == ("CompletingRebalance", "")
-    assert [member["member_metadata"] for member in group["members"]] == [b""]
+    (group,) = shard.apply(shard.coordinator.describe_groups([GROUP])).groups
+    assert (group.group_state, group.protocol_data) == ("CompletingRebalance", "")
+    assert [member.member_metadata for member in group.members] == [b""]
     settle(consumer)
-    (group,) = shard.apply(shard.coordinator.describe_groups([GROUP]))["groups"]
-    assert (group["error_code"], group["protocol_type"], group["protocol_data"]) == (
+    (group,) = shard.apply(shard.coordinator.describe_groups([GROUP])).groups
+    assert (group.error_code, group.protocol_type, group.protocol_data) == (
         ErrorCode.none,
         "consumer",
         "range",
     )
-    assert group["members"] == (
-        {
-            "member_id": consumer.member_id,
-            "group_instance_id": "A",
-            "client_id": "a",
-            "client_host": "/127.0.0.1",
-            "member_metadata": b"sub",
-            "member_assignment": consumer.member_id.encode(),
-        },
+    assert group.members == (
+        DescribedGroupMember(
+            member_id=consumer.member_id,
+            group_instance_id="A",
+            client_id="a",
+            client_host="/127.0.0.1",
+            member_metadata=b"sub",
+            member_assignment=consumer.member_id.encode(),
+        ),
     )
 
 
-def test_a_group_that_nobody_knows_is_described_as_dead() -> None:
+def test_an_unknown_group_is_described_as_dead() -> None:
     shard = GroupLog(NO_DELAY)
-    (group,) = shard.apply(shard.coordinator.describe_groups(["nobody"]))["groups"]
-    assert (group["group_state"], group["error_code"]) == ("Dead", ErrorCode.group_id_not_found)
+    (group,) = shard.apply(shard.coordinator.describe_groups(["nobody"])).groups
+    assert (group.group_state, group.error_code) == ("Dead", ErrorCode.group_id_not_found)
 
 
 def test_a_new_coordinator_gives_every_member_a_whole_session() -> None:
@@ -93,7 +94,7 @@ def test_members_of_a_generation_that_was_not_written_join_again() -> None:
     assert old.heartbeat() is ErrorCode.illegal_generation
     assert new.heartbeat() is ErrorCode.unknown_member_id
     old.sync()
-    assert old.assignment()["error_code"] is ErrorCode.illegal_generation
+    assert old.assignment().error_code is ErrorCode.illegal_generation
     new.member_id = ""
     new.join()
     old.join()
@@ -112,7 +113,7 @@ def hard_state(coordinator: GroupCoordinator) -> dict[str, Any]:
 
 
 class Machine(RuleBasedStateMachine):
-    """Members, transactions and operators do what they like; what the log says is what the coordinator knows."""
+    """Members, transactions and operators do what they like; the log yields the coordinator's state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,9 +137,9 @@ class Machine(RuleBasedStateMachine):
         consumer = self.consumers[number]
         if consumer.joining in self.shard.answers:
             answer = consumer.joined()
-            if answer["error_code"] is ErrorCode.unknown_member_id:
+            if answer.error_code is ErrorCode.unknown_member_id:
                 consumer.member_id = ""
-            members = [member["member_id"] for member in answer["members"]]
+            members = [member.member_id for member in answer.members]
             consumer.sync(dict.fromkeys(members, b"x") if assigns else None)
 
     @rule(number=st.integers(0, 4))
@@ -208,7 +209,7 @@ class Machine(RuleBasedStateMachine):
         for group_id in (GROUP, "other"):
             request = OffsetFetchGroup(group_id, None)
             response = self.shard.apply(self.shard.coordinator.offset_fetch(request, require_stable=False))
-            offsets = [item["committed_offset"] for topic in response["topics"] for item in topic["partitions"]]
+            offsets = [item.committed_offset for topic in response.topics for item in topic.partitions]
             known = self.committed.get(group_id)
             assert offsets == ([] if known is None else [known])
 

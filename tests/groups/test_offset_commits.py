@@ -9,6 +9,7 @@ import pytest
 from einmal.groups.config import GroupConfig
 from einmal.groups.requests import OffsetFetchGroup, OffsetToCommit
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.api.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
 from tests.groups.drive import GROUP, TOPIC, Consumer, GroupLog, only_error, producer, settle, stable_group
 
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0)
@@ -60,7 +61,7 @@ def test_a_member_that_was_expelled_cannot_commit() -> None:
     assert shard.fetch() == -1
 
 
-def test_nobody_commits_past_the_members_of_a_living_group() -> None:
+def test_only_members_commit_in_an_active_group() -> None:
     shard = shard_at_once()
     stable_group(shard, Consumer(shard, "a"))
     assert shard.commit(1) is ErrorCode.unknown_member_id
@@ -112,19 +113,18 @@ def test_metadata_that_is_too_large_is_refused_for_its_partition_alone() -> None
     assert shard.fetch() == 1
 
 
-def test_all_of_a_groups_offsets_can_be_asked_for() -> None:
+def test_all_offsets_of_a_group_can_be_fetched() -> None:
     shard = shard_at_once()
     other = TopicPartition("other", 1)
     shard.commit(0, offsets={TOPIC: OffsetToCommit(5, 2, None)})
     shard.commit(0, offsets={other: OffsetToCommit(6, -1, "note")})
     request = OffsetFetchGroup(GROUP, None)
     response = shard.apply(shard.coordinator.offset_fetch(request, require_stable=False))
-    none = ErrorCode.none
-    first = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 2, "metadata": ""}
-    second = {"partition_index": 1, "committed_offset": 6, "committed_leader_epoch": -1, "metadata": "note"}
-    assert response["topics"] == (
-        {"name": "topic", "partitions": ({**first, "error_code": none},)},
-        {"name": "other", "partitions": ({**second, "error_code": none},)},
+    first = OffsetFetchResponsePartitions(0, 5, committed_leader_epoch=2, metadata="")
+    second = OffsetFetchResponsePartitions(1, 6, committed_leader_epoch=-1, metadata="note")
+    assert response.topics == (
+        OffsetFetchResponseTopics(name="topic", partitions=(first,)),
+        OffsetFetchResponseTopics(name="other", partitions=(second,)),
     )
 
 
@@ -155,7 +155,7 @@ def test_a_fetch_of_everything_shows_what_is_not_decided() -> None:
     request = OffsetFetchGroup(GROUP, None)
     stable = shard.apply(shard.coordinator.offset_fetch(request, require_stable=True))
     assert only_error(stable) is ErrorCode.unstable_offset_commit
-    assert shard.apply(shard.coordinator.offset_fetch(request, require_stable=False))["topics"] == ()
+    assert shard.apply(shard.coordinator.offset_fetch(request, require_stable=False)).topics == ()
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -184,7 +184,7 @@ def test_a_rebalance_in_mid_transaction_fences_the_old_generation() -> None:
     assert shard.fetch(require_stable=True) == -1
 
 
-def test_a_transactional_client_that_cannot_say_its_generation_is_let_through() -> None:
+def test_a_transactional_client_without_a_generation_is_accepted() -> None:
     shard = shard_at_once()
     stable_group(shard, Consumer(shard, "a"))
     assert shard.txn_commit(5, producer()) is ErrorCode.none
@@ -285,19 +285,19 @@ def test_offsets_of_a_deleted_topic_go_with_it_the_pending_ones_too() -> None:
     assert (shard.fetch(), shard.fetch("pending")) == (-1, -1)
     request = OffsetFetchGroup(GROUP, (other,))
     kept = shard.apply(shard.coordinator.offset_fetch(request, require_stable=True))
-    assert kept["topics"][0]["partitions"][0]["committed_offset"] == 6
+    assert kept.topics[0].partitions[0].committed_offset == 6
 
 
 def delete_offset(shard: GroupLog, group_id: str = GROUP) -> ErrorCode:
     response = shard.apply(shard.coordinator.offset_delete(group_id, (TOPIC,)))
-    if response["error_code"] is not ErrorCode.none:
-        error = response["error_code"]
+    if response.error_code is not ErrorCode.none:
+        error = response.error_code
         assert isinstance(error, ErrorCode)
         return error
     return only_error(response)
 
 
-def test_single_offsets_can_be_deleted_unless_somebody_may_need_them() -> None:
+def test_single_offsets_can_be_deleted_unless_a_member_may_need_them() -> None:
     shard = shard_at_once()
     assert delete_offset(shard) is ErrorCode.group_id_not_found
     shard.commit(5)

@@ -75,7 +75,7 @@ def test_a_tombstone_takes_pending_offsets_along() -> None:
     assert offsets.committed("g", PARTITION) is None
 
 
-def test_a_marker_of_somebody_else_changes_nothing() -> None:
+def test_a_marker_of_another_producer_changes_nothing() -> None:
     offsets = Offsets()
     offsets.replay(pending(5))
     offsets.replay_marker(ProducerId(8), True)

@@ -1,4 +1,4 @@
-"""What members and commits say is bounded: it is kept, sent to leaders, and written as one record."""
+"""The data of members and commits are bounded: they are kept, sent to leaders, and written as one record."""
 
 from einmal.groups.config import GroupConfig
 from einmal.groups.requests import MemberIdentity, OffsetCommit, OffsetToCommit
@@ -20,7 +20,7 @@ def large(shard: GroupLog, name: str, size: int, group_id: str = GROUP) -> Consu
 
 def error_of(consumer: Consumer) -> ErrorCode:
     answer = consumer.shard.answers.get(consumer._send_join())
-    return ErrorCode.none if answer is None else ErrorCode(answer["error_code"])
+    return ErrorCode.none if answer is None else ErrorCode(answer.error_code)
 
 
 def test_a_group_takes_no_more_than_fits_into_its_record() -> None:
@@ -45,10 +45,10 @@ def test_a_coordinator_takes_no_more_than_its_share_of_all_groups() -> None:
     assert error_of(large(shard, "d", 10, "g3")) is ErrorCode.none
 
 
-def test_ids_that_nobody_joins_under_are_bounded() -> None:
+def test_pending_member_ids_are_bounded() -> None:
     shard = GroupLog(SMALL)
     answers = [shard.answers[Consumer(shard, f"c{number}")._send_join()] for number in range(4)]
-    assert [answer["error_code"] for answer in answers] == [ErrorCode.member_id_required] * 3 + [
+    assert [answer.error_code for answer in answers] == [ErrorCode.member_id_required] * 3 + [
         ErrorCode.group_max_size_reached
     ]
 
@@ -58,5 +58,5 @@ def test_a_commit_that_does_not_fit_into_a_segment_is_refused() -> None:
     offsets = {TopicPartition("t", number): OffsetToCommit(1, -1, "x" * 100) for number in range(20)}
     commit = OffsetCommit(group_id=GROUP, generation_id=-1, member_id="", group_instance_id=None, offsets=offsets)
     answer = shard.apply(shard.coordinator.offset_commit(commit, shard.now))
-    errors = {partition["error_code"] for topic in answer["topics"] for partition in topic["partitions"]}
+    errors = {partition.error_code for topic in answer.topics for partition in topic.partitions}
     assert errors == {ErrorCode.invalid_commit_offset_size}

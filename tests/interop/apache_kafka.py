@@ -1,7 +1,8 @@
 """Apache Kafka itself, as processes of the tests: KRaft nodes (broker and controller) on free loopback ports.
 
-The jars come from Maven Central (``kafka/pom.xml`` says which) and are kept in ``build/kafka``. Data lives in a
-directory of the caller's. Knows nothing of einmal: it is the judge in the tests that run on both brokers.
+The jars come from Maven Central (``kafka/pom.xml`` lists them) and are kept in ``build/kafka``. Data lives in a
+directory of the caller's. Knows nothing of einmal: it is the reference implementation in tests of
+both brokers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import IO, Any, Final
 
 import pytest
 
+from tests.ports import loopback_ports
+
 _HERE: Final = Path(__file__).parent
 _JARS: Final = _HERE.parent.parent / "build" / "kafka"
 _POM: Final = _HERE / "kafka" / "pom.xml"
@@ -33,7 +36,7 @@ _MAVEN_S: Final = 900.0
 
 
 class KafkaUnavailable(Exception):
-    """Apache Kafka cannot be run on this machine; the text says what is missing."""
+    """Apache Kafka cannot be run on this machine; the text names what is missing."""
 
 
 class KafkaDied(Exception):
@@ -63,8 +66,8 @@ class ApacheKafka:
         self.transaction_version = transaction_version
         self.node_id = node_id
         self.host = "127.0.0.1"
-        self._controller_ports = controller_ports or {node_id: free_ports(1)[0]}
-        (self.port,) = free_ports(1)
+        self._controller_ports = controller_ports or {node_id: loopback_ports(1)[0]}
+        (self.port,) = loopback_ports(1)
         self.log_directory = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
@@ -178,7 +181,7 @@ class ApacheKafka:
 
 
 def dump_log(path: Path, decoder: str | None = None) -> str:
-    """What Apache Kafka's dump tool says of a segment, an index, or a snapshot. Raises KafkaUnavailable.
+    """The output of Apache Kafka's dump tool for a segment, an index, or a snapshot. Raises KafkaUnavailable.
 
     The records of a segment are listed too; ``decoder`` names what they hold where it is not the users' own data:
     "transaction-log", "offsets" or "cluster-metadata". The tool's complaints are part of the text.
@@ -232,18 +235,6 @@ def _required(program: str) -> str:
     if path is None:
         raise KafkaUnavailable(f"Apache Kafka needs {program}, which is not installed")
     return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _accepts(host: str, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Apache Kafka's command line tools, all in one JVM: ``kafka/Tools.java`` says how.
+"""Apache Kafka's command line tools, all in one JVM: see ``kafka/Tools.java``.
 
 Knows nothing of einmal. A tool that takes too long ends the JVM, and with it the test.
 """
@@ -41,7 +41,7 @@ class ApacheTools:
         name = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         self._jvm.stdin.write("\t".join(["" if reads is None else str(reads), name, *arguments]) + "\n")
         self._jvm.stdin.flush()
-        printed = []
+        printed: list[str] = []
         guard = threading.Timer(_PATIENCE_S, self._jvm.kill)
         guard.start()
         try:
@@ -54,19 +54,19 @@ class ApacheTools:
         raise AssertionError(f"{tool} does not end: {''.join(printed)}")
 
     def __call__(self, tool: str, *arguments: str, reads: Path | None = None) -> str:
-        """What a tool says that finds this cluster by ``--bootstrap-server`` and succeeds."""
+        """The output of a tool that finds this cluster by ``--bootstrap-server`` and succeeds."""
         code, text = self.run(tool, *arguments, "--bootstrap-server", self.bootstrap, reads=reads)
         assert code == 0, text
         return text
 
     def refused(self, tool: str, *arguments: str) -> str:
-        """What a tool says that does not succeed."""
+        """The output of a tool that fails."""
         code, text = self.run(tool, *arguments, "--bootstrap-server", self.bootstrap)
         assert code != 0, text
         return text
 
     def of(self, tool: str, command: str, *arguments: str) -> str:
-        """What a tool says that has commands of its own, and takes the address before them."""
+        """The output of a tool that has commands of its own, and takes the address before them."""
         code, text = self.run(tool, "--bootstrap-server", self.bootstrap, command, *arguments)
         assert code == 0, text
         return text

@@ -14,9 +14,10 @@ from typing import Any, Final, TypeVar
 
 from einmal.types import ErrorCode
 from tests.interop import raw
-from tests.interop.apache_kafka import ApacheKafka, free_ports
+from tests.interop.apache_kafka import ApacheKafka
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.raw import Connection
+from tests.ports import loopback_ports
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -51,7 +52,7 @@ class Cluster:
         for node_id in list(self.paused):
             self.resume(node_id)
         for node_id, node in self.nodes.items():
-            # Two of three cannot leave in order: the last ones have no majority to ask.
+            # Two of three cannot shut down cleanly: the last ones have no majority to ask.
             node.kill() if self.dead else node.stop()
             self.dead[node_id] = None
 
@@ -103,7 +104,7 @@ class Cluster:
             time.sleep(_PAUSE_S)
 
     def partition(self, topic: str, partition: int = 0) -> Any:
-        """What Metadata says of it, once it has a leader that serves."""
+        """Its metadata, once it has a leader that serves."""
 
         def led(connection: Connection) -> Any:
             topics = [{"topic_id": None, "name": topic}]
@@ -171,7 +172,7 @@ class Cluster:
 
 def apache_cluster(directory: Path, count: int = 3, *, transaction_version: int = 2) -> Cluster:
     """Not started. Raises KafkaUnavailable."""
-    ports = dict(enumerate(free_ports(count), start=1))
+    ports = dict(enumerate(loopback_ports(count), start=1))
     return Cluster(
         {
             node_id: ApacheKafka(
@@ -187,7 +188,7 @@ def apache_cluster(directory: Path, count: int = 3, *, transaction_version: int 
 
 def einmal_cluster(directory: Path, count: int = 3, settings: Mapping[str, str] | None = None) -> Cluster:
     """Not started."""
-    ports = dict(enumerate(free_ports(count), start=1))
+    ports = dict(enumerate(loopback_ports(count), start=1))
     return Cluster(
         {
             node_id: EinmalBroker(directory / str(node_id), settings, node_id=node_id, controller_ports=ports)

@@ -1,6 +1,6 @@
 """Brokers for the interop tests: Apache Kafka and ours, each started once per session, when first asked for.
 
-Apache Kafka needs Java and Maven; where one is missing, its tests are skipped and say so. Ours is never skipped.
+Apache Kafka needs Java and Maven; where one is missing, its tests are skipped with a reason. Ours is never skipped.
 """
 
 from __future__ import annotations

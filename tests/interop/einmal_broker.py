@@ -1,6 +1,6 @@
 """Our own broker, as a process of the tests: ``python -m einmal start`` on a free loopback port.
 
-Has the same methods as ``ApacheKafka``, so that a test can be given either.
+Has the same methods as ``ApacheKafka``, so that a test can use either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache_kafka import free_ports
+from tests.ports import loopback_ports
 
 _READY: Final = re.compile(r"is ready: (bootstrap\.servers=|controller )(?P<host>[\d.]+):(?P<port>\d+)")
 _STOP_S: Final = 20.0
@@ -42,12 +42,11 @@ class EinmalBroker:
         self._process: subprocess.Popen[str] | None = None
         self.node_id = node_id
         self.host = "127.0.0.1"
-        self.port = 0
+        (self.port,) = loopback_ports(1)
         self.transaction_version = 2
         # As the Apache Kafka of these tests: a group's first member need not wait for others.
         self._settings = {"group.initial.rebalance.delay.ms": "0"}
         if controller_ports is not None:
-            (self.port,) = free_ports(1)
             self._settings |= _of_a_cluster(self.host, self.port, node_id, controller_ports)
         self._settings |= settings or {}
         directory.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ class EinmalBroker:
         return self._process.pid
 
     def start(self) -> None:
-        """Start, and return once the broker says that it is ready. Raises EinmalDied."""
+        """Start, and return once the broker reports that it is ready. Raises EinmalDied."""
         self.launch()
         self.wait_until_ready()
 

@@ -90,7 +90,7 @@ class Member(ABC):
                     work, future = self._asked.get()
                     try:
                         future.set_result(work())
-                    except Exception as error:  # noqa: BLE001 -- whatever the client raises is the test's to judge
+                    except Exception as error:  # noqa: BLE001 -- whatever the client raises is the test's to check
                         future.set_exception(error)
             self._shut()
         except BaseException as error:
@@ -148,11 +148,13 @@ class ConfluentMember(Member):
         message = self.consumer.poll(_POLL_S)
         if message is None:
             return
-        if message.error():
-            if message.error().code() == confluent_kafka.KafkaError._FATAL:
-                self.fatal = message.error().str()
+        if error := message.error():
+            if error.code() == confluent_kafka.KafkaError._FATAL:
+                self.fatal = error.str()
             return
-        self.read.append(((message.topic(), message.partition()), message.offset(), message.value()))
+        topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+        assert topic is not None and partition is not None and offset is not None and value is not None
+        self.read.append(((topic, partition), offset, value))
 
     def _commit(self, offsets: Mapping[Partition, int]) -> None:
         wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in offsets.items()]

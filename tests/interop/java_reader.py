@@ -1,4 +1,4 @@
-"""Apache Kafka's consumer as a process that follows topics: ``kafka/Reader.java`` says how. Knows nothing of einmal."""
+"""Apache Kafka's consumer as a process that follows topics: see ``kafka/Reader.java``. Knows nothing of einmal."""
 
 from __future__ import annotations
 

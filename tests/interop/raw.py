@@ -1,7 +1,7 @@
 """Kafka's protocol by hand: one blocking connection, and record batches made and read byte by byte.
 
 The bodies of messages come from ``einmal.wire.messages``; the record batches are written here on purpose, so that a
-broker is not judged by the codec it uses. Knows no retry and no meaning of any answer.
+broker is not checked by the codec that it uses. Knows no retry and no meaning of any answer.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def produce(node: ApacheKafka) -> None:
 
 
 def committed_keys(log: PartitionLog) -> list[bytes]:
-    aborted = log.aborted_transactions(Offset(0), log.last_stable_offset)
+    aborted = log.segments.aborted_transactions(Offset(0), log.last_stable_offset)
     active: set[int] = set()
     keys: list[bytes] = []
     offset = Offset(0)
@@ -91,7 +91,7 @@ def test_a_folder_of_apache_kafka_is_opened_alive_and_after_a_clean_stop(node_of
     expected = [b"%d" % number for number in range(0, 10, 2) for _ in range(3)]
     for log in (alive, stopped):
         assert committed_keys(log) == expected
-        assert len(log.aborted_transactions(Offset(0), log.log_end_offset)) == 5
+        assert len(log.segments.aborted_transactions(Offset(0), log.log_end_offset)) == 5
         assert log.topic_id is not None
         [owner] = [each for each in log.producers.describe() if each.current_txn_start_offset >= 0]
         assert log.last_stable_offset == owner.current_txn_start_offset == log.log_end_offset - 3

@@ -55,7 +55,7 @@ def topic() -> str:
 
 
 def settled(ask: Callable[[], str], *signs: str) -> str:
-    """Ask until all of these are said."""
+    """Ask until the output contains all of these."""
     return at_last(ask, lambda said: all(sign in said for sign in signs))
 
 
@@ -137,7 +137,7 @@ def test_topics_are_created_described_and_widened(tools: ApacheTools, topic: str
     at_last(lambda: tools(TOPICS, "--list").split(), lambda listed: topic not in listed)
 
 
-def test_a_dead_broker_is_seen_and_leads_again_when_asked_to(cluster: Cluster, tools: ApacheTools, topic: str) -> None:
+def test_a_dead_broker_is_detected_and_leads_again_on_request(cluster: Cluster, tools: ApacheTools, topic: str) -> None:
     cluster.create_topic(topic)
     preferred = cluster.partition(topic).replica_nodes[0]
     election = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
@@ -161,7 +161,7 @@ def test_a_dead_broker_is_seen_and_leads_again_when_asked_to(cluster: Cluster, t
     at_last(lambda: cluster.leader(topic), lambda leader: leader == preferred)
 
 
-def test_only_an_unclean_election_gives_a_partition_to_whom_lacks_its_end(
+def test_only_an_unclean_election_elects_a_replica_without_the_end_of_the_log(
     cluster: Cluster, tools: ApacheTools, topic: str, tmp_path: Path
 ) -> None:
     cluster.create_topic(topic, replicas=2, configs={"min.insync.replicas": "1"})

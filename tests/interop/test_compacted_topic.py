@@ -85,12 +85,13 @@ class Table:
             while True:
                 message = consumer.poll(30)
                 assert message is not None, "the end does not come"
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     found.append((message.key() or b"", message.value()))
-                elif message.error().name() == "_PARTITION_EOF":
+                elif error.name() == "_PARTITION_EOF":
                     return [each for each in found if each[0] != b"end"]
                 else:
-                    raise KafkaException(message.error())
+                    raise KafkaException(error)
         finally:
             consumer.close()
 
@@ -136,7 +137,7 @@ def test_every_replica_comes_to_hold_the_last_value_of_each_key(table: Table) ->
     assert len(set(leaders)) > 1
 
 
-def test_a_replica_that_was_away_while_its_leader_cleaned_is_given_what_is_left(table: Table) -> None:
+def test_a_replica_that_was_down_during_cleaning_gets_the_remaining_records(table: Table) -> None:
     table.write()
     away = table.new_leader()
     table.write()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
             end_transaction(log, producer(name), committed=True)
         for number in range(20):
             append(log, keyed((b"last", bytes(500)), timestamp=START + number))
-        clean(log, at(hours * 2 * HOUR))
+        clean(log, at(hours * 2 * HOUR), run=asyncio.run)
     log.close(clean=True)
     yield sorted(folder.iterdir())
 
@@ -131,7 +132,6 @@ def einmal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
 def create(node: Node) -> None:
     settings = {
         "cleanup.policy": "compact",
-        # Old enough for a new segment with whatever comes after a pause.
         "segment.ms": "300",
         "min.cleanable.dirty.ratio": "0.01",
     }
@@ -161,10 +161,10 @@ def write(node: Node) -> None:
                 transactional.commit_transaction(30)
 
 
-def close_segment(node: Node, key: bytes) -> None:
-    time.sleep(0.4)
+def close_segment(node: Node, key: bytes, later_ms: int) -> None:
+    """Write a record whose timestamp is so much later that it begins a new segment."""
     writer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
-    writer.produce(TOPIC, key=key, value=b"x", partition=0)
+    writer.produce(TOPIC, key=key, value=b"x", partition=0, timestamp=int(time.time() * 1_000) + later_ms)
     assert writer.flush(30) == 0
 
 
@@ -184,11 +184,13 @@ def read(node: Node, isolation: str) -> Visible:
         while True:
             message = consumer.poll(30)
             assert message is not None, "the end does not come"
-            if message.error():
-                if message.error().name() == "_PARTITION_EOF":
+            if error := message.error():
+                if error.name() == "_PARTITION_EOF":
                     return found
-                raise KafkaException(message.error())
-            found.append((message.offset(), message.key(), message.value()))
+                raise KafkaException(error)
+            offset = message.offset()
+            assert offset is not None
+            found.append((offset, message.key(), message.value()))
     finally:
         consumer.close()
 
@@ -221,8 +223,8 @@ def cleaned(node_of: NodeFactory, einmal: EinmalBroker) -> dict[str, Visible]:
     for name, node in (("apache", node_of("apache", 2)), ("einmal", einmal)):
         create(node)
         write(node)
-        close_segment(node, b"roll 1")
-        close_segment(node, b"roll 2")
+        close_segment(node, b"roll 1", 1_000)
+        close_segment(node, b"roll 2", 2_000)
         settled(node)
         for isolation in ("read_committed", "read_uncommitted"):
             found[f"{name} {isolation}"] = read(node, isolation)

@@ -132,7 +132,7 @@ def test_a_static_member_restarts_without_moving_anybody(broker: Node, client: t
             wait_until(lambda: len(before.assignment) == 2 and len(stays.assignment) == 2, stays, before)
             had = before.assignment
             moves = len(stays.assignments)
-        # It closed without leaving: nobody is told anything until its session ends.
+        # It closed without leaving: no member is notified until its session ends.
         with client(broker.bootstrap, group, topic, instance_id="restarts") as after:
             wait_until(lambda: after.assignment == had, stays, after)
         assert len(stays.assignments) == moves
@@ -215,14 +215,14 @@ def test_positions_of_a_stale_generation_are_refused_in_a_transaction(broker: No
 
 
 STALE_COMMITS = [
-    # generation, whose member id, instance id; what a plain commit is told, what one in a transaction is
+    # generation, whose member id, instance id; the error of a plain commit, and of one in a transaction
     (1, "mine", None, ErrorCode.none, ErrorCode.none),
     (2, "mine", None, ErrorCode.illegal_generation, ErrorCode.illegal_generation),
     (-1, "mine", None, ErrorCode.illegal_generation, ErrorCode.illegal_generation),
     (1, "another", None, ErrorCode.unknown_member_id, ErrorCode.unknown_member_id),
     (1, "", None, ErrorCode.unknown_member_id, ErrorCode.unknown_member_id),
     (1, "mine", "another", ErrorCode.unknown_member_id, ErrorCode.unknown_member_id),
-    # A client from before KIP-447 cannot say who it is, and is let through in a transaction.
+    # A client from before KIP-447 sends no member id, and is accepted in a transaction.
     (-1, "", None, ErrorCode.unknown_member_id, ErrorCode.none),
 ]
 
@@ -373,7 +373,7 @@ def test_every_version_of_the_protocol_gets_a_member_through_its_life(broker: No
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-def test_every_version_of_commit_and_fetch_says_the_same(broker: Node, version: int) -> None:
+def test_every_version_of_commit_and_fetch_returns_the_same(broker: Node, version: int) -> None:
     topic = new_topic(broker, 1)
     group = f"g-{topic}"
     asked = {"name": topic, "partition_indexes": [0]}
@@ -460,7 +460,7 @@ def test_positions_can_be_committed_and_fetched_by_topic_id(broker: Node) -> Non
         assert found[stranger].error_code == ErrorCode.unknown_topic_id
 
 
-def test_a_group_that_nobody_knows_is_not_found(broker: Node) -> None:
+def test_an_unknown_group_is_not_found(broker: Node) -> None:
     new_topic(broker, 1)
     with address(broker).connect() as connection:
         for version in range(7):
@@ -476,7 +476,7 @@ def test_a_group_that_nobody_knows_is_not_found(broker: Node) -> None:
         assert deleted.error_code == ErrorCode.group_id_not_found
 
 
-def test_a_member_that_hangs_up_while_it_waits_holds_nobody_up_for_long(broker: Node) -> None:
+def test_a_disconnected_waiting_member_does_not_hold_up_the_group_for_long(broker: Node) -> None:
     topic = new_topic(broker, 1)
     group = f"g-{topic}"
     with address(broker).connect() as stays:

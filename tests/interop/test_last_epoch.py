@@ -1,6 +1,6 @@
 """How the epoch of a transactional id moves over its end, to a new producer id.
 
-An epoch is reached by as many requests. Ours goes that way in every run of the tests; Apache Kafka, which says what is
+An epoch is reached by as many requests. Ours goes that way in every run of the tests; Apache Kafka, which shows what is
 right, does in the long one.
 """
 

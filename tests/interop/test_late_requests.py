@@ -217,7 +217,7 @@ def test_with_the_same_epoch_a_late_end_txn_ends_the_next_transaction(careless: 
     assert careless.committed(0) == ["half a batch"]
 
 
-def test_with_the_same_epoch_a_late_add_partitions_opens_a_transaction_that_nobody_ends(
+def test_with_the_same_epoch_a_late_add_partitions_opens_a_dangling_transaction(
     careless: TransactionDriver,
 ) -> None:
     assert careless.add(0) == ErrorCode.none

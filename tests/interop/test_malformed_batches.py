@@ -102,12 +102,12 @@ def _produce(connection: Connection, topic: str, records: bytes) -> ErrorCode | 
         answer = connection.call(raw.PRODUCE, 9, transactional_id=None, acks=-1, timeout=10_000, topic_data=topics)
     except ConnectionError:
         return None
-    return answer.responses[0].partition_responses[0].error_code
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
 def test_our_broker_refuses_what_apache_kafka_refuses(apache_kafka: Node, einmal: Node) -> None:
     theirs, ours = _answers(apache_kafka), _answers(einmal)
-    # Nobody opens a transaction for them: both brokers say so before they look at the batch.
+    # Nobody opens a transaction for them: both brokers reject them before they look at the batch.
     unverified = dict.fromkeys(
         ("a transactional control batch", "transactional without a producer"),
         ErrorCode.transactional_id_authorization_failed,

@@ -79,35 +79,35 @@ def test_a_topic_with_one_replica_takes_writes_with_acks_all(cluster: LocalClust
         acknowledged(cluster, "tutorial", b"%d" % number)
 
 
-def test_votes_of_a_client_change_nothing(cluster: LocalCluster, plan: BrokerPlan) -> None:
-    async def forge() -> None:
-        for broker in cluster.brokers.values():
-            assert broker.plan.controller_port is not None
-            for port in (broker.plan.controller_port, broker.plan.port, broker.plan.internal_port):
-                for candidate in (1, 2, 3):
-                    asked = {
-                        "partition_index": 0,
-                        "replica_epoch": 2**31 - 1,
-                        "replica_id": candidate,
-                        "last_offset_epoch": 2**31 - 1,
-                        "last_offset": 2**60,
-                    }
-                    topics = [{"topic_name": "__cluster_metadata", "partitions": [asked]}]
-                    async with Client.connect_to(port) as client:
-                        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                            await client.call(52, 0, {"cluster_id": None, "topics": topics})
-
-    asyncio.run(forge())
+async def test_votes_of_a_client_change_nothing(cluster: LocalCluster, plan: BrokerPlan) -> None:
+    for broker in cluster.brokers.values():
+        assert broker.plan.controller_port is not None
+        for port in (broker.plan.controller_port, broker.plan.port, broker.plan.internal_port):
+            for candidate in (1, 2, 3):
+                asked = {
+                    "partition_index": 0,
+                    "replica_epoch": 2**31 - 1,
+                    "replica_id": candidate,
+                    "last_offset_epoch": 2**31 - 1,
+                    "last_offset": 2**60,
+                }
+                topics = [{"topic_name": "__cluster_metadata", "partitions": [asked]}]
+                async with Client.connect_to(port) as client:
+                    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                        await client.call(52, 0, {"cluster_id": None, "topics": topics})
     create(cluster, NewTopic("after-votes", 1, 3))
     acknowledged(cluster, "after-votes", b"x")
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(1, 17), (24, 5), (27, 1)])
-def test_the_clients_listener_refuses_what_only_brokers_may_ask(plan: BrokerPlan, api_key: int, version: int) -> None:
-    async def ask() -> Any:
-        async with Client.connect_to(plan.port) as client:
-            if api_key == 1:
-                return await client.fetch_all([], version=17, replica_id=2, replica_epoch=7, session_epoch=0)
+async def test_the_clients_listener_refuses_what_only_brokers_may_ask(
+    plan: BrokerPlan, api_key: int, version: int
+) -> None:
+    answer: Any
+    async with Client.connect_to(plan.port) as client:
+        if api_key == 1:
+            answer = await client.fetch_all([], version=17, replica_id=2, replica_epoch=7, session_epoch=0)
+        else:
             marker = {
                 "producer_id": 0,
                 "producer_epoch": 0,
@@ -115,9 +115,7 @@ def test_the_clients_listener_refuses_what_only_brokers_may_ask(plan: BrokerPlan
                 "topics": [{"name": "no", "partition_indexes": [0]}],
                 "coordinator_epoch": 0,
             }
-            return await client.call(api_key, version, {"transactions": [], "markers": [marker]})
-
-    answer = asyncio.run(ask())
+            answer = await client.call(api_key, version, {"transactions": [], "markers": [marker]})
     error = answer.markers[0].topics[0].partitions[0].error_code if api_key == 27 else answer.error_code
     assert error is ErrorCode.cluster_authorization_failed
 

@@ -99,7 +99,7 @@ def test_a_second_writer_with_the_same_sequence_is_acknowledged_without_being_wr
     assert driver.committed(0) == ["of the first"]
 
 
-def test_a_writer_goes_on_where_another_one_stopped(driver: TransactionDriver) -> None:
+def test_a_writer_continues_where_another_one_stopped(driver: TransactionDriver) -> None:
     identity = driver.init_at_last()
     driver.open(0)
     with driver.writer() as first, driver.writer() as second:
@@ -280,7 +280,7 @@ def test_batches_that_do_not_belong_to_the_transaction_are_refused(driver: Trans
     assert (driver.committed(0), driver.committed(1)) == (["x"], [])
 
 
-def test_a_partition_nobody_added_is_refused_by_produce_11_and_added_by_produce_12(driver: TransactionDriver) -> None:
+def test_an_unregistered_partition_is_refused_by_produce_11_and_added_by_produce_12(driver: TransactionDriver) -> None:
     identity = driver.init_at_last()
     driver.open(0)
     with driver.writer() as writer:
@@ -310,7 +310,7 @@ def test_a_transaction_and_its_writers_outlive_kill_9_of_the_broker(setting: Set
         assert (driver.committed(0), driver.committed(1)) == (["a", "b"], ["c"])
 
 
-def test_each_answer_to_end_txn_tells_who_writes_next_only_under_tv2(driver: TransactionDriver) -> None:
+def test_end_txn_returns_the_next_producer_epoch_only_under_tv2(driver: TransactionDriver) -> None:
     identity = driver.init_at_last()
     driver.open(0)
     with driver.writer() as writer:

@@ -60,7 +60,7 @@ class Turns:
         return number
 
     def check(self) -> None:
-        """What was committed is there, once, whole and in order; besides it only what nobody was told of."""
+        """What was committed is there, once, whole and in order; besides it only records of unknown outcome."""
 
         def read() -> list[list[str]]:
             told = (self.client.read_committed(self.cluster.bootstrap, self.topic, each) for each in range(2))
@@ -82,13 +82,14 @@ def turns(client: type[Writer], three_brokers: Cluster) -> Turns:
     return Turns(client, three_brokers, topic)
 
 
-def test_transactions_go_on_without_an_error_while_a_broker_is_stopped_and_started(turns: Turns) -> None:
+def test_transactions_continue_without_an_error_while_a_broker_restarts(turns: Turns) -> None:
     cluster = turns.cluster
     with turns.open() as writer:
-        for part in (
+        parts: tuple[Callable[[], int], ...] = (
             lambda: cluster.leader(turns.topic),
             lambda: cluster.coordinator(TRANSACTION, f"id-of-{turns.topic}"),
-        ):
+        )
+        for part in parts:
             victim = part()
             turns.commit(writer)
             turns.abort(writer)
@@ -114,7 +115,7 @@ def test_what_was_committed_outlives_a_killed_broker(turns: Turns, part: str) ->
         turns.abort(writer)
         victim = parts[part]()
         cluster.kill(victim)
-        # A client may give up what was under way; its next life goes on.
+        # A client may give up what was under way; its next life continues.
         with contextlib.suppress(Refused):
             turns.commit(writer)
     with turns.open() as writer:

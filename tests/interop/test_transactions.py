@@ -109,7 +109,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(broker: Node, clie
 
 
 @pytest.mark.parametrize("reader", CLIENTS, ids=lambda reader: f"read-by-{reader.__name__}")
-def test_interleaved_transactions_are_told_apart(broker: Node, client: type[Writer], reader: type[Writer]) -> None:
+def test_interleaved_transactions_are_separated(broker: Node, client: type[Writer], reader: type[Writer]) -> None:
     topic = new_topic(broker)
     with client(broker.bootstrap, f"one-of-{topic}") as one, client(broker.bootstrap, f"other-of-{topic}") as other:
         one.begin()
@@ -199,7 +199,9 @@ def own_broker(tmp_path: Path) -> Iterator[EinmalBroker]:
     broker.stop()
 
 
-def test_an_open_transaction_goes_on_over_a_kill_and_a_restart(own_broker: EinmalBroker, client: type[Writer]) -> None:
+def test_an_open_transaction_continues_across_a_kill_and_a_restart(
+    own_broker: EinmalBroker, client: type[Writer]
+) -> None:
     topic = new_topic(own_broker)
     with client(own_broker.bootstrap, f"id-of-{topic}") as writer:
         writer.begin()

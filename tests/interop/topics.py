@@ -5,11 +5,14 @@ Knows nothing of transactions.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Final, NamedTuple, TypeVar
 
 from einmal.types import ErrorCode
+from einmal.wire.java_hash import partition_for_id
 from tests.interop import raw
 from tests.interop.raw import Connection
 
@@ -65,16 +68,49 @@ def create_topic(broker: Broker, name: str, partitions: int) -> None:
             timeout=10_000,
         )
         assert answer.topics[0].error_code in (ErrorCode.none, ErrorCode.topic_already_exists), answer
-        for key_type in (_GROUP, _TRANSACTION):
-            _wait_for_coordinator(connection, name, key_type)
+        wait_for_coordinators(connection)
         wait_for_leaders(connection, name)
 
 
-def _wait_for_coordinator(connection: Connection, key: str, key_type: int) -> None:
-    at_last(
-        lambda: connection.call(raw.FIND_COORDINATOR, 3, key=key, key_type=key_type),
-        lambda found: found.error_code == ErrorCode.none,
+def wait_for_coordinators(connection: Connection) -> None:
+    """Wait until every coordinator, of groups and of transactional ids, is elected and has loaded what it knew.
+
+    FindCoordinator answers earlier: it names the leader of a coordinator's partition, which loads it afterwards. Until
+    then the first request of a test, whatever it asks, is answered with NOT_COORDINATOR.
+    """
+    for key_type, topic in ((_GROUP, "__consumer_offsets"), (_TRANSACTION, "__transaction_state")):
+        # The first time, this creates the coordinators' topic.
+        at_last(partial(_find_coordinator, connection, key_type), lambda error: error == ErrorCode.none)
+        for key in _one_key_per_partition(_count_partitions(connection, topic)):
+            at_last(partial(_ask_coordinator, connection, key_type, key), lambda error: error not in RETRIABLE)
+
+
+def _find_coordinator(connection: Connection, key_type: int) -> int:
+    return int(connection.call(raw.FIND_COORDINATOR, 3, key="any", key_type=key_type).error_code)
+
+
+def _ask_coordinator(connection: Connection, key_type: int, key: str) -> int:
+    """The error of a request that changes nothing."""
+    if key_type == _TRANSACTION:
+        return connection.describe_transaction(key).error_code
+    return int(connection.call(raw.OFFSET_FETCH, 7, group_id=key, topics=None, require_stable=False).error_code)
+
+
+@cache
+def _one_key_per_partition(count: int) -> list[str]:
+    found: dict[int, str] = {}
+    keys = (f"key-{number}" for number in itertools.count())
+    while len(found) < count:
+        key = next(keys)
+        found.setdefault(partition_for_id(key, count), key)
+    return list(found.values())
+
+
+def _count_partitions(connection: Connection, topic: str) -> int:
+    answer = connection.call(
+        raw.METADATA, 12, topics=[{"topic_id": None, "name": topic}], allow_auto_topic_creation=False
     )
+    return len(answer.topics[0].partitions)
 
 
 def wait_for_leaders(connection: Connection, topic: str) -> None:

@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple, Self
 from einmal.types import ErrorCode, IsolationLevel
 from tests.interop import raw
 from tests.interop.raw import Identity, ReadBatch, make_batch, read_batches
-from tests.interop.topics import RETRIABLE, Broker, at_last, wait_for_leaders
+from tests.interop.topics import RETRIABLE, Broker, at_last, wait_for_coordinators, wait_for_leaders
 
 NOBODY: Final = Identity(-1, -1)
 _FETCH_BYTES: Final = 1_000_000
 
 
 class Dialect(NamedTuple):
-    """The request versions by which a broker tells which transaction version a client speaks."""
+    """The request versions by which a broker recognises the transaction version of a client."""
 
     name: str
     produce: int
@@ -44,7 +44,7 @@ class Written(NamedTuple):
 
 
 class Writer:
-    """One connection of its own that produces to one topic under whatever identity it is told."""
+    """One connection of its own that produces to one topic under any identity."""
 
     def __init__(self, broker: Broker, transactional_id: str | None, topic: str, dialect: Dialect) -> None:
         self._connection = broker.connect()
@@ -118,7 +118,7 @@ class TransactionDriver:
         self.connection.close()
 
     def writer(self, transactional_id: str | None = "") -> Writer:
-        """A new connection; under another transactional id, or none, where one is given."""
+        """A new connection; under ``transactional_id``, or the present one."""
         signed = self.transactional_id if transactional_id == "" else transactional_id
         return Writer(self.broker, signed, self.topic, self.dialect)
 
@@ -127,10 +127,7 @@ class TransactionDriver:
         self.connection.close()
         self.connection = self.broker.connect()
         wait_for_leaders(self.connection, self.topic)
-        at_last(
-            lambda: self.connection.describe_transaction(self.transactional_id).error_code,
-            lambda error: error == ErrorCode.none,
-        )
+        wait_for_coordinators(self.connection)
 
     # --- the transaction ------------------------------------------------------------------------------------
 

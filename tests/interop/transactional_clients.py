@@ -75,7 +75,7 @@ class Writer(ABC):
         except (confluent_kafka.KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError) as error:
             raise Refused(repr(error)) from error
         except SystemError as error:
-            # confluent-kafka raises a fatal error and calls the report's callback all the same: Python says so by this.
+            # confluent-kafka raises a fatal error and calls the report's callback all the same, which is this error.
             if not isinstance(error.__cause__, confluent_kafka.KafkaException):
                 raise
             raise Refused(repr(error.__cause__)) from error
@@ -155,7 +155,7 @@ class ConfluentWriter(Writer):
         self.producer.abort_transaction(_PATIENCE_S)
 
     def _close(self) -> None:
-        # Lets librdkafka drop what it still has; a fenced producer says so once more.
+        # Lets librdkafka drop what it still has; a fenced producer reports it again.
         self.producer.purge()
         with contextlib.suppress(confluent_kafka.KafkaException):
             self.producer.flush(0)

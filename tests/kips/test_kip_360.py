@@ -95,7 +95,7 @@ def test_a_new_instance_over_the_end_of_the_epochs_fences_the_retry_too() -> Non
     assert machine.init(who)[0] is FENCED
 
 
-def test_over_an_open_transaction_the_caller_is_told_to_come_again() -> None:
+def test_init_producer_id_during_a_transaction_returns_concurrent_transactions() -> None:
     machine = Machine()
     who = machine.begin()
     machine.add(who, P0)

@@ -15,7 +15,7 @@ STATE = ErrorCode.invalid_txn_state
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_every_end_moves_the_epoch_and_tells_it(committed: bool) -> None:
+def test_every_end_txn_bumps_and_returns_the_epoch(committed: bool) -> None:
     machine = Machine()
     who = machine.begin()
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_new_producer_id_survives_a_failover_between_outcome_and_completion() 
     assert machine.stored(ID).producer == next_who
 
 
-def test_verification_tells_the_leader_to_abort_what_was_not_registered() -> None:
+def test_verification_makes_the_leader_reject_unregistered_partitions() -> None:
     machine = Machine()
     who = machine.begin()
     assert machine.verify(who, P0) == [ErrorCode.transaction_abortable]

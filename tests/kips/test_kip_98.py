@@ -90,6 +90,6 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
     assert machine.stored().partitions == (P1,)
 
 
-def test_an_id_lives_where_javas_hash_of_it_says() -> None:
+def test_a_transactional_id_is_located_by_its_java_hash() -> None:
     assert partition_for_id("orders", 50) == 31, "its hash is -1008770331"
     assert partition_for_id("polygenelubricants", 50) == 0, "its hash is the number without an absolute value"

@@ -70,7 +70,7 @@ def test_a_folder_with_another_number_of_brokers_is_refused(tmp_path: Path) -> N
         plan(tmp_path, 5)
 
 
-def test_brokers_talk_on_loopback_by_a_secret_that_only_the_owner_can_read(tmp_path: Path) -> None:
+def test_brokers_authenticate_on_loopback_by_a_secret_that_only_the_owner_can_read(tmp_path: Path) -> None:
     plans = plan_cluster(tmp_path, 3, host="0.0.0.0", first_port=0)
     write_properties(plans, {})
     secret = (tmp_path / "cluster.secret").read_text()

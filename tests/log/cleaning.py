@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
-from einmal.log import segment_swap
-from einmal.log.compaction import CleanedSegment, Cleaning
+from einmal.log.cleaning import begin
+from einmal.log.compaction import Cleaning
 from einmal.log.partition_log import PartitionLog
 from einmal.types import Header, Instant, ProducerIdAndEpoch
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import BatchHeader, NewRecord, Record, decode_records, encode_batch, iter_headers
-from tests.log.making import NOW, START, batches_of
+from tests.log.making import NOW, START, batches_of, done
 
 MAP_BYTES: Final = 1 << 20
 
 
-def clean(log: PartitionLog, now: Instant = NOW, map_bytes: int = MAP_BYTES) -> Cleaning:
-    """One round, from beginning to end."""
-    cleaning = log.begin_cleaning(now, map_bytes)
+def clean(
+    log: PartitionLog,
+    now: Instant = NOW,
+    map_bytes: int = MAP_BYTES,
+    run: Callable[[Coroutine[Any, Any, bool]], bool] = done,
+) -> Cleaning:
+    """One round, from beginning to end. A log on a real disk needs ``run=asyncio.run``."""
+    cleaning = begin(log, now, map_bytes)
     for _ in cleaning.map_keys():
         pass
     for cleaned in cleaning.rewrite():
         if cleaned is not None:
-            assert swap(log, cleaning, cleaned)
-    log.finish_cleaning(cleaning)
+            assert run(log.durability.swap(cleaning, cleaned))
+    log.mark_clean(cleaning.end)
     return cleaning
-
-
-def swap(log: PartitionLog, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
-    checkpoint = log.begin_swap(cleaning, cleaned)
-    if checkpoint is None:
-        return False
-    checkpoint.store()
-    segment_swap.remove(log._disk, log.finish_swap(cleaned, checkpoint))
-    return True
 
 
 def keyed(
@@ -73,7 +70,9 @@ def visible(log: PartitionLog, max_bytes: int = 500) -> list[Record]:
             break
         batches = list(iter_headers(data))
         last = batches[-1][1].next_offset
-        aborted = sorted((each.first_offset, each.producer_id) for each in log.aborted_transactions(offset, last))
+        aborted = sorted(
+            (each.first_offset, each.producer_id) for each in log.segments.aborted_transactions(offset, last)
+        )
         hidden: dict[int, None] = {}
         for position, header in batches:
             while aborted and aborted[0][0] <= header.last_offset:

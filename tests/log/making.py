@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Coroutine
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.partition_log import AppendResult, PartitionLog
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import AppendOrigin
 from einmal.log.time_search import TimestampOffset
-from einmal.simulation.disk import SimulatedDisk
+from einmal.simulation.disk import HostDisk, SimulatedDisk
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
 from einmal.types import (
@@ -26,6 +27,8 @@ from einmal.types import (
 )
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import BatchHeader, NewRecord, encode_batch, iter_headers, read_header
+
+T = TypeVar("T")
 
 START: Final = 1_700_000_000_000
 NOW: Final = Instant(wall_ms=START, monotonic_ms=1_000_000)
@@ -83,7 +86,7 @@ def append(
     data: bytearray,
     *,
     now: Instant = NOW,
-    origin: Origin = Origin.CLIENT,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
     leader_epoch: LeaderEpoch = EPOCH,
 ) -> AppendResult:
     """Append, and move the high watermark along, as a leader without followers does."""
@@ -139,18 +142,38 @@ def batches_of(log: PartitionLog, max_bytes: int = 700) -> list[tuple[Offset, Of
     return found
 
 
+def done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What it returns: on a disk that works at once it never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits for something")
+
+
+class DiskAtOnce(HostDisk):
+    """What is to be done in the background is done at once, after ``meanwhile``."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    async def in_background(self, work: Callable[[], T]) -> T:
+        self.meanwhile()
+        return work()
+
+
 class Machine:
     """A simulated disk, and the processes that use it one after the other."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.disk = SimulatedDisk(SimulatedLoop(), random.Random(seed), Trace())
+        self.disk = SimulatedDisk(SimulatedLoop(), random.Random(seed), Trace())  # type: ignore[abstract]
         self._host = Host("log")
 
-    def process(self) -> Disk:
+    def process(self) -> DiskAtOnce:
         """The disk as a new process has it; the one before is dead."""
         self._host.is_alive = False
         self._host = Host("log")
-        return self.disk.view(self._host)
+        return DiskAtOnce(self.disk, self._host)
 
     def cut_power(self) -> None:
         self._host.is_alive = False

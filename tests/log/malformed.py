@@ -1,6 +1,6 @@
-"""Record batches as no honest client makes them, each with a CRC-32C that is right unless it says otherwise.
+"""Record batches as no honest client makes them, each with a right CRC-32C unless its name excludes that.
 
-The table says what our broker answers; ``tests/interop/test_malformed_batches.py`` compares that with Apache Kafka.
+The table lists what our broker answers; ``tests/interop/test_malformed_batches.py`` compares that with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import cramjam
@@ -126,7 +127,7 @@ def _lz4(data: bytes, *, block_linked: bool = False) -> bytes:
     return bytes(compressor.finish())
 
 
-_bombs: Final = {
+_bombs: Final[Mapping[Compression, Callable[[bytes], bytes]]] = {
     Compression.GZIP: lambda data: zlib.compress(data, wbits=31),
     Compression.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
     Compression.LZ4: _lz4,
@@ -298,20 +299,29 @@ def _for_each_codec() -> Iterator[Malformed]:
         for name, section in _EACH_CODEC.items():
             yield Malformed(
                 f"{codec.name}: {name}",
-                lambda now, codec=codec, section=section: sealed(section(codec, now), 3, now, codec),
+                partial(_sealed_section, section, codec),
                 INVALID,
             )
-        three = _compressed(codec, _three)
-        yield Malformed(
-            f"{codec.name}: count 2^31-1", lambda now, three=three: bytes(resealed(three(now), _LYING)), INVALID
-        )
+        yield Malformed(f"{codec.name}: count 2^31-1", partial(_lying, _compressed(codec, _three)), INVALID)
     for codec, bomb in _bombs.items():
         yield Malformed(
             f"{codec.name}: 70 MB of zeroes",
-            _section(1, lambda bomb=bomb: bomb(encode_record(0, 0, None, bytes(70 << 20), ())), codec),
+            _section(1, partial(_exploding, bomb), codec),
             TOO_LARGE,
             {"max.message.bytes": "10000000"},
         )
+
+
+def _sealed_section(section: Callable[[Compression, int], bytes], codec: Compression, now: int) -> bytes:
+    return sealed(section(codec, now), 3, now, codec)
+
+
+def _lying(make: Callable[[int], bytes], now: int) -> bytes:
+    return bytes(resealed(make(now), _LYING))
+
+
+def _exploding(bomb: Callable[[bytes], bytes]) -> bytes:
+    return bomb(encode_record(0, 0, None, bytes(70 << 20), ()))
 
 
 def _compressed(codec: Compression, section: Callable[[int], bytes], count: int = 3) -> Callable[[int], bytes]:

@@ -1,7 +1,8 @@
 import pytest
 
-from einmal.log.aborted_index import ENTRY_SIZE, AbortedEntry, AbortedIndex, AbortedTransaction
+from einmal.log.aborted_index import ENTRY_SIZE, AbortedEntry, AbortedIndex
 from einmal.types import Offset, ProducerId
+from einmal.wire.fetch import AbortedTransaction
 
 
 def entry(producer_id: int, first: int, last: int, last_stable: int) -> AbortedEntry:

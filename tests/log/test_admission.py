@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from einmal.log.admission import ERRORS_MAX, SECTION_BYTES_MAX, Admission, place, validated_headers
+from einmal.log.admission import SECTION_BYTES_MAX, Admission, place, validated_headers
 from einmal.log.config import LogConfig
 from einmal.types import ErrorCode, Header, LeaderEpoch, Offset
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, read_header
+from einmal.wire.record_scan import ERRORS_MAX
 from tests.log.making import START, batch, producer
 from tests.log.malformed import MALFORMED, MAX_TIME, Malformed, mutated, resealed
 
@@ -21,14 +23,14 @@ _FIELDS = {
 }
 
 
-def admitted(data: bytes, config: LogConfig | None = None) -> Admission:
+def admitted(data: bytes | bytearray, config: LogConfig | None = None) -> Admission:
     admission = Admission(bytearray(data), config or LogConfig(), START)
     if not admission.is_decided:
         assert admission.decide()
     return admission
 
 
-def refused(data: bytes, config: LogConfig | None = None) -> ErrorCode:
+def refused(data: bytes | bytearray, config: LogConfig | None = None) -> ErrorCode:
     return admitted(data, config).error
 
 
@@ -36,7 +38,8 @@ def refused(data: bytes, config: LogConfig | None = None) -> ErrorCode:
 def test_a_malformed_batch_has_its_verdict_and_a_reason(malformed: Malformed) -> None:
     config = LogConfig()
     for key, value in malformed.configs.items():
-        config = replace(config, **{_FIELDS[key]: int(value) if value.isdigit() else value})
+        fields: dict[str, Any] = {_FIELDS[key]: int(value) if value.isdigit() else value}
+        config = replace(config, **fields)
     admission = admitted(malformed.make(START), config)
     assert admission.error is malformed.verdict
     assert (admission.message is None) == (malformed.verdict is ErrorCode.none)
@@ -102,9 +105,8 @@ def test_no_more_than_a_hundred_records_are_named() -> None:
     assert len(admitted(data, LogConfig(cleanup_policy="compact")).record_errors) == ERRORS_MAX
 
 
-def test_the_header_of_an_admitted_batch_is_made_to_say_its_latest_time() -> None:
-    data = resealed(batch(3), {MAX_TIME: 5})
-    admission = admitted(data)
+def test_the_header_of_an_admitted_batch_gets_its_max_timestamp() -> None:
+    admission = admitted(resealed(batch(3), {MAX_TIME: 5}))
     data = admission._batches
     admission.correct()
     (header,) = validated_headers(data)
@@ -116,7 +118,7 @@ def test_a_producer_id_without_an_epoch_is_refused() -> None:
     assert refused(batch(of=producer(5, -1), sequence=0)) is ErrorCode.invalid_record
 
 
-def test_places_follow_each_other_from_the_end_of_the_log() -> None:
+def test_locations_are_consecutive_from_the_end_of_the_log() -> None:
     data = batch(2) + batch(3)
     places = place(data, validated_headers(data), Offset(10), LeaderEpoch(4), -1)
     assert [(each.base_offset, each.last_offset, each.leader_epoch) for each in places] == [(10, 11, 4), (12, 14, 4)]

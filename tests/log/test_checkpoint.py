@@ -5,7 +5,7 @@ import random
 import pytest
 
 from einmal.log.checkpoint import FILE_NAME, Summary, load, write_from
-from einmal.log.segment import SegmentSummary, Stored, StoredIndexes
+from einmal.log.segment_files import SegmentSummary, Stored, StoredIndexes
 from einmal.types import Offset
 from tests.log.making import FOLDER, Machine
 

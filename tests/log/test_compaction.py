@@ -8,15 +8,16 @@ from typing import Any, Final
 
 import pytest
 
+from einmal.log.cleaning import begin
 from einmal.log.config import LogConfig
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import AppendOrigin
 from einmal.simulation.disk import DiskFaults
 from einmal.types import ErrorCode, Instant, Offset
 from einmal.wire.compacted_batch import delete_horizon
 from einmal.wire.compression import Compression
-from tests.log.cleaning import clean, headers, keyed, pairs, swap, visible
+from tests.log.cleaning import clean, headers, keyed, pairs, visible
 from tests.log.making import (
     FOLDER,
     NOW,
@@ -26,6 +27,7 @@ from tests.log.making import (
     append,
     at,
     batches_of,
+    done,
     end_transaction,
     offset_for_timestamp,
     open_log,
@@ -107,7 +109,7 @@ def test_of_each_key_the_last_record_stays_at_its_offset(log: PartitionLog) -> N
     assert log.log_start_offset == 0
 
 
-def test_a_second_round_changes_nothing_and_a_later_one_goes_on_from_there(log: PartitionLog) -> None:
+def test_a_second_cleaning_changes_nothing_and_a_later_one_resumes_there(log: PartitionLog) -> None:
     for number in range(20):
         put(log, ("key", str(number)), ("other", str(number)))
     roll(log)
@@ -135,12 +137,12 @@ def test_small_segments_are_merged_and_each_ends_where_the_next_begins(machine: 
     for number in range(200):
         put(log, (f"key {number % 30}", "x" * 20))
     roll(log)
-    segments = len(log._segments)
+    segments = len(log.segments.in_order)
     clean(log)
-    ends = [segment.end_offset for segment in log._segments[:-1]]
-    assert ends == [segment.base_offset for segment in log._segments[1:]]
-    assert len(log._segments) < segments / 3
-    assert all(segment.size <= CONFIG.segment_bytes for segment in log._segments)
+    ends = [segment.end_offset for segment in log.segments.in_order[:-1]]
+    assert ends == [segment.base_offset for segment in log.segments.in_order[1:]]
+    assert len(log.segments.in_order) < segments / 3
+    assert all(segment.size <= CONFIG.segment_bytes for segment in log.segments.in_order)
     log.close()
     assert not [name for name in names(machine) if name.endswith((".cleaned", ".swap", ".deleted"))]
 
@@ -276,8 +278,8 @@ def test_aborted_records_go_and_do_not_supersede(machine: Machine, log: Partitio
     roll(log)
     clean(log)
     assert contents(log) == {"key": "committed"}
-    # A reader that has fetched them before may still need to be told.
-    assert log.aborted_transactions(Offset(0), log.log_end_offset) == [(1, 1)]
+    # A reader that has fetched them before may still need the marker.
+    assert log.segments.aborted_transactions(Offset(0), log.log_end_offset) == [(1, 1)]
     assert b"aborted" not in b"".join(data for _, _, data in batches_of(log))
     log = reopen(machine, log, without=DERIVED, clean=False)
     assert contents(log) == {"key": "committed"}
@@ -306,7 +308,7 @@ def test_nothing_is_cleaned_above_the_high_watermark(machine: Machine) -> None:
     high_watermark = log.high_watermark
     for value in (b"2", b"3"):
         for _ in range(10):
-            log.append(keyed((b"key", value)), leader_epoch=log.latest_epoch, now=NOW, origin=Origin.CLIENT)
+            log.append(keyed((b"key", value)), leader_epoch=log.epochs.latest, now=NOW, origin=AppendOrigin.CLIENT)
     clean(log)
     assert log.cleaned_offset <= high_watermark
 
@@ -324,14 +326,14 @@ def test_a_marker_outlives_its_transaction_by_a_horizon(machine: Machine, log: P
 
     put(log, ("key", "in a transaction"), of=producer(1), sequence=0, transactional=True)
     end_transaction(log, producer(1), committed=committed)
-    # The producer goes on elsewhere, so that nothing of this has to stay for its sake.
+    # The producer continues elsewhere, so that nothing of this has to stay for its sake.
     put(log, ("filler", "x"), of=producer(1, 1), sequence=0)
     put(log, ("key", "later"))
     round_at(0)
     assert markers() == [None]
     round_at(1)
     assert markers() == [START + 1 + HOUR]
-    assert not log.aborted_transactions(Offset(0), log.log_end_offset)
+    assert not log.segments.aborted_transactions(Offset(0), log.log_end_offset)
     round_at(HOUR)
     assert markers() == [START + 1 + HOUR]
     round_at(HOUR + 1)
@@ -388,16 +390,14 @@ def test_no_snapshot_brings_a_transaction_back_whose_marker_is_gone(machine: Mac
     # So much that stays that the first segment is full, and the next one begins where a snapshot was taken.
     for number in range(3):
         put(log, (f"kept {number}", "x" * 60))
-    checkpoint = log.begin_checkpoint()
-    checkpoint.store()
-    log.finish_checkpoint(checkpoint)
+    log.durability.checkpoint_now()
     end_transaction(log, producer(1), committed=True)
     put(log, ("key", "2"), of=producer(1, 1), sequence=0)
     for hours in range(4):
         roll(log)
         clean(log, at(hours * HOUR))
     assert not [header for header in headers(log) if header.is_control]
-    newest = sorted(name for name in log._disk.list_directory(FOLDER) if name.endswith(".snapshot"))[1:]
+    newest = sorted(name for name in log.segments.disk.list_directory(FOLDER) if name.endswith(".snapshot"))[1:]
     log = reopen(machine, log, without=tuple(newest), clean=False)
     assert log.last_stable_offset == log.log_end_offset
 
@@ -405,7 +405,7 @@ def test_no_snapshot_brings_a_transaction_back_whose_marker_is_gone(machine: Mac
 # --- beside everything else ----------------------------------------------------------------------------------------
 
 
-def test_a_reader_in_the_middle_goes_on_over_a_swap(log: PartitionLog) -> None:
+def test_a_reader_in_the_middle_continues_across_a_swap(log: PartitionLog) -> None:
     for number in range(100):
         put(log, (f"key {number % 7}", str(number)))
     roll(log)
@@ -446,15 +446,14 @@ def test_a_truncation_makes_a_round_void_and_the_log_dirty_from_there(machine: M
     for number in range(60):
         put(log, (f"key {number % 3}", str(number)))
     roll(log)
-    cleaning = log.begin_cleaning(NOW, 10**6)
+    cleaning = begin(log, NOW, 10**6)
     list(cleaning.map_keys())
     rewriting = cleaning.rewrite()
     first = next(each for each in rewriting if each is not None)
     log.truncate_to(Offset(cleaned - 1))
-    assert log.is_void(cleaning)
-    assert not swap(log, cleaning, first)
+    assert cleaning.is_void
+    assert not done(log.durability.swap(cleaning, first))
     cleaning.discard()
-    log.finish_cleaning(cleaning)
     assert log.cleaned_offset <= cleaned - 1
     log = reopen(machine, log, clean=False)
     assert log.cleaned_offset <= cleaned - 1
@@ -466,12 +465,12 @@ def test_retention_in_the_middle_of_a_round_makes_its_segments_void(log: Partiti
     for number in range(60):
         put(log, (f"key {number % 3}", str(number)))
     roll(log)
-    cleaning = log.begin_cleaning(NOW, 10**6)
+    cleaning = begin(log, NOW, 10**6)
     list(cleaning.map_keys())
     first = next(each for each in cleaning.rewrite() if each is not None)
     assert log.retain(at(3 * HOUR))
-    assert log.is_void(cleaning)
-    assert not swap(log, cleaning, first)
+    assert cleaning.is_void
+    assert not done(log.durability.swap(cleaning, first))
     cleaning.discard()
     put(log, ("key", "after"))
     assert contents(log) == {"key": "after"}
@@ -527,7 +526,7 @@ def test_a_damaged_segment_is_reported_and_not_cleaned(machine: Machine, log: Pa
     data[200] ^= 1
     log = open_log(disk, config=CONFIG)
     disk.write_file(path, data)
-    cleaning = log.begin_cleaning(NOW, 10**6)
+    cleaning = begin(log, NOW, 10**6)
     with pytest.raises(LogCorruption):
         list(cleaning.map_keys())
 
@@ -544,9 +543,9 @@ def test_a_new_segment_that_could_not_be_flushed_is_not_used_and_not_written_aga
         log = open_log(disk, config=CONFIG)
         put(log, ("alive", "in the first segment"))
         fill(log)
-        log.flush()
+        done(log.durability.flush())
         expected = contents(log)
-        cleaning = log.begin_cleaning(NOW, 10**6)
+        cleaning = begin(log, NOW, 10**6)
         list(cleaning.map_keys())
         rewriting = cleaning.rewrite()
         machine.disk.faults = DiskFaults(sync_error=1.0)
@@ -590,9 +589,9 @@ def test_a_crash_at_any_change_of_the_disk_leaves_every_key_its_last_value(power
         machine.process().sync_directory(FOLDER.parent.parent)
         machine.process().sync_directory(FOLDER.parent)
         disk = DyingDisk(machine.process(), 10**6)
-        log = open_log(disk, config=CONFIG)  # type: ignore[arg-type]
+        log = open_log(disk, config=CONFIG)
         fill(log)
-        log.flush()
+        done(log.durability.flush())
         expected, producers, end = contents(log), known(log), log.log_end_offset
         disk.left = changes
         has_died = False

@@ -19,7 +19,7 @@ from einmal.log.partition_log import PartitionLog
 from einmal.types import ErrorCode, Offset
 from einmal.wire.compression import Compression
 from tests.log.cleaning import clean, keyed, pairs
-from tests.log.making import FOLDER, DyingDisk, Machine, append, at, end_transaction, open_log, producer
+from tests.log.making import FOLDER, DyingDisk, Machine, append, at, done, end_transaction, open_log, producer
 
 RETENTION_MS: Final = 3_600_000
 CONFIG: Final = LogConfig(
@@ -70,7 +70,7 @@ class Rules:
         self.log = self._open()
 
     def _open(self) -> PartitionLog:
-        return open_log(self.disk, config=CONFIG, now=at(self.now))  # type: ignore[arg-type]
+        return open_log(self.disk, config=CONFIG, now=at(self.now))
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -119,9 +119,7 @@ class Rules:
         self.now += number * 5_000
 
     def checkpoint(self, number: int) -> None:
-        checkpoint = self.log.begin_checkpoint()
-        checkpoint.store()
-        self.log.finish_checkpoint(checkpoint)
+        self.log.durability.checkpoint_now()
 
     def clean(self, number: int, map_bytes: int = 1 << 20) -> None:
         self._round_begins()
@@ -143,7 +141,7 @@ class Rules:
 
     def die_cleaning(self, number: int, *, power: bool = False) -> None:
         known = self.known()
-        self.log.flush()
+        done(self.log.durability.flush())
         self._round_begins()
         self.disk.left = number % 60
         with contextlib.suppress(OSError):

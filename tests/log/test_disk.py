@@ -90,20 +90,17 @@ def test_a_machine_has_one_name_for_as_long_as_it_runs() -> None:
     assert OsDisk().boot_id() == OsDisk().boot_id()
 
 
-def test_blocking_work_does_not_stop_the_loop() -> None:
-    async def main() -> list[str]:
-        seen: list[str] = []
-        event = asyncio.Event()
-        loop = asyncio.get_running_loop()
+async def test_blocking_work_does_not_stop_the_loop() -> None:
+    seen: list[str] = []
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-        def work() -> str:
-            loop.call_soon_threadsafe(event.set)
-            return "work"
+    def work() -> str:
+        loop.call_soon_threadsafe(event.set)
+        return "work"
 
-        task = asyncio.ensure_future(OsDisk().in_background(work))
-        await event.wait()
-        seen.append("loop")
-        seen.append(await task)
-        return seen
-
-    assert asyncio.run(main()) == ["loop", "work"]
+    task = asyncio.ensure_future(OsDisk().in_background(work))
+    await event.wait()
+    seen.append("loop")
+    seen.append(await task)
+    assert seen == ["loop", "work"]

@@ -67,7 +67,7 @@ def test_index_files_and_snapshots_are_listed(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 61, 98])
-def test_a_torn_batch_is_the_last_one_listed_and_says_so(disk: Disk, size: int) -> None:
+def test_a_torn_batch_is_listed_last_and_marked(disk: Disk, size: int) -> None:
     whole = list(dump(disk, BASE))
     disk.open(BASE).truncate(whole[3]["position"] + size)
     found = list(dump(disk, BASE))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -17,7 +17,7 @@ from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Buffer, Disk, OsDisk
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
-from einmal.log.producer_state import Origin
+from einmal.log.producer_state import AppendOrigin
 from einmal.simulation.disk import DiskFaults
 from einmal.types import ErrorCode, LeaderEpoch, Offset, Sequence, TransactionVersion
 from einmal.wire.control_batch import encode_marker
@@ -34,12 +34,14 @@ from tests.log.making import (
     at,
     batch,
     batches_of,
+    done,
     end_transaction,
     offset_for_timestamp,
     open_log,
     producer,
 )
 
+T = TypeVar("T")
 LARGE = LogConfig()
 P = producer(7)
 
@@ -111,7 +113,7 @@ def test_bytes_are_counted_as_they_would_be_read(machine: Machine) -> None:
         for below in {0, offset, offset + 1, offset + 5, int(log.log_end_offset), 2**62}:
             size = sum(len(data) for _first, last, data in whole if offset <= last < below)
             for at_most in (0, 100, 1000, 2**31 - 1):
-                assert log.bytes_between(Offset(offset), Offset(below), at_most) == min(size, at_most)
+                assert log.segments.bytes_between(Offset(offset), Offset(below), at_most) == min(size, at_most)
 
 
 def test_without_min_one_a_batch_that_is_too_large_is_not_read(log: PartitionLog) -> None:
@@ -127,18 +129,18 @@ def test_reading_at_or_beyond_the_end_gives_nothing(log: PartitionLog) -> None:
 
 
 def test_one_append_of_a_coordinator_may_have_several_batches(log: PartitionLog) -> None:
-    result = append(log, batch(2) + batch(3), origin=Origin.COORDINATOR)
+    result = append(log, batch(2) + batch(3), origin=AppendOrigin.COORDINATOR)
     assert (result.base_offset, result.last_offset) == (0, 4)
     assert [(first, last) for first, last, _ in batches_of(log)] == [(0, 1), (2, 4)]
 
 
 def test_replicated_batches_keep_their_offsets_and_epochs(log: PartitionLog) -> None:
     data = batch(2, base_offset=10, leader_epoch=3) + batch(1, base_offset=15, leader_epoch=4)
-    result = append(log, bytearray(data), origin=Origin.REPLICATION)
+    result = append(log, bytearray(data), origin=AppendOrigin.REPLICATION)
     assert (result.base_offset, result.last_offset) == (10, 15)
     assert log.end_offset_for_epoch(LeaderEpoch(3)) == (3, 15)
     assert log.read(Offset(0), 1000, below=Offset(20)) == data
-    repeated = append(log, batch(1, base_offset=15, leader_epoch=4), origin=Origin.REPLICATION)
+    repeated = append(log, batch(1, base_offset=15, leader_epoch=4), origin=AppendOrigin.REPLICATION)
     assert repeated.error is ErrorCode.offset_out_of_range
 
 
@@ -183,7 +185,7 @@ def test_a_bad_batch_of_a_client_is_refused_and_nothing_is_appended(
 def test_a_batch_above_the_limit_is_refused_for_clients_only(machine: Machine) -> None:
     log = open_log(machine.process(), config=replace(LARGE, max_message_bytes=200))
     assert append(log, batch(value=bytes(300))).error is ErrorCode.message_too_large
-    assert append(log, batch(value=bytes(300)), origin=Origin.COORDINATOR).error is ErrorCode.none
+    assert append(log, batch(value=bytes(300)), origin=AppendOrigin.COORDINATOR).error is ErrorCode.none
 
 
 def test_a_batch_larger_than_a_segment_is_refused(log: PartitionLog) -> None:
@@ -288,7 +290,7 @@ def read_committed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
     while offset < log.last_stable_offset:
         data = log.read(offset, max_bytes, below=log.last_stable_offset)
         headers = [header for _, header in iter_headers(data)]
-        aborted = log.aborted_transactions(offset, headers[-1].next_offset)
+        aborted = log.segments.aborted_transactions(offset, headers[-1].next_offset)
         assert aborted == sorted(aborted, key=lambda each: each.first_offset)
         active: set[int] = set()
         for header in headers:
@@ -306,7 +308,7 @@ def read_committed(log: PartitionLog, start: int, max_bytes: int) -> list[int]:
 def test_readers_get_exactly_the_committed_records_over_rolls_and_restarts(machine: Machine, max_bytes: int) -> None:
     log = open_log(machine.process())
     fates = interleaved(log)
-    assert len(log.read(Offset(0), 100_000, below=log.log_end_offset)) < log.size(), "several segments"
+    assert len(log.read(Offset(0), 100_000, below=log.log_end_offset)) < log.segments.size, "several segments"
     for start in (0, 10, 55):
         expected = [offset for offset in fates["committed"] if offset >= start]
         assert read_committed(log, start, max_bytes) == expected
@@ -316,15 +318,15 @@ def test_readers_get_exactly_the_committed_records_over_rolls_and_restarts(machi
         assert read_committed(log, 0, max_bytes) == fates["committed"]
 
 
-def test_an_abort_in_a_later_segment_is_told_to_readers_of_the_first(machine: Machine) -> None:
+def test_readers_of_the_first_segment_see_an_abort_in_a_later_one(machine: Machine) -> None:
     log = open_log(machine.process())
     append(log, batch(of=P, sequence=0, transactional=True))
     for _ in range(40):
         append(log, batch(value=bytes(100)))
     end_transaction(log, P, committed=False)
-    assert log.aborted_transactions(Offset(0), Offset(1)) == [(7, 0)]
-    assert log.aborted_transactions(Offset(41), Offset(42)) == [(7, 0)]
-    assert log.aborted_transactions(Offset(42), Offset(43)) == []
+    assert log.segments.aborted_transactions(Offset(0), Offset(1)) == [(7, 0)]
+    assert log.segments.aborted_transactions(Offset(41), Offset(42)) == [(7, 0)]
+    assert log.segments.aborted_transactions(Offset(42), Offset(43)) == []
 
 
 # --- time ----------------------------------------------------------------------------------------------------------
@@ -354,7 +356,7 @@ def test_a_search_by_time_finds_the_first_record_that_is_not_older(machine: Mach
             expected = next((number for number, each in enumerate(timestamps) if each >= wanted), None)
             assert (found.offset if found else None) == expected
             assert found is None or (found.timestamp, found.leader_epoch) == (timestamps[found.offset], EPOCH)
-    assert log.max_timestamp == max(timestamps)
+    assert log.segments.max_timestamp == max(timestamps)
 
 
 def test_a_search_by_time_looks_inside_batches(log: PartitionLog) -> None:
@@ -365,7 +367,7 @@ def test_a_search_by_time_looks_inside_batches(log: PartitionLog) -> None:
 
 def test_an_empty_log_has_no_record_at_any_time(log: PartitionLog) -> None:
     assert offset_for_timestamp(log, 0) is None
-    assert log.max_timestamp == -1
+    assert log.segments.max_timestamp == -1
 
 
 # --- segments ------------------------------------------------------------------------------------------------------
@@ -408,17 +410,17 @@ def test_retention_deletes_old_segments_below_the_high_watermark(machine: Machin
 
 def test_retention_by_size_keeps_at_least_that_much(machine: Machine) -> None:
     log = filled(machine, 80)
-    before = log.size()
+    before = log.segments.size
     log.config = replace(SMALL, retention_bytes=2500)
     assert log.retain(NOW) > 0
-    assert 2500 <= log.size() < before
+    assert 2500 <= log.segments.size < before
 
 
 def test_when_everything_is_old_a_new_empty_segment_remains(machine: Machine) -> None:
     log = filled(machine)
     end = log.log_end_offset
     log.retain(at(10**12))
-    assert (log.log_start_offset, log.log_end_offset, log.size()) == (end, end, 0)
+    assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (end, end, 0)
     assert append(log, batch()).base_offset == end
     assert len(log_names(machine)) > 1
     log.close(clean=True)
@@ -441,10 +443,8 @@ def test_deleted_segments_stay_on_disk_until_a_checkpoint_does_not_name_them(mac
     log = open_log(machine.process())
     assert batches_of(log) == before
     log.retain(at(10**12))
-    assert log.checkpoint_due
-    checkpoint = log.begin_checkpoint()
-    checkpoint.store()
-    log.finish_checkpoint(checkpoint)
+    assert log.durability.checkpoint_due
+    log.durability.checkpoint_now()
     assert len(log_names(machine)) == 1
     log.close(clean=False)
     assert batches_of(open_log(machine.process())) == []
@@ -453,12 +453,11 @@ def test_deleted_segments_stay_on_disk_until_a_checkpoint_does_not_name_them(mac
 @pytest.mark.parametrize("full", [True, False])
 def test_a_checkpoint_that_a_full_disk_refuses_is_made_later(machine: Machine, full: bool) -> None:
     log = filled(machine)
-    checkpoint = log.begin_checkpoint()
     machine.disk.faults = DiskFaults(full=1.0)
     with pytest.raises(OSError, match="no space"):
-        checkpoint.store()
+        log.durability.checkpoint_now()
     machine.disk.faults = DiskFaults()
-    assert not log.is_offline and log.checkpoint_due
+    assert not log.is_offline and log.durability.checkpoint_due
     expected = batches_of(log)
     if full:
         log.close(clean=True)
@@ -474,7 +473,7 @@ def test_retention_leaves_what_is_not_committed(machine: Machine) -> None:
     assert log.retain(at(10**12)) == 0
 
 
-def test_a_producer_whose_data_is_gone_may_go_on(machine: Machine) -> None:
+def test_a_producer_whose_records_are_deleted_may_continue(machine: Machine) -> None:
     log = open_log(machine.process())
     append(log, batch(of=P, sequence=0))
     for _ in range(40):
@@ -493,10 +492,8 @@ def test_a_retry_is_recognised_after_a_restart_although_its_data_is_gone(machine
     append(log, batch(of=P, sequence=5))
     log.config = replace(SMALL, retention_ms=1000)
     log.retain(at(5000))
-    assert log.size() == 0
-    checkpoint = log.begin_checkpoint()
-    checkpoint.store()
-    log.finish_checkpoint(checkpoint)
+    assert log.segments.size == 0
+    log.durability.checkpoint_now()
     log.close(clean=clean)
     log = open_log(machine.process())
     again = append(log, batch(of=P, sequence=5))
@@ -506,13 +503,13 @@ def test_a_retry_is_recognised_after_a_restart_although_its_data_is_gone(machine
 def test_deleted_records_stay_deleted_after_a_restart(machine: Machine) -> None:
     log = filled(machine)
     log.delete_records_before(Offset(5))
-    assert log.log_start_offset == 5 and log.checkpoint_due
+    assert log.log_start_offset == 5 and log.durability.checkpoint_due
     log.close(clean=True)
     log = open_log(machine.process())
     assert log.log_start_offset == 5
     log.delete_records_before(log.log_end_offset)
     log.retain(NOW)
-    assert log.size() == 0
+    assert log.segments.size == 0
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.6, 0.95])
@@ -521,15 +518,13 @@ def test_truncation_cuts_data_epochs_and_producers(machine: Machine, fraction: f
     for number in range(60):
         append(log, batch(of=P, sequence=number, value=bytes(40)), leader_epoch=LeaderEpoch(number // 20))
         if number == 30:
-            checkpoint = log.begin_checkpoint()
-            checkpoint.store()
-            log.finish_checkpoint(checkpoint)
+            log.durability.checkpoint_now()
     whole = batches_of(log)
     target = int(60 * fraction)
     log.truncate_to(Offset(target))
     assert (log.log_end_offset, log.high_watermark) == (target, target)
     assert batches_of(log) == whole[:target]
-    assert log.latest_epoch == (target - 1) // 20
+    assert log.epochs.latest == (target - 1) // 20
     assert append(log, batch(of=P, sequence=target), leader_epoch=LeaderEpoch(7)).error is ErrorCode.none
     again = append(log, batch(of=P, sequence=target))
     assert again.is_duplicate
@@ -544,12 +539,12 @@ def test_truncation_cuts_data_epochs_and_producers(machine: Machine, fraction: f
 def test_truncation_opens_a_transaction_again_whose_marker_it_cuts_off(log: PartitionLog) -> None:
     append(log, batch(of=P, sequence=0, transactional=True))
     end_transaction(log, P, committed=False)
-    assert log.aborted_transactions(Offset(0), Offset(1)) == [(7, 0)]
+    assert log.segments.aborted_transactions(Offset(0), Offset(1)) == [(7, 0)]
     log.truncate_to(Offset(1))
     assert log.producers.has_open_transaction(P)
-    assert (log.last_stable_offset, log.aborted_transactions(Offset(0), Offset(1))) == (0, [])
+    assert (log.last_stable_offset, log.segments.aborted_transactions(Offset(0), Offset(1))) == (0, [])
     end_transaction(log, P, committed=False)
-    assert log.aborted_transactions(Offset(0), Offset(1)) == [(7, 0)]
+    assert log.segments.aborted_transactions(Offset(0), Offset(1)) == [(7, 0)]
 
 
 # --- flushing and faults -------------------------------------------------------------------------------------------
@@ -586,6 +581,9 @@ class FaultyDisk:
     def open(self, path: PurePosixPath, *, create: bool = False) -> FaultyFile:
         return FaultyFile(self._disk.open(path, create=create), self)
 
+    async def in_background(self, work: Callable[[], T]) -> T:
+        return work()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
@@ -595,7 +593,7 @@ def faulty() -> Any:
     return FaultyDisk()
 
 
-def test_a_full_disk_refuses_the_append_and_the_log_goes_on_when_there_is_room(faulty: Any, tmp_path: Path) -> None:
+def test_a_full_disk_refuses_appends_until_there_is_space(faulty: Any, tmp_path: Path) -> None:
     log = open_log(faulty, tmp_path / "t-0")
     append(log, batch(of=P, sequence=0))
     faulty.failing = {"append": errno.ENOSPC}
@@ -620,28 +618,28 @@ def test_a_failed_flush_is_never_taken_for_done(faulty: Any, tmp_path: Path) -> 
     append(log, batch())
     faulty.failing = {"sync": errno.EIO}
     with pytest.raises(OSError):
-        log.flush()
+        done(log.durability.flush())
     faulty.failing = {}
     assert log.is_offline and log.flushed_offset == 0
     with pytest.raises(OSError):
-        log.flush()
+        done(log.durability.flush())
 
 
 def test_after_a_failed_flush_no_checkpoint_promises_what_was_not_flushed(faulty: Any, tmp_path: Path) -> None:
     log = open_log(faulty, tmp_path / "t-0")
     append(log, batch())
     append(log, batch())
-    log.flush()
-    log.mark_flushed(log.log_end_offset)
+    done(log.durability.flush())
     log.delete_records_before(Offset(1))
     append(log, batch())
-    assert log.checkpoint_due
+    assert log.durability.checkpoint_due
     faulty.failing = {"sync": errno.EIO}
     with pytest.raises(OSError):
-        log.flush()
-    assert not log.checkpoint_due
+        done(log.durability.flush())
+    assert not log.durability.checkpoint_due
+    assert not done(log.durability.checkpoint())
     with pytest.raises(AssertionError):
-        log.begin_checkpoint()
+        log.durability.checkpoint_now()
     log.close()
     assert checkpoint.load(OsDisk(), PurePosixPath(tmp_path / "t-0")) is None
 
@@ -651,17 +649,16 @@ def test_a_failed_checkpoint_takes_the_log_offline(faulty: Any, tmp_path: Path) 
     append(log, batch())
     faulty.failing = {"sync": errno.EIO}
     with pytest.raises(OSError):
-        log.begin_checkpoint().store()
+        log.durability.checkpoint_now()
     assert log.is_offline and log.flushed_offset == 0
 
 
-def test_what_was_appended_before_a_flush_counts_as_flushed_after_it(log: PartitionLog) -> None:
+def test_what_was_appended_before_a_flush_counts_as_flushed_after_it(machine: Machine) -> None:
+    disk = machine.process()
+    log = open_log(disk)
     append(log, batch(3))
-    end = log.log_end_offset
-    append(log, batch())
-    log.flush()
-    log.mark_flushed(end)
-    assert log.flushed_offset == 3
+    disk.meanwhile = lambda: append(log, batch())
+    assert done(log.durability.flush()) == log.flushed_offset == 3 < log.log_end_offset
 
 
 def test_with_flush_each_a_reopened_log_is_flushed(machine: Machine) -> None:
@@ -673,25 +670,21 @@ def test_with_flush_each_a_reopened_log_is_flushed(machine: Machine) -> None:
     assert open_log(machine.process()).log_end_offset == log.log_end_offset
 
 
-def test_appends_rolls_and_retention_go_on_while_another_thread_flushes(tmp_path: Path) -> None:
+async def test_appends_rolls_and_retention_continue_while_another_thread_flushes(tmp_path: Path) -> None:
     disk = OsDisk()
     log = open_log(disk, tmp_path / "t-0", replace(SMALL, retention_bytes=6000))
-
-    async def main() -> None:
-        for number in range(150):
-            end = log.log_end_offset
-            checkpoint = log.begin_checkpoint() if number % 5 == 0 else None
-            work = asyncio.ensure_future(disk.in_background(checkpoint.store if checkpoint else log.flush))
-            while not work.done():
-                append(log, batch(of=P, sequence=log.log_end_offset, value=bytes(100)))
-                log.retain(NOW)
-                await asyncio.sleep(0)
-            await work
-            log.mark_flushed(end)
-            if checkpoint:
-                log.finish_checkpoint(checkpoint)
-
-    asyncio.run(main())
+    for number in range(150):
+        work: asyncio.Future[Any]
+        if number % 5:
+            work = asyncio.ensure_future(log.durability.flush())
+        else:
+            log.durability.marks_moved()
+            work = asyncio.ensure_future(log.durability.checkpoint())
+        while not work.done():
+            append(log, batch(of=P, sequence=log.log_end_offset, value=bytes(100)))
+            log.retain(NOW)
+            await asyncio.sleep(0)
+        assert await work
     assert not log.is_offline and log.log_start_offset > 0
     expected, last = batches_of(log), log.log_end_offset - 1
     log.close(clean=False)
@@ -701,17 +694,16 @@ def test_appends_rolls_and_retention_go_on_while_another_thread_flushes(tmp_path
 
 
 def test_a_checkpoint_is_due_after_a_roll_and_not_after_itself(machine: Machine) -> None:
-    log = open_log(machine.process())
+    disk = machine.process()
+    log = open_log(disk)
     append(log, batch())
-    assert not log.checkpoint_due
+    assert not log.durability.checkpoint_due
     for _ in range(30):
         append(log, batch(value=bytes(50)))
-    assert log.checkpoint_due
-    checkpoint = log.begin_checkpoint()
-    append(log, batch())
-    checkpoint.store()
-    log.finish_checkpoint(checkpoint)
-    assert not log.checkpoint_due
+    assert log.durability.checkpoint_due
+    disk.meanwhile = lambda: append(log, batch())
+    assert done(log.durability.checkpoint())
+    assert not log.durability.checkpoint_due
     assert log.flushed_offset == log.log_end_offset - 1
 
 

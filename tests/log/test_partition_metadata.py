@@ -19,7 +19,7 @@ def test_a_flipped_bit_is_noticed() -> None:
         flipped = bytearray(data)
         flipped[place // 8] ^= 1 << place % 8
         try:
-            assert decode(flipped) == TOPIC_ID
+            assert decode(bytes(flipped)) == TOPIC_ID
         except ValueError:
             continue
 

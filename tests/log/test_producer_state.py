@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from einmal.log.producer_state import (
     CONTINUES,
+    AppendOrigin,
     BatchMetadata,
     CompletedTransaction,
-    Origin,
     ProducerStates,
     VerificationGuard,
 )
@@ -48,10 +48,10 @@ class Partition:
         count: int = 1,
         *,
         transactional: bool = False,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         verification: VerificationGuard | None = None,
     ) -> ErrorCode | int:
-        """The error, or the offset that the producer is told."""
+        """The error, or the offset that the producer gets."""
         header = self.header(of, sequence, count, transactional)
         verdict = self.states.check(header, origin, verification)
         if isinstance(verdict, BatchMetadata):
@@ -139,7 +139,7 @@ def test_zero_follows_the_largest_sequence_also_inside_a_batch(partition: Partit
     assert partition.append(other, SEQUENCE_MAX, 3) == 3
 
 
-def test_a_producer_without_state_may_go_on_at_any_sequence(partition: Partition) -> None:
+def test_a_producer_without_state_may_continue_at_any_sequence(partition: Partition) -> None:
     assert partition.append(P, 4711) == 0
 
 
@@ -158,15 +158,15 @@ def test_two_that_forge_one_identity_cannot_both_write(partition: Partition) -> 
 
 def test_coordinators_are_fenced_by_epoch_but_have_no_sequences(partition: Partition) -> None:
     newer = producer(7, 3)
-    assert partition.append(newer, -1, 2, transactional=True, origin=Origin.COORDINATOR) == 0
-    assert partition.append(newer, -1, 2, transactional=True, origin=Origin.COORDINATOR) == 2
-    older = partition.append(producer(7, 2), -1, transactional=True, origin=Origin.COORDINATOR)
+    assert partition.append(newer, -1, 2, transactional=True, origin=AppendOrigin.COORDINATOR) == 0
+    assert partition.append(newer, -1, 2, transactional=True, origin=AppendOrigin.COORDINATOR) == 2
+    older = partition.append(producer(7, 2), -1, transactional=True, origin=AppendOrigin.COORDINATOR)
     assert older is ErrorCode.invalid_producer_epoch
 
 
 def test_replicated_batches_are_taken_as_they_are(partition: Partition) -> None:
     partition.append(producer(7, 5), 0)
-    assert partition.append(P, 9, origin=Origin.REPLICATION) == 1
+    assert partition.append(P, 9, origin=AppendOrigin.REPLICATION) == 1
 
 
 # --- transactions --------------------------------------------------------------------------------------------------
@@ -370,13 +370,13 @@ def test_old_record_timestamps_do_not_make_a_producer_idle(partition: Partition)
     assert partition.append(P, 0) == 0
 
 
-def test_a_jump_of_the_wall_clock_expires_nobody(partition: Partition) -> None:
+def test_a_jump_of_the_wall_clock_expires_no_session(partition: Partition) -> None:
     partition.append(P, 0)
     partition.states.expire(Instant(NOW.wall_ms + 10 * DAY_MS, NOW.monotonic_ms + 1), DAY_MS)
     assert len(partition.states) == 1
 
 
-def test_idle_time_goes_on_counting_over_a_restart(partition: Partition) -> None:
+def test_idle_time_keeps_counting_across_a_restart(partition: Partition) -> None:
     partition.append(P, 0)
     partition.now = Instant(NOW.wall_ms + 1000, 5)
     partition.reload()

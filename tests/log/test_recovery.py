@@ -1,4 +1,4 @@
-"""Whatever a crash leaves in the folder, the log is what its batches say: a torn tail goes, all else is rebuilt.
+"""Whatever a crash leaves in the folder, the log follows from its batches: a torn tail is cut off, all else is rebuilt.
 
 Processes end in one of three ways: clean, killed (the page cache stays), or with the power (what is not flushed is
 kept, lost or torn).
@@ -33,6 +33,7 @@ from tests.log.making import (
     append,
     batch,
     batches_of,
+    done,
     end_transaction,
     offset_for_timestamp,
     open_log,
@@ -63,7 +64,7 @@ def essence(log: PartitionLog) -> dict[str, Any]:
     end = log.log_end_offset
     return {
         "batches": batches_of(log),
-        "aborted": [log.aborted_transactions(Offset(first), end) for first in range(0, end, 7)],
+        "aborted": [log.segments.aborted_transactions(Offset(first), end) for first in range(0, end, 7)],
         "producers": [each[:3] + each[4:] for each in sorted(log.producers.describe())],
         "stable": log.last_stable_offset,
         "epochs": [log.end_offset_for_epoch(LeaderEpoch(epoch)) for epoch in range(5)],
@@ -315,10 +316,8 @@ def test_the_whole_window_of_five_is_known_after_a_restart(clean: bool, count: i
     log = open_log(machine.process())
     for number in range(count):
         append(log, batch(of=producer(5), sequence=number, value=bytes(100)))
-        if number == count - 3 and log.checkpoint_due:
-            checkpoint = log.begin_checkpoint()
-            checkpoint.store()
-            log.finish_checkpoint(checkpoint)
+        if number == count - 3 and log.durability.checkpoint_due:
+            log.durability.checkpoint_now()
     log.close(clean=clean)
     log = open_log(machine.process())
     window = range(count - 5, count)
@@ -425,23 +424,23 @@ def test_a_crash_at_any_change_of_the_disk_leaves_a_log_that_opens(what: str, po
         fill(log)
         log.close(clean=True)
         disk = DyingDisk(machine.process(), 10**6)
-        log = open_log(disk)  # type: ignore[arg-type]
+        log = open_log(disk)
         fill_more(log)
         whole = batches_of(log)
         target = whole[25][0]
         if what != "truncate":
-            log.flush()
+            done(log.durability.flush())
         disk.left = changes
         has_died = False
         try:
             if what == "checkpoint":
-                log.begin_checkpoint().store()
+                log.durability.checkpoint_now()
             elif what == "truncate":
                 log.truncate_to(target)
             else:
                 log.config = replace(SMALL, retention_bytes=3000)
                 log.retain(log._now)
-                log.begin_checkpoint().store()
+                log.durability.checkpoint_now()
         except OSError:
             has_died = True
         if power:
@@ -492,15 +491,13 @@ def test_after_a_kill_only_what_came_after_the_checkpoint_is_read() -> None:
     log = open_log(machine.process(), config=config)
     for _ in range(300):
         append(log, batch(value=bytes(10_000)))
-    checkpoint = log.begin_checkpoint()
-    checkpoint.store()
-    log.finish_checkpoint(checkpoint)
+    log.durability.checkpoint_now()
     for _ in range(20):
         append(log, batch(value=bytes(1_000)))
     before = batches_of(log, 10**6)
     log.close(clean=False)
     disk = CountingDisk(machine.process())
-    log = open_log(disk, config=config)  # type: ignore[arg-type]
+    log = open_log(disk, config=config)
     assert log.log_end_offset == 320
     assert disk.bytes_read < 200_000
     assert batches_of(log, 10**6) == before
@@ -576,14 +573,10 @@ class Model:
                 assert (again.is_duplicate, again.base_offset) == (True, known.first_offset)
 
     def checkpoint(self, number: int) -> None:
-        checkpoint = self.log.begin_checkpoint()
-        checkpoint.store()
-        self.log.finish_checkpoint(checkpoint)
+        self.log.durability.checkpoint_now()
 
     def flush(self, number: int) -> None:
-        end = self.log.log_end_offset
-        self.log.flush()
-        self.log.mark_flushed(end)
+        done(self.log.durability.flush())
 
     def clean(self, number: int) -> None:
         self._restart(clean=True)

@@ -4,7 +4,7 @@ import pytest
 
 from einmal.log.partition_log import PartitionLog
 from einmal.types import ErrorCode, LeaderEpoch, Offset
-from tests.log.making import FOLDER, DyingDisk, Machine, append, batch, batches_of, open_log, producer
+from tests.log.making import FOLDER, DyingDisk, Machine, append, batch, batches_of, done, open_log, producer
 
 P = producer(7)
 NEW_START = Offset(500)
@@ -22,9 +22,7 @@ def filled(log: PartitionLog) -> PartitionLog:
     for number in range(40):
         append(log, batch(of=P, sequence=number, value=bytes(40)), leader_epoch=LeaderEpoch(number // 20))
         if number == 20:
-            checkpoint = log.begin_checkpoint()
-            checkpoint.store()
-            log.finish_checkpoint(checkpoint)
+            log.durability.checkpoint_now()
     append(log, batch(of=producer(8), sequence=0, transactional=True), leader_epoch=LeaderEpoch(1))
     return log
 
@@ -43,7 +41,7 @@ def test_an_epoch_in_which_nothing_was_written_is_none_of_a_followers(machine: M
     log = filled(open_log(machine.process()))
     log.begin_epoch(LeaderEpoch(5))
     log.forget_empty_epochs()
-    assert log.latest_epoch == 1
+    assert log.epochs.latest == 1
     assert log.end_offset_for_epoch(LeaderEpoch(1)) == (1, 41)
 
 
@@ -52,7 +50,7 @@ def test_a_log_begun_anew_is_empty_and_remembers_nothing(machine: Machine) -> No
     log.restart_at(NEW_START)
     for _ in range(2):
         assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (500, 500, 500)
-        assert (log.latest_epoch, len(log.producers), log.last_stable_offset) == (-1, 0, 500)
+        assert (log.epochs.latest, len(log.producers), log.last_stable_offset) == (-1, 0, 500)
         log.close(clean=False)
         log = open_log(machine.process())
     result = append(log, batch(of=P, sequence=77), leader_epoch=LeaderEpoch(9))
@@ -79,8 +77,8 @@ def test_a_crash_in_between_leaves_the_beginning_of_the_old_log_or_the_new_one(s
         machine.process().make_directory(FOLDER.parent)
         machine.process().sync_directory(FOLDER.parent.parent)
         disk = DyingDisk(machine.process(), 10**6)
-        log = filled(open_log(disk))  # type: ignore[arg-type]
-        log.flush()
+        log = filled(open_log(disk))
+        done(log.durability.flush())
         before = batches_of(log)
         disk.left = changes
         try:

@@ -6,7 +6,8 @@ import pytest
 
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
-from einmal.log.segment import LOG, BatchPlace, Segment, file_name, place_of
+from einmal.log.segment import BatchPlace, Segment, place_of
+from einmal.log.segment_files import LOG, file_name
 from einmal.types import LeaderEpoch, Offset
 from einmal.wire.record_batch import patch, read_header
 from tests.log.making import EPOCH, FOLDER, SMALL, START, Machine, append, batch, batches_of, open_log
@@ -104,16 +105,15 @@ def test_old_segments_give_their_memory_and_files_back() -> None:
     log: PartitionLog = open_log(machine.process(), config=replace(SMALL, segment_bytes=500))
     for _ in range(60):
         append(log, batch(value=bytes(50)))
-    checkpoint = log.begin_checkpoint()
-    checkpoint.store()
-    log.finish_checkpoint(checkpoint)
+    log.durability.checkpoint_now()
     whole = batches_of(log)
-    held = [segment for segment in log._segments if segment._file is not None or segment._offset_index is not None]
-    assert len(log._segments) > 10 and len(held) <= 3
+    segments = log.segments.in_order
+    held = [segment for segment in segments if segment._file is not None or segment._offset_index is not None]
+    assert len(segments) > 10 and len(held) <= 3
     assert batches_of(log) == whole
 
 
-def test_a_place_is_that_of_the_header() -> None:
+def test_a_location_is_that_of_the_header() -> None:
     data = batch(3, base_offset=7, leader_epoch=2, timestamp=START)
     place = BatchPlace(len(data), Offset(7), Offset(9), START + 2, LeaderEpoch(2))
     assert place_of(read_header(data)) == place

@@ -29,7 +29,7 @@ def ids(*numbers: int) -> tuple[BrokerId, ...]:
 
 
 class Cluster:
-    """``log``: all records ever decided; the offset of a record is its place. ``decisions``: those that wrote any."""
+    """``log``: all records ever decided; the offset of a record is its index. ``decisions``: those that wrote any."""
 
     def __init__(self, brokers: int = 0, defaults: ControllerDefaults = DEFAULTS) -> None:
         self.now_ms = 0
@@ -65,7 +65,7 @@ class Cluster:
         return decision.response
 
     def take_over(self) -> None:
-        """A new controller, with nothing but what the records say."""
+        """A new controller, with nothing but the state from the records."""
         self.controller = Controller(self.controller.defaults, self.controller.image.copy())
         for decision in self.controller.loaded(self.now):
             self.done(decision)

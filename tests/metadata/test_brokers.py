@@ -4,7 +4,7 @@ from uuid import UUID
 import pytest
 
 from einmal.metadata.brokers import LOST_GRACE_MS, Heartbeat
-from einmal.metadata.features import SUPPORTED_FEATURES
+from einmal.metadata.features import ELR_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from einmal.metadata.plan import BrokerFenced, BrokerUnfenced
 from einmal.metadata.records import NO_LEADER, RegisterBrokerRecord, SupportedFeature
 from einmal.types import BrokerId, ErrorCode
@@ -64,7 +64,7 @@ def test_a_broker_whose_connection_is_gone_may_come_back_at_once() -> None:
     assert cluster.register(1).error is ErrorCode.none
 
 
-def test_a_new_controller_has_heard_of_nobody_yet() -> None:
+def test_a_new_controller_has_no_heartbeats_yet() -> None:
     cluster = Cluster(1)
     cluster.take_over()
     assert cluster.register(1).error is ErrorCode.none
@@ -79,7 +79,16 @@ def test_a_broker_that_does_not_support_the_clusters_levels_is_refused() -> None
     assert refused.message == "Broker 1 does not support level 27 of metadata.version, but 1 to 20."
 
 
-def test_what_a_broker_led_somebody_else_leads_once_it_has_restarted() -> None:
+def test_a_feature_that_a_broker_does_not_list_is_supported_at_level_zero_only() -> None:
+    listed = tuple(feature for feature in SUPPORTED_FEATURES if feature.name != ELR_VERSION)
+    refused = Cluster().register(1, features=listed)
+    assert refused.error is ErrorCode.unsupported_version
+    assert refused.message == f"Broker 1 does not support level 1 of {ELR_VERSION}, but 0 to 0."
+    cluster = Cluster(defaults=replace(DEFAULTS, features={METADATA_VERSION: 27, ELR_VERSION: 0}))
+    assert cluster.register(1, features=listed).error is ErrorCode.none
+
+
+def test_a_restarted_brokers_partitions_are_led_by_others() -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))
     cluster.pass_time(TIMEOUT - 1, alive=[2, 3])
@@ -100,7 +109,7 @@ def test_only_replica_clean_restart_leads_under_new_epochs_without_risk() -> Non
     assert not cluster.is_at_risk()
 
 
-def test_only_replica_unclean_restart_leads_as_the_last_known_leader_and_that_is_told() -> None:
+def test_the_only_replica_after_an_unclean_restart_leads_as_last_known_leader_and_that_is_reported() -> None:
     cluster = Cluster(1, replace(DEFAULTS, min_insync_replicas=1))
     cluster.create("t", (1,))
     cluster.lose(1)
@@ -157,7 +166,7 @@ def test_a_broker_that_is_unregistered_is_nowhere_in_sync() -> None:
 # --- heartbeats and fencing --------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_of_another_epoch_is_told_so() -> None:
+def test_a_heartbeat_of_another_epoch_gets_stale_broker_epoch() -> None:
     cluster = Cluster(1)
     beat = Heartbeat(broker_id=ONE, broker_epoch=cluster.epochs[1] - 1, metadata_offset=99)
     assert cluster.done(cluster.controller.heartbeat(beat, cluster.end, cluster.now)).error is (
@@ -169,7 +178,7 @@ def test_a_heartbeat_of_another_epoch_is_told_so() -> None:
     )
 
 
-def test_a_broker_that_is_not_heard_of_is_fenced_after_the_session_timeout() -> None:
+def test_a_broker_without_heartbeats_is_fenced_after_the_session_timeout() -> None:
     cluster = Cluster(2)
     cluster.create("t", (1, 2))
     assert cluster.controller.next_deadline() == TIMEOUT
@@ -177,7 +186,7 @@ def test_a_broker_that_is_not_heard_of_is_fenced_after_the_session_timeout() -> 
     assert not cluster.image.brokers[ONE].is_fenced
     cluster.pass_time(1, alive=[2])
     assert cluster.image.brokers[ONE].is_fenced
-    assert cluster.actions[-1] == BrokerFenced(ONE, cluster.epochs[1], "it is not heard of")
+    assert cluster.actions[-1] == BrokerFenced(ONE, cluster.epochs[1], "its session timed out")
     assert (cluster.partition().leader, cluster.partition().isr) == (TWO, ids(2))
 
 
@@ -200,7 +209,7 @@ def test_brokers_that_are_lost_together_are_fenced_one_after_the_other() -> None
     assert (cluster.partition().isr, cluster.partition().elr) == ((), ids(2, 3))
 
 
-def test_a_lost_connection_fences_after_a_moment_unless_the_broker_is_heard_of() -> None:
+def test_a_lost_connection_fences_after_a_moment_unless_a_heartbeat_arrives() -> None:
     cluster = Cluster(2)
     for lost in (ONE, TWO):
         cluster.done(cluster.controller.broker_lost(lost, cluster.epochs[lost], cluster.now))
@@ -228,7 +237,7 @@ def test_the_lost_connection_of_an_earlier_process_means_nothing() -> None:
     assert not cluster.image.brokers[ONE].is_fenced
 
 
-def test_a_new_controller_gives_everybody_a_whole_session() -> None:
+def test_a_new_controller_grants_every_broker_a_whole_session() -> None:
     cluster = Cluster(2)
     cluster.pass_time(TIMEOUT - 1)
     cluster.take_over()
@@ -258,7 +267,7 @@ def test_a_broker_with_a_broken_disk_leaves_it_to_others_until_it_starts_anew() 
     assert not cluster.image.brokers[ONE].is_fenced
 
 
-def test_the_only_broker_goes_on_with_what_its_disk_still_gives() -> None:
+def test_the_only_broker_resumes_with_what_its_disk_still_holds() -> None:
     cluster = Cluster(1)
     assert not cluster.beat(1, is_disk_broken=True).is_fenced
 
@@ -266,7 +275,7 @@ def test_the_only_broker_goes_on_with_what_its_disk_still_gives() -> None:
 # --- controlled shutdown -----------------------------------------------------------------------------------------
 
 
-def test_a_broker_goes_once_its_leads_are_with_others_who_know_it() -> None:
+def test_a_broker_may_shut_down_once_other_brokers_have_learned_of_its_former_leaderships() -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))
     seen = cluster.end - 1
@@ -298,7 +307,7 @@ def test_a_fenced_broker_may_go_at_once() -> None:
     assert cluster.beat(1, wants_shutdown=True).should_shut_down
 
 
-def test_a_new_controller_lets_a_broker_go_only_once_everybody_is_up_to_date() -> None:
+def test_a_new_controller_completes_a_shutdown_only_once_all_brokers_are_up_to_date() -> None:
     cluster = Cluster(2)
     cluster.create("t", (1, 2))
     cluster.beat(1, wants_shutdown=True)
@@ -319,7 +328,7 @@ def test_the_only_broker_can_shut_down_and_comes_back_without_risk() -> None:
 # --- eligible leader replicas ------------------------------------------------------------------------------------
 
 
-def test_all_replicas_die_and_whoever_is_known_to_have_everything_leads_first() -> None:
+def test_after_all_replicas_die_a_replica_known_to_be_complete_leads_first() -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))
     cluster.lose(1)
@@ -349,7 +358,7 @@ def test_a_replica_that_has_crashed_is_not_eligible_any_more() -> None:
     assert not cluster.is_at_risk()
 
 
-def test_where_nobody_is_eligible_the_last_leader_leads_and_no_other() -> None:
+def test_without_eligible_replicas_only_the_last_known_leader_leads() -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))
     for number in (1, 2, 3):
@@ -364,7 +373,7 @@ def test_where_nobody_is_eligible_the_last_leader_leads_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_enough_in_sync_replicas_need_nobody_else(clean: bool) -> None:
+def test_with_enough_in_sync_replicas_the_elr_is_empty(clean: bool) -> None:
     cluster = Cluster(3)
     cluster.create("t", (1, 2, 3))
     cluster.lose(1)

@@ -103,7 +103,7 @@ def test_a_replica_that_shuts_down_or_has_restarted_since_it_fetched_is_not_let_
     assert cluster.ask_isr(1, 2, 3).error is ErrorCode.ineligible_replica
 
 
-def test_a_sender_of_another_epoch_and_an_unknown_topic_are_told_so() -> None:
+def test_a_stale_epoch_and_an_unknown_topic_get_errors() -> None:
     cluster = three()
     topic_id = cluster.image.topics["t"].topic_id
     request = IsrRequest(partition_id=0, leader_epoch=LeaderEpoch(0), partition_epoch=0, isr=((ONE, -1),))
@@ -128,7 +128,7 @@ def test_of_two_requests_under_one_epoch_the_second_is_refused() -> None:
 # --- elections ---------------------------------------------------------------------------------------------------
 
 
-def test_the_preferred_leader_leads_again_once_somebody_asks() -> None:
+def test_the_preferred_leader_leads_again_on_request() -> None:
     cluster = three()
     assert elect(cluster, PREFERRED, [T0]) == {T0: ErrorCode.election_not_needed}
     cluster.lose(1)
@@ -165,7 +165,7 @@ def test_leads_stay_where_they_are_if_so_set() -> None:
     assert cluster.partition().leader == TWO
 
 
-def test_an_unclean_election_is_made_only_when_it_is_asked_for_and_is_told_of() -> None:
+def test_an_unclean_election_needs_a_request_and_is_reported() -> None:
     cluster = three()
     assert elect(cluster, UNCLEAN, [T0]) == {T0: ErrorCode.election_not_needed}
     for number in (1, 2, 3):
@@ -184,7 +184,7 @@ def test_an_unclean_election_is_made_only_when_it_is_asked_for_and_is_told_of() 
     assert cluster.partition().leader_recovery_state == RECOVERED
 
 
-def test_an_unknown_kind_of_election_and_an_unknown_partition_are_told_so() -> None:
+def test_an_unknown_election_type_and_an_unknown_partition_get_errors() -> None:
     cluster = three()
     assert cluster.controller.elect_leaders(2, None).response is ErrorCode.invalid_request
     missing = TopicPartition("t", 1)
@@ -192,7 +192,7 @@ def test_an_unknown_kind_of_election_and_an_unknown_partition_are_told_so() -> N
     assert isinstance(ElectionResult(T0).message, type(None))
 
 
-def test_a_topic_that_allows_it_is_led_by_whoever_is_there() -> None:
+def test_a_topic_with_unclean_elections_is_led_by_any_available_replica() -> None:
     cluster = three(unclean_leader_election_enable="true")
     for number in (1, 2, 3):
         cluster.lose(number)
@@ -216,7 +216,7 @@ def test_allowing_it_later_elects_at_once() -> None:
 # --- min.insync.replicas -----------------------------------------------------------------------------------------
 
 
-def test_a_lower_minimum_makes_nobody_eligible_who_may_lag_from_now_on() -> None:
+def test_replicas_that_lagged_under_a_lower_min_insync_replicas_are_not_eligible() -> None:
     cluster = three()
     cluster.ask_isr(1)
     cluster.create("u", (1, 2, 3))
@@ -249,3 +249,13 @@ def test_there_cannot_be_more_in_sync_than_there_are_replicas() -> None:
     cluster.lose(1)
     cluster.join(1, clean=True)
     assert (cluster.partition().isr, cluster.partition().elr) == (ids(1), ())
+
+
+def test_an_election_that_changes_nothing_records_nothing() -> None:
+    cluster = three()
+    cluster.lose(1)
+    cluster.join(1)
+    assert (cluster.partition().leader, cluster.partition().isr) == (TWO, ids(2, 3))
+    end = cluster.end
+    assert elect(cluster, PREFERRED, [T0]) == {T0: ErrorCode.preferred_leader_not_available}
+    assert cluster.end == end

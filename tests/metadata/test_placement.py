@@ -32,7 +32,7 @@ def test_small_topics_are_spread_too() -> None:
     assert set(leads.values()) == {3}
 
 
-def test_who_takes_over_from_a_leader_differs_too() -> None:
+def test_successors_of_leaders_are_spread_too() -> None:
     placed = Placement(Cluster(3).image).place((), 3, 3)
     assert placed == [ids(1, 2, 3), ids(2, 3, 1), ids(3, 1, 2)]
 
@@ -60,7 +60,7 @@ def test_a_fenced_broker_gets_a_replica_only_where_there_is_no_other_and_is_not_
     assert create(cluster, "four", replication_factor=4) is ErrorCode.invalid_replication_factor
 
 
-def test_nothing_is_placed_where_nobody_could_lead() -> None:
+def test_no_replica_is_assigned_if_no_broker_could_lead() -> None:
     cluster = Cluster(2)
     cluster.create("t", (1, 2))
     cluster.beat(1, wants_shutdown=True)

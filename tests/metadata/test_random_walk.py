@@ -290,7 +290,7 @@ class _Walk:
 
 
 def check_change(before: PartitionImage, after: PartitionImage, is_flagged: bool) -> None:
-    """Epochs only grow; a leader has everything, or it is told that it may not."""
+    """Epochs only grow; a leader has everything, or it is marked as recovering."""
     assert after.leader_epoch >= before.leader_epoch
     assert after.partition_epoch >= before.partition_epoch
     if after == before:

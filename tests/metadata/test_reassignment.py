@@ -97,7 +97,7 @@ def test_a_reassignment_can_be_changed_on_its_way_and_is_still_taken_back_whole(
     assert (cluster.partition().replicas, cluster.partition().isr) == (ids(1, 2), ids(1, 2))
 
 
-def test_what_would_leave_nobody_with_all_records_is_refused() -> None:
+def test_a_cancelled_reassignment_that_leaves_no_complete_replica_is_refused() -> None:
     cluster = moving(1, 2)
     reassign(cluster, 3, 4)
     cluster.ask_isr(1, 3)
@@ -128,7 +128,7 @@ def test_replicas_that_cannot_be_are_refused(replicas: tuple[int, ...], error: E
     assert (cluster.partition() == before) == (error is not ErrorCode.none)
 
 
-def test_an_unknown_partition_is_told_so_and_does_not_stop_the_others() -> None:
+def test_an_unknown_partition_gets_an_error_and_does_not_stop_the_others() -> None:
     cluster = moving(1, 2)
     missing = Reassignment(TopicPartition("t", 1), None)
     results = cluster.done(cluster.controller.reassign_partitions([missing, Reassignment(T0, ids(2, 1))]))

@@ -1,12 +1,12 @@
 import pytest
 
 from einmal.broker.config import SETTINGS, BrokerConfig
-from einmal.broker.partitions import log_config, setting
+from einmal.broker.replicas.topic_settings import log_config, setting
 from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
 
 
 @pytest.mark.parametrize("name", TOPIC_SETTINGS)
-def test_every_default_could_have_been_given(name: str) -> None:
+def test_every_default_is_a_valid_value(name: str) -> None:
     assert problem_of(name, setting(BrokerConfig(), {}, name)) is None
 
 

@@ -6,14 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from einmal.pipeline.batch_plan import BATCH_WRITES, Batch
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import (
-    WRITE_ATTEMPTS_MAX,
+from einmal.pipeline.batch_plan import BATCH_WRITES
+from einmal.pipeline.committer import Committer
+from einmal.pipeline.effects import (
     AbortHeld,
-    CommitSourcePositions,
-    Committer,
+    Acknowledged,
     Dead,
     Done,
     Ended,
@@ -24,45 +21,30 @@ from einmal.pipeline.committer import (
     Fenced,
     Finished,
     FinishSparkCommit,
-    Held,
     IdentityGranted,
     InitProducerId,
-    Query,
     ReadRecord,
     Ready,
     RecordRead,
     Refused,
-    Restart,
+    RestartQuery,
     Unclear,
     WriteBatch,
     WriteCommitRecord,
-    Written,
 )
-from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
-
-QUERY = Query(transactional_id="t", query_id="q", checkpoint="cp", is_fresh=True, stateful=False)
-BATCH = Batch(query_id="q", checkpoint="cp", batch_id=0, start=None, end=(10,))
-OUTPUTS = (Output("out", 0, 0, 4, 5),)
-
-
-def identity(epoch: int) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(epoch))
-
-
-def started(query: Query = QUERY, record: CommitRecord | None = None) -> Committer:
-    committer = Committer(query)
-    assert committer.start() == ReadRecord(certain=False)
-    assert committer.step(RecordRead(record)) == InitProducerId(None)
-    assert committer.step(IdentityGranted(identity(0))) == ReadRecord(certain=True)
-    assert committer.step(RecordRead(record)) == Ready(record)
-    return committer
-
-
-def at_end_txn(committer: Committer, batch: Batch = BATCH) -> None:
-    assert committer.batch(batch) == WriteBatch(identity(0))
-    assert isinstance(committer.step(Written(OUTPUTS)), WriteCommitRecord)
-    assert isinstance(committer.step(Done()), CommitSourcePositions)
-    assert committer.step(Done()) == EndTxn(identity(0), committed=True)
+from einmal.pipeline.run_state import WRITE_ATTEMPTS_MAX, Held
+from tests.pipeline.committers import (
+    BATCH,
+    FOLLOWING,
+    OUTPUTS,
+    QUERY,
+    WRITE,
+    at_end_txn,
+    identity,
+    record_of,
+    restarted,
+    started,
+)
 
 
 def test_a_batch_is_written_recorded_and_committed_in_this_order() -> None:
@@ -77,16 +59,14 @@ def test_under_tv2_the_next_transaction_has_the_epoch_that_end_txn_gave() -> Non
     committer = started()
     at_end_txn(committer)
     committer.step(Ended(identity(1)))
-    following = replace(BATCH, batch_id=1, start=(10,), end=(20,))
-    assert committer.batch(following) == WriteBatch(identity(1))
+    assert committer.batch(FOLLOWING) == WriteBatch(identity(1))
 
 
 def test_under_tv1_init_producer_id_gives_the_next_transaction_its_epoch() -> None:
     committer = started()
     at_end_txn(committer)
     committer.step(Ended(None))
-    following = replace(BATCH, batch_id=1, start=(10,), end=(20,))
-    assert committer.batch(following) == InitProducerId(identity(0))
+    assert committer.batch(FOLLOWING) == InitProducerId(identity(0))
     assert committer.step(IdentityGranted(identity(1))) == WriteBatch(identity(1))
 
 
@@ -97,8 +77,8 @@ def test_under_a_new_producer_id_the_record_is_read_again(is_unchanged: bool) ->
     at_end_txn(committer)
     ready = committer.step(Ended(None))
     assert isinstance(ready, Ready) and ready.record is not None
-    committer.batch(replace(BATCH, batch_id=1, start=(10,), end=(20,)))
-    other = ProducerIdAndEpoch(ProducerId(2), ProducerEpoch(0))
+    committer.batch(FOLLOWING)
+    other = identity(0, producer_id=2)
     assert committer.step(IdentityGranted(other)) == ReadRecord(certain=True)
     effect = committer.step(RecordRead(ready.record if is_unchanged else replace(ready.record, batch_id=5)))
     assert effect == WriteBatch(other) if is_unchanged else isinstance(effect, Dead)
@@ -111,20 +91,20 @@ def test_a_failed_stateless_batch_is_written_again_a_bounded_number_of_times() -
         assert effect == WriteBatch(identity(attempt))
         assert committer.step(Failed("task died")) == EndTxn(identity(attempt), committed=False)
         effect = committer.step(Ended(identity(attempt + 1)))
-    assert isinstance(effect, Restart) and "task died" in effect.reason
+    assert isinstance(effect, RestartQuery) and "task died" in effect.reason
 
 
 def test_a_failed_stateful_batch_ends_the_query() -> None:
     committer = started(replace(QUERY, stateful=True))
     committer.batch(BATCH)
     committer.step(Failed("executor lost"))
-    assert isinstance(committer.step(Ended(identity(1))), Restart)
+    assert isinstance(committer.step(Ended(identity(1))), RestartQuery)
 
 
 def test_no_decision_follows_an_unanswered_commit() -> None:
     committer = started()
     at_end_txn(committer)
-    assert isinstance(committer.step(Unclear("timed out")), Restart)
+    assert isinstance(committer.step(Unclear("timed out")), RestartQuery)
 
 
 def test_a_fenced_driver_writes_nothing_more_and_names_the_ways_out() -> None:
@@ -150,17 +130,6 @@ def test_two_writes_in_one_foreach_batch_are_refused() -> None:
     assert isinstance(effect, Refused) and "second time" in effect.reason
 
 
-def record_of(batch: Batch, commit_text: str | None = None) -> CommitRecord:
-    return CommitRecord(
-        transactional_id="t",
-        query_id=batch.query_id,
-        checkpoint=batch.checkpoint,
-        batch_id=batch.batch_id,
-        end=batch.end,
-        commit_text=commit_text,
-    )
-
-
 def test_a_batch_that_is_in_is_not_written_again() -> None:
     committer = started(replace(QUERY, is_fresh=False), record_of(BATCH))
     assert committer.batch(BATCH) == Ready(record_of(BATCH), already_in=True)
@@ -182,13 +151,10 @@ def test_a_deleted_checkpoint_resumes_where_the_record_ends() -> None:
     assert committer.resume_from() == (10,)
 
 
-WRITE = Query(transactional_id="t", query_id=BATCH_WRITES, checkpoint="", is_fresh=False, stateful=False, version=3)
-
-
 def test_a_batch_write_is_recorded_with_its_version() -> None:
     committer = started(WRITE)
     assert committer.write() == WriteBatch(identity(0))
-    effect = committer.step(Written(OUTPUTS))
+    effect = committer.step(Acknowledged(OUTPUTS))
     assert isinstance(effect, WriteCommitRecord)
     assert (effect.record.query_id, effect.record.batch_id, effect.record.end) == (BATCH_WRITES, 3, ())
     committer.step(Done())
@@ -196,7 +162,7 @@ def test_a_batch_write_is_recorded_with_its_version() -> None:
     assert isinstance(committer.step(Ended(identity(1))), Ready)
 
 
-def test_a_batch_write_that_is_in_already_fences_nobody() -> None:
+def test_a_batch_write_that_is_already_committed_fences_no_producer() -> None:
     record = replace(record_of(BATCH), query_id=BATCH_WRITES, batch_id=3)
     committer = Committer(WRITE)
     committer.start()
@@ -223,7 +189,7 @@ def test_a_batch_that_will_always_fail_is_tried_once() -> None:
     committer = started(WRITE)
     committer.write()
     assert committer.step(Failed("no topic", will_again=True)) == EndTxn(identity(0), committed=False)
-    assert isinstance(committer.step(Ended(identity(1))), Restart)
+    assert isinstance(committer.step(Ended(identity(1))), RestartQuery)
 
 
 def test_a_copied_name_is_refused_before_init_producer_id() -> None:
@@ -239,12 +205,6 @@ def test_a_refusal_by_a_record_that_is_out_of_date_is_not_believed() -> None:
     committer.start()
     assert committer.step(RecordRead(None)) == ReadRecord(certain=True)
     assert committer.step(RecordRead(record_of(BATCH))) == InitProducerId(None)
-
-
-def restarted(held: Held) -> Committer:
-    committer = Committer(QUERY, held)
-    committer.start()
-    return committer
 
 
 @pytest.mark.parametrize(
@@ -272,18 +232,18 @@ def test_a_restart_after_an_unanswered_init_producer_id_asks_again_under_the_epo
     committer = started()
     at_end_txn(committer)
     committer.step(Ended(None))
-    committer.batch(replace(BATCH, batch_id=1, start=(10,), end=(20,)))
+    committer.batch(FOLLOWING)
     committer.step(Unclear("timed out"))
     assert committer.held == Held(identity(0), is_current=False)
     assert restarted(committer.held).step(RecordRead(None)) == InitProducerId(identity(0))
 
 
-def test_an_expired_transactional_id_ends_in_a_restart_that_says_so() -> None:
+def test_an_expired_transactional_id_ends_in_a_reported_restart() -> None:
     committer = started()
     committer.batch(BATCH)
     committer.step(Failed("a task failed"))
     effect = committer.step(Expired("INVALID_PRODUCER_ID_MAPPING"))
-    assert isinstance(effect, Restart) and "expired" in effect.reason
+    assert isinstance(effect, RestartQuery) and "expired" in effect.reason
     assert committer.held == Held(identity(0))
 
 
@@ -297,5 +257,5 @@ def test_an_identity_that_did_not_come_ends_the_query(phase: str) -> None:
         committer = started()
         at_end_txn(committer)
         committer.step(Ended(None))
-        committer.batch(replace(BATCH, batch_id=1, start=(10,), end=(20,)))
-    assert isinstance(committer.step(Unclear("timed out")), Restart)
+        committer.batch(FOLLOWING)
+    assert isinstance(committer.step(Unclear("timed out")), RestartQuery)

@@ -88,6 +88,6 @@ def test_equal_offsets_in_another_topic_are_another_position() -> None:
 
 
 def test_a_reset_into_a_recreated_topic_does_not_count_what_is_repeated() -> None:
-    says = " ".join(plan_reset("p", record(position(30, "x")), position(0, "y")).says)
+    says = " ".join(plan_reset("p", record(position(30, "x")), position(0, "y")).consequences)
     assert "t: deleted and created again since" in says
     assert "AGAIN" not in says

@@ -1,4 +1,4 @@
-"""Claims about what an owner does to a name from outside: what is said in advance is what follows."""
+"""Claims about what an owner does to a name from outside: the effect is what the plan announced."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from einmal.pipeline.batch_plan import Batch, QueryStart, Refuse, Write, plan_batch, plan_start
 from einmal.pipeline.commit_record import CommitRecord, decode
-from einmal.pipeline.takeover import Change, Standing, plan_adopt, plan_reset
+from einmal.pipeline.takeover import RecordChange, Standing, plan_adopt, plan_reset
 
 RECORD = CommitRecord(transactional_id="t", query_id="q", checkpoint="file:/a", batch_id=7, end=({"in": {"0": 30}},))
 STANDING = Standing(checkpoint="file:/b", query_id="other", batch_id=3, end=({"in": {"0": 30}},))
 FRESH = Batch(query_id="new", checkpoint="file:/a", batch_id=1, start=({"in": {"0": 5}},), end=({"in": {"0": 9}},))
 
 
-def said(change: Change | Refuse) -> str:
-    assert isinstance(change, Change)
-    return "\n".join(change.says)
+def said(change: RecordChange | Refuse) -> str:
+    assert isinstance(change, RecordChange)
+    return "\n".join(change.consequences)
 
 
 def test_a_reset_forgets_the_record_and_an_old_checkpoint_is_refused_then() -> None:
@@ -42,34 +42,34 @@ def test_after_a_reset_to_a_position_any_new_checkpoint_begins_there_and_nowhere
     assert decode(b"t", change.record.encode()) == change.record
 
 
-def test_what_a_reset_skips_is_said() -> None:
+def test_a_reset_reports_skipped_records() -> None:
     assert "in-0: offsets 30 to 49 will NOT be written" in said(plan_reset("t", RECORD, ({"in": {"0": 50}},)))
 
 
-def test_positions_that_are_no_offsets_cannot_be_compared_and_that_is_said() -> None:
+def test_incomparable_positions_are_reported() -> None:
     assert "cannot be seen" in said(plan_reset("t", replace(RECORD, end=(7,)), ({"in": {"0": 50}},)))
 
 
-def test_an_adopted_checkpoint_goes_on_with_its_next_batch() -> None:
+def test_an_adopted_checkpoint_resumes_with_its_next_batch() -> None:
     change = plan_adopt("t", RECORD, STANDING)
-    assert isinstance(change, Change) and change.record is not None
+    assert isinstance(change, RecordChange) and change.record is not None
     following = Batch(query_id="other", checkpoint="file:/b", batch_id=4, start=STANDING.end, end=({"in": {"0": 40}},))
     start = QueryStart(query_id="other", checkpoint="file:/b", next_batch_id=4)
     plan = plan_start(change.record, start, stateful=True, adopt=False)
     assert plan == Write()
     assert plan_batch(change.record, following, adopt=False) == Write()
-    assert "go on with batch 4 of file:/b, from in-0:30" in said(change)
+    assert "resume with batch 4 of file:/b, from in-0:30" in said(change)
     assert "AGAIN" not in said(change) and "NOT" not in said(change)
 
 
-def test_adopting_an_older_copy_says_what_will_be_written_again() -> None:
+def test_adopting_an_older_copy_reports_records_to_be_rewritten() -> None:
     older = replace(STANDING, query_id="q", checkpoint="file:/a", batch_id=5, end=({"in": {"0": 20}},))
     assert "in-0: offsets 20 to 29 will be written AGAIN" in said(plan_adopt("t", RECORD, older))
 
 
 def test_adopting_a_checkpoint_without_a_batch_begins_at_the_records_end() -> None:
     change = plan_adopt("t", RECORD, Standing(checkpoint="file:/b", query_id=None))
-    assert isinstance(change, Change) and change.record is not None
+    assert isinstance(change, RecordChange) and change.record is not None
     assert (change.record.query_id, change.record.end) == ("", RECORD.end)
 
 

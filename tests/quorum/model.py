@@ -53,7 +53,7 @@ REQUEST_TIMEOUT_MS = 1_000
 
 
 class ModelLog:
-    """Entries with a start; ``flushed_offset`` says how much of them a crash spares."""
+    """Entries with a start; ``flushed_offset`` is how much of them a crash spares."""
 
     def __init__(self) -> None:
         self.start_offset = 0
@@ -189,7 +189,7 @@ class World:
             delay_max = self.faults.slow_max if self.source.random() < self.faults.slow else self.faults.delay_max
             self.at(self.source.randrange(delay_max + 1), deliver)
 
-    def ask(self, source: int, target: int, event: Event, answered: Callable[[Any], None]) -> None:
+    def ask(self, source: int, target: int, event: Event, answered: Callable[[Any], object]) -> None:
         """``answered`` gets the reply, or None when there is none."""
         incarnation = self.members[source].incarnation
 
@@ -209,7 +209,7 @@ class World:
             self.send(target, source, lambda: back(reply), nothing)
 
         def nothing() -> None:
-            # The answer is lost on its way: the timeout of the one who asked tells it.
+            # The response is lost: the sender notices by its timeout.
             self.at(REQUEST_TIMEOUT_MS, lambda: back(None))
 
         self.send(source, target, deliver, lambda: back(None))

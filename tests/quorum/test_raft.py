@@ -113,7 +113,7 @@ def test_a_single_voter_commits_what_it_has_flushed_once_that_includes_its_own_e
     assert one.raft.local_end_moved(Offset(3)) == 3
 
 
-def test_an_election_asks_first_and_begins_an_epoch_only_when_it_would_be_won() -> None:
+def test_a_pre_vote_precedes_an_election_and_begins_an_epoch_only_if_it_can_be_won() -> None:
     one = One(1, persisted=ElectionState(1))
     asked = one.tick().effects
     assert asked == (SendVote(2, 1, OffsetAndEpoch(1, 1), True), SendVote(3, 1, OffsetAndEpoch(1, 1), True))
@@ -145,6 +145,20 @@ def test_an_election_that_can_no_longer_be_won_is_given_up_and_tried_again_soon(
     assert one.now + 20 <= (one.raft.next_deadline() or 0) <= one.now + 120
 
 
+@pytest.mark.parametrize("is_pre_vote_won", [False, True])
+def test_an_election_without_answers_is_given_up_at_its_deadline(is_pre_vote_won: bool) -> None:
+    one = One()
+    one.tick()
+    if is_pre_vote_won:
+        one.granted(2, pre_vote=True)
+    assert isinstance(one.raft.role, Candidate if is_pre_vote_won else Prospective)
+    one.tick()
+    assert isinstance(one.raft.role, Unattached)
+    assert one.now + 20 <= (one.raft.next_deadline() or 0) <= one.now + 120
+    one.tick()
+    assert isinstance(one.raft.role, Prospective)
+
+
 def test_a_vote_is_durable_before_it_is_answered_and_given_once_per_epoch() -> None:
     one = One()
     step = one.step(VoteRequested(2, 5, EMPTY, False))
@@ -158,7 +172,7 @@ def test_a_vote_is_durable_before_it_is_answered_and_given_once_per_epoch() -> N
 
 
 @pytest.mark.parametrize("end", [OffsetAndEpoch(1, 2), OffsetAndEpoch(9, 1)])
-def test_nobody_is_elected_whose_log_is_behind(end: OffsetAndEpoch) -> None:
+def test_a_candidate_with_an_older_log_is_not_elected(end: OffsetAndEpoch) -> None:
     one = One(1, 2)
     assert not one.vote(2, 5, end).vote_granted
     assert not one.vote(2, 5, end, pre_vote=True).vote_granted
@@ -185,7 +199,7 @@ def test_a_follower_grants_no_pre_vote_while_its_leader_answers() -> None:
     assert one.raft.next_deadline() == one.now + 2_000
 
 
-def test_who_led_an_epoch_before_it_stopped_does_not_lead_it_again_and_elects_nobody_else_in_it() -> None:
+def test_a_restarted_leader_neither_leads_its_epoch_again_nor_votes_in_it() -> None:
     one = One(4, persisted=ElectionState(4, 1, 1))
     assert isinstance(one.raft.role, Unattached)
     assert one.raft.leader_id is None
@@ -237,7 +251,7 @@ def test_a_leader_that_stops_names_the_most_caught_up_first_and_that_one_hurries
     assert second.raft.next_deadline() == second.now + 75
 
 
-def test_who_leads_is_told_again_to_voters_that_do_not_show_that_they_know() -> None:
+def test_begin_quorum_epoch_is_repeated_to_voters_that_do_not_fetch() -> None:
     one = One()
     one.lead()
     one.fetch(2, 0, 0)
@@ -247,14 +261,14 @@ def test_who_leads_is_told_again_to_voters_that_do_not_show_that_they_know() -> 
     assert one.tick().effects == (SendBeginQuorumEpoch(3, 1),)
 
 
-def test_who_has_no_vote_cannot_say_that_it_leads() -> None:
+def test_a_node_that_is_no_voter_cannot_announce_itself_as_leader() -> None:
     one = One(persisted=ElectionState())
     for event in (BeginQuorumEpochRequested(9, 2**31 - 1), EndQuorumEpochRequested(9, 2**31 - 1, (1,))):
         step = one.step(event)
         assert step == Step((), Reply(ErrorCode.inconsistent_voter_set, None, 0))
 
 
-def test_an_observer_follows_and_asks_around_but_never_seeks_election() -> None:
+def test_an_observer_finds_and_follows_the_leader_but_never_seeks_election() -> None:
     one = One(voters=(2, 3, 4))
     assert one.raft.next_deadline() is None
     assert one.raft.fetch_target(0.0) == 2
@@ -308,7 +322,7 @@ def test_an_observer_does_not_count() -> None:
     assert list(one.raft.role.observers) == [9]
 
 
-def test_where_logs_part_the_leader_says_and_the_follower_cuts() -> None:
+def test_the_leader_returns_the_diverging_epoch_and_the_follower_truncates() -> None:
     leader = One(1, 1, 3)
     leader.lead()
     reply = leader.fetch(2, 5, 2).reply
@@ -340,7 +354,7 @@ def test_a_follower_whose_next_record_is_gone_is_sent_to_the_snapshot() -> None:
     assert follower.answered(snapshot_id=snapshot_id).effects == (FetchSnapshot(2, snapshot_id),)
 
 
-def test_who_fetches_a_snapshot_is_alive() -> None:
+def test_a_voter_that_fetches_a_snapshot_counts_as_alive() -> None:
     one = One()
     one.lead()
     one.now += 2_900
@@ -361,7 +375,7 @@ def test_a_late_copy_of_an_answer_changes_nothing() -> None:
     assert one.step(FetchAnswered(3, 1, one.raft.log_end, reply, 1, b"who?")).effects == ()
 
 
-def test_a_leader_that_says_it_leads_no_more_is_lost() -> None:
+def test_a_leader_that_answers_not_leader_or_follower_is_treated_as_lost() -> None:
     one = One()
     one.follow()
     one.step(FetchAnswered(2, 1, EMPTY, Reply(ErrorCode.not_leader_or_follower, None, 1)))
@@ -391,7 +405,7 @@ def test_a_healthy_leader_is_not_disturbed_by_a_member_that_is_cut_off_and_comes
         assert leader.raft.epoch == epoch
 
 
-def test_one_direction_that_is_cut_does_not_depose_a_leader_that_a_majority_hears() -> None:
+def test_a_one_way_partition_does_not_depose_a_leader_with_a_majority() -> None:
     for seed in range(30):
         world = World(seed)
         assert world.run_until(world.has_leader, 5_000)
@@ -414,7 +428,7 @@ def test_a_killed_leader_is_replaced_within_300_ms_in_the_median(voters: int) ->
         leader = world.leader
         assert leader is not None
         world.crash(leader.node_id)
-        # A killed process closes its connections: whoever waits for it is told.
+        # A killed process closes its connections: pending requests fail.
         for member in world.members.values():
             member.fetching = 0
         killed_at = world.now
@@ -486,7 +500,7 @@ def test_a_member_without_epochs_left_does_not_stand_for_election() -> None:
     one.tick()
     one.granted(2, pre_vote=True)
     assert one.raft.epoch == 2**31 - 1
-    assert not isinstance(one.raft.role, Candidate | Leader)
+    assert isinstance(one.raft.role, Unattached)
 
 
 def test_the_number_of_observers_that_a_leader_knows_is_bounded() -> None:

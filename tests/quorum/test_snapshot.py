@@ -59,7 +59,7 @@ def test_half_a_snapshot_is_none() -> None:
         snapshot.decode(data[:-1] + b"x")
 
 
-def test_the_name_tells_where_the_snapshot_ends() -> None:
+def test_the_file_name_contains_the_snapshots_end_offset() -> None:
     name = "00000000000000000012-0000000003.checkpoint"
     assert snapshot.file_name(OffsetAndEpoch(12, 3)) == name
     assert snapshot.id_of(name) == OffsetAndEpoch(12, 3)

@@ -21,7 +21,7 @@ def diverging(log: Log, epoch: int, end_offset: int) -> Step:
     return next_step(log, FetchedPartition(0, diverging_epoch=EpochEndOffset(epoch, end_offset)))
 
 
-def test_a_follower_asks_from_its_end_and_says_of_which_epoch_its_last_batch_is() -> None:
+def test_a_follower_fetches_from_its_end_with_the_epoch_of_its_last_batch() -> None:
     asked = question(log_of(1, 1, 4), 3, LeaderEpoch(6), 100)
     assert (asked.partition, asked.fetch_offset, asked.last_fetched_epoch, asked.current_leader_epoch) == (3, 3, 4, 6)
 
@@ -54,7 +54,7 @@ def test_a_leader_that_begins_after_all_that_is_here_makes_the_follower_begin_an
     assert next_step(log_of(1, 1), answer) == Restart(Offset(9))
 
 
-def test_a_log_that_parts_before_its_own_start_begins_anew() -> None:
+def test_a_log_that_diverges_before_its_start_is_emptied() -> None:
     assert diverging(log_of(5, 5, start=10), 4, 3) == Restart(Offset(3))
 
 
@@ -67,7 +67,7 @@ def test_out_of_range_without_a_start_is_tried_again() -> None:
     assert isinstance(next_step(log_of(1), FetchedPartition(0, ErrorCode.offset_out_of_range)), Later)
 
 
-def test_a_fenced_follower_waits_for_news_and_every_other_error_is_tried_again() -> None:
+def test_a_fenced_follower_waits_for_new_metadata_and_retries_every_other_error() -> None:
     assert next_step(log_of(1), FetchedPartition(0, ErrorCode.fenced_leader_epoch)) == Outdated()
     for error in (ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_id, ErrorCode.kafka_storage_error):
         assert next_step(log_of(1), FetchedPartition(0, error)) == Later(error)

@@ -120,7 +120,7 @@ def test_an_older_membership_changes_nothing() -> None:
     assert led.leader.isr == (ONE,)
 
 
-def test_who_is_no_replica_is_not_listened_to() -> None:
+def test_a_fetch_from_a_broker_that_is_no_replica_is_ignored() -> None:
     led = Led((ONE, TWO), replicas=(ONE, TWO), end=10)
     assert led.fetch(THREE, 10) is ErrorCode.not_leader_or_follower
 
@@ -167,7 +167,7 @@ def test_a_follower_below_the_start_of_the_leaders_epoch_is_not_proposed() -> No
     assert led.propose() is None
 
 
-def test_who_is_fenced_or_of_an_unknown_epoch_is_not_proposed() -> None:
+def test_a_fenced_follower_or_one_of_an_unknown_epoch_is_not_proposed() -> None:
     led = Led((ONE,), end=10)
     led.fetch(TWO, 10, EPOCHS[TWO] + 1)
     assert led.propose() is None
@@ -227,7 +227,7 @@ def test_a_proposal_stays_the_same_until_it_is_decided() -> None:
     assert led.propose() == (ONE, TWO, THREE)
 
 
-def test_who_was_refused_counts_until_the_isr_is_recorded_anew() -> None:
+def test_a_refused_replica_counts_until_the_isr_is_recorded_again() -> None:
     """An earlier copy of the proposal may still be on its way; a newer partition epoch fences it."""
     led = Led((ONE,), end=10)
     led.fetch(TWO, 10)
@@ -239,7 +239,7 @@ def test_who_was_refused_counts_until_the_isr_is_recorded_anew() -> None:
     assert led.propose() is None
 
 
-def test_who_was_refused_is_not_proposed_again_at_once() -> None:
+def test_a_refused_replica_is_not_proposed_again_at_once() -> None:
     led = Led((ONE,), end=10)
     led.fetch(TWO, 10)
     led.leader.refused(led.proposal(), led.now)
@@ -262,7 +262,7 @@ def test_a_new_replica_is_a_follower_and_a_removed_one_is_none() -> None:
 # --- whether anybody else leads --------------------------------------------------------------------------------------
 
 
-def test_a_leader_is_confirmed_by_all_who_may_succeed_it() -> None:
+def test_a_leader_is_confirmed_by_all_possible_successors() -> None:
     led = Led()
     assert not led.leader.is_confirmed(1)
     led.leader.heard(TWO, 1)
@@ -272,14 +272,14 @@ def test_a_leader_is_confirmed_by_all_who_may_succeed_it() -> None:
     assert not led.leader.is_confirmed(2)
 
 
-def test_who_is_not_in_the_isr_need_not_confirm_a_leader() -> None:
+def test_a_replica_outside_the_isr_need_not_confirm_a_leader() -> None:
     led = Led((ONE, TWO))
     led.leader.heard(TWO, 1)
     assert led.leader.is_confirmed(1)
     assert not led.leader.awaits(THREE, 1)
 
 
-def test_who_may_be_in_the_isr_by_now_has_to_confirm_a_leader() -> None:
+def test_a_replica_that_may_be_in_the_isr_must_confirm_a_leader() -> None:
     led = Led((ONE, TWO))
     led.fetch(TWO, 0)
     led.fetch(THREE, 0)
@@ -290,7 +290,7 @@ def test_who_may_be_in_the_isr_by_now_has_to_confirm_a_leader() -> None:
     assert led.leader.is_confirmed(1)
 
 
-def test_who_is_alone_with_enough_replicas_is_confirmed_at_once() -> None:
+def test_a_lone_leader_with_enough_replicas_is_confirmed_at_once() -> None:
     assert Led((ONE,)).leader.is_confirmed(1)
     assert Led((ONE,), replicas=(ONE,), min_insync_replicas=2).leader.is_confirmed(1)
 

@@ -1,4 +1,4 @@
-"""Defences of a cluster taken out, from outside: what brokers would be that had forgotten one of them.
+"""Disabled defences of a cluster, from outside: brokers that had forgotten one of them.
 
 As ``mutants``, of what several nodes have together: replication, the controller and its quorum, coordinators that move.
 """
@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from einmal.broker import replica_sessions
-from einmal.broker.context import Body
-from einmal.broker.handlers import fetch
-from einmal.broker.marker_writer import MarkerWriter
-from einmal.broker.partition import Partition
-from einmal.broker.partitions import Partitions
-from einmal.broker.quorum_runtime import QuorumRuntime
-from einmal.broker.remote_markers import RemoteMarkers
-from einmal.broker.replica_sessions import ReplicaSessions
-from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.control.quorum_storage import QuorumStorage
+from einmal.broker.coordinators.marker_writer import MarkerWriter
+from einmal.broker.coordinators.remote_markers import RemoteMarkers
+from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.front.consumer_fetch import ConsumerFetch
+from einmal.broker.front.context import Body, RequestContext
+from einmal.broker.front.handlers import fetch
+from einmal.broker.front.handlers.fetch import FetchHandler
+from einmal.broker.replicas import replica_sessions
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.client.aio.cluster import Cluster
 from einmal.client.consumer_core import ConsumerCore
 from einmal.groups.offset_commits import OffsetCommits
@@ -58,17 +60,17 @@ def _counting(patch: pytest.MonkeyPatch, counts: Callable[[Leader, Any], bool]) 
 
 
 def without_waiting_for_the_isr(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark is the leader's own end: acks=all means acks=1."""
+    """The high watermark is the leader's own log end: acks=all means acks=1."""
     _counting(patch, lambda leader, follower: False)
 
 
 def without_waiting_for_those_who_join(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark waits for the ISR that is recorded, not for whom the controller may have let in by now."""
+    """The high watermark waits for the recorded ISR, not for replicas that the controller may have added by now."""
     _counting(patch, lambda leader, follower: follower.broker_id in leader.isr)
 
 
 def without_having_caught_up(patch: pytest.MonkeyPatch) -> None:
-    """Whoever fetches is let into the ISR, however little it has; and the high watermark does not wait for it."""
+    """Every fetching replica joins the ISR, however little it has; and the high watermark does not wait for it."""
     without_waiting_for_those_who_join(patch)
     patch.setattr(Leader, "_may_join", lambda self, follower: follower.fetch_offset >= 0)
     join = Leader._join
@@ -81,7 +83,7 @@ def without_having_caught_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_asking_for_a_smaller_isr(patch: pytest.MonkeyPatch) -> None:
-    """A leader takes laggards out of the ISR by itself, and goes on without them; the controller does not know."""
+    """A leader removes laggards from the ISR by itself and continues without them; the controller does not know."""
 
     def look(self: Leader, log_end: Any, now_ms: int) -> Any:
         self.isr = tuple(broker_id for broker_id in self.isr if self._stays(broker_id, now_ms))
@@ -93,7 +95,7 @@ def without_asking_for_a_smaller_isr(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_min_insync_replicas(patch: pytest.MonkeyPatch) -> None:
-    """A leader that is alone in sync goes on, whatever the minimum."""
+    """A leader that is alone in the ISR accepts writes, whatever the minimum."""
     count = Leader._count
 
     def enough(self: Leader) -> None:
@@ -104,25 +106,25 @@ def without_min_insync_replicas(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_leader_epochs_in_truncation(patch: pytest.MonkeyPatch) -> None:
-    """A follower cuts its log at its high watermark and takes the rest to be its leader's: before KIP-101."""
+    """A follower truncates to its high watermark and assumes the rest to be its leader's, as before KIP-101."""
     follow = Partition.follow
 
     def cut(self: Partition, leader: Any, leader_epoch: Any) -> None:
         follow(self, leader, leader_epoch)
-        if self.log.high_watermark < self.log.log_end_offset:
-            self.log.truncate_to(self.log.high_watermark)
+        if self._log.high_watermark < self._log.log_end_offset:
+            self._log.truncate_to(self._log.high_watermark)
 
     patch.setattr(Partition, "follow", cut)
     without_truncation(patch)
 
 
 def without_truncation(patch: pytest.MonkeyPatch) -> None:
-    """A follower keeps what its last leader wrote and nobody else has, and appends behind it."""
+    """A follower keeps records that only its last leader wrote, and appends after them."""
     patch.setattr(replica_sessions, "divergence", lambda leader_log, asked: None)
 
 
 def without_failing_who_waits(patch: pytest.MonkeyPatch) -> None:
-    """A leader that is deposed tells those who wait that all is well."""
+    """A deposed leader answers waiting requests with success."""
     lead_no_longer = Partition._lead_no_longer
 
     def well(self: Partition) -> None:
@@ -133,23 +135,23 @@ def without_failing_who_waits(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_flushing_before_fetching_on(patch: pytest.MonkeyPatch) -> None:
-    """A follower says that it has what it has not flushed."""
+    """A follower acknowledges records that it has not flushed."""
     patch.setattr(Partition, "is_flushed", property(lambda self: True))
 
 
 def without_producer_state_of_followers(patch: pytest.MonkeyPatch) -> None:
-    """A new leader has the records, but does not know who wrote them."""
+    """A new leader has the records, but no producer state."""
     lead = Partition.lead
 
     def forget(self: Partition, commitment: Any, leader_epoch: Any) -> None:
-        self.log.producers = ProducerStates()
+        self._log.producers = ProducerStates()
         lead(self, commitment, leader_epoch)
 
     patch.setattr(Partition, "lead", forget)
 
 
 def without_new_leader_epochs(patch: pytest.MonkeyPatch) -> None:
-    """Another leader leads under the same epoch."""
+    """A new leader leads under the same epoch."""
     changed = PartitionImage.changed
 
     def same(self: PartitionImage, record: Any) -> PartitionImage:
@@ -166,11 +168,16 @@ def without_new_leader_epochs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partitions, "_assign", follow_anyway)
 
 
+def without_flushing_before_promising(patch: pytest.MonkeyPatch) -> None:
+    """The stored high watermark covers records that only the other voters have flushed."""
+    patch.setattr(Partition, "durable_high_watermark", property(lambda self: self.high_watermark))
+
+
 # --- the controller --------------------------------------------------------------------------------------------------
 
 
 def without_unclean_restarts(patch: pytest.MonkeyPatch) -> None:
-    """Every broker that comes back is believed to have what it had."""
+    """Every restarted broker is assumed to have all records that it had."""
     withdraw = BrokerDecisions._withdraw
 
     def clean(self: BrokerDecisions, plan: Plan, broker_id: Any, **how: Any) -> None:
@@ -180,12 +187,12 @@ def without_unclean_restarts(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_asking_for_unclean_elections(patch: pytest.MonkeyPatch) -> None:
-    """Where nobody in sync is left, any replica leads, and nobody is told."""
+    """Without an in-sync replica any replica leads, and nothing reports it."""
     patch.setattr(Plan, "allows_unclean", lambda self, topic: True)
 
 
 def without_keeping_the_fenced_out(patch: pytest.MonkeyPatch) -> None:
-    """Who is fenced stays in the ISR, and may be let into it."""
+    """A fenced broker stays in the ISR, and may join it."""
     patch.setattr(PartitionDecisions, "_may_be_in_sync", lambda self, broker_id, broker_epoch: True)
     patch.setattr(Leader, "_is_eligible", lambda self, follower: True)
     change = partition_change.change
@@ -209,7 +216,7 @@ def without_directory_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_recording_producer_ids(patch: pytest.MonkeyPatch) -> None:
-    """A block of producer ids is handed out again."""
+    """A block of producer ids is assigned twice."""
     replay = ClusterImage.replay
 
     def forget(self: ClusterImage, record: Any) -> None:
@@ -223,13 +230,13 @@ def without_recording_producer_ids(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_written_vote(patch: pytest.MonkeyPatch) -> None:
-    """A voter that comes back has forgotten whom it has voted for, and in which epoch."""
-    patch.setattr(QuorumRuntime, "_write_state", lambda self, state: None)
-    patch.setattr(QuorumRuntime, "_read_state", lambda self: None)
+    """A voter that restarts has forgotten its vote and the epoch of it."""
+    patch.setattr(QuorumStorage, "write_state", lambda self, state: None)
+    patch.setattr(QuorumStorage, "read_state", lambda self: None)
 
 
 def without_comparing_logs_before_voting(patch: pytest.MonkeyPatch) -> None:
-    """Anybody is elected, however short its log is."""
+    """Any candidate is elected, however short its log is."""
     vote_requested = Raft._vote_requested
 
     def anybody(self: Raft, event: Any) -> Any:
@@ -239,12 +246,12 @@ def without_comparing_logs_before_voting(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_majority(patch: pytest.MonkeyPatch) -> None:
-    """The quorum's leader commits what it has itself."""
+    """The quorum's leader commits records that only it has."""
     patch.setattr(roles.Leader, "committed_offset", lambda self, own_end: own_end)
 
 
 def without_one_vote_per_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A voter gives its vote to whoever asks."""
+    """A voter votes for every candidate that asks."""
     vote_requested = Raft._vote_requested
 
     def anybody(self: Raft, event: Any) -> Any:
@@ -259,7 +266,7 @@ def without_one_vote_per_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_markers_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    """Only the coordinator's own broker is told how transactions end."""
+    """Only the coordinator's own broker receives transaction markers."""
 
     async def as_if(self: RemoteMarkers, asked: Any) -> Any:
         return [dict.fromkeys(markers.partitions, ErrorCode.none) for markers in asked]
@@ -268,7 +275,7 @@ def without_markers_elsewhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_waiting_for_replicas_of_decisions(patch: pytest.MonkeyPatch) -> None:
-    """Coordinators answer and act before what they decided is replicated."""
+    """Coordinators respond and act before their decision is replicated."""
 
     def release(self: ShardRuntime[Any]) -> None:
         while self._parked:
@@ -282,12 +289,12 @@ def without_waiting_for_replicas_of_decisions(patch: pytest.MonkeyPatch) -> None
 
 
 def without_loading(patch: pytest.MonkeyPatch) -> None:
-    """A new coordinator begins with nothing."""
+    """A new coordinator starts with empty state."""
     patch.setattr(ShardRuntime, "start", lambda self: self._serve(self._new_shard()))
 
 
 def without_waiting_for_the_load(patch: pytest.MonkeyPatch) -> None:
-    """A new coordinator answers while it reads its log, from what it has read."""
+    """A new coordinator responds while it still reads its log."""
     load = ShardRuntime._load
 
     async def serve_first(self: ShardRuntime[Any], shard: Any, offset: Any) -> None:
@@ -298,12 +305,12 @@ def without_waiting_for_the_load(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_late_markers_being_known(patch: pytest.MonkeyPatch) -> None:
-    """A copy of a marker that its sender has given up ends whatever is open."""
+    """A copy of a marker that its sender has abandoned ends whatever transaction is open."""
     patch.setattr(MarkerWriter, "is_late", lambda self, sender, connection: False)
 
 
 def without_new_epochs(patch: pytest.MonkeyPatch) -> None:
-    """Transactions follow each other under one epoch, as before version 2, and late requests are not known by it."""
+    """Transactions share one epoch, as before version 2, so that it does not reveal late requests."""
     preparing = Transaction.preparing
 
     def same(self: Transaction, *, committed: bool, version: Any, next_producer_id: Any, now: Any) -> Transaction:
@@ -320,7 +327,7 @@ def without_new_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_new_epoch_after_a_timeout(patch: pytest.MonkeyPatch) -> None:
-    """A transaction that took too long is aborted, and its owner may go on."""
+    """A transaction that timed out is aborted, and its owner may continue."""
     fencing = Transaction.fencing
 
     def same(self: Transaction, **how: Any) -> Transaction:
@@ -330,7 +337,7 @@ def without_a_new_epoch_after_a_timeout(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_fencing_the_predecessor(patch: pytest.MonkeyPatch) -> None:
-    """Who takes over a transactional id gets the epoch that its predecessor has."""
+    """An instance that acquires a transactional id gets its predecessor's epoch."""
     init = TransactionCoordinator._init_at_rest
 
     def same(self: TransactionCoordinator, transaction: Transaction, last_epoch: Any, *more: Any) -> Any:
@@ -352,7 +359,7 @@ def without_fencing_the_predecessor(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_verification(patch: pytest.MonkeyPatch) -> None:
-    """A first batch is taken without asking the coordinator: before KIP-890."""
+    """A first batch is accepted without verification at the coordinator, as before KIP-890."""
     check = ProducerStates.check
 
     def unverified(self: ProducerStates, header: Any, origin: Any, verification: Any = None) -> Any:
@@ -366,7 +373,7 @@ def without_verification(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_confirmed_leadership(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator does not ask whether it has been replaced before it says what positions are committed."""
+    """A group coordinator returns committed offsets without confirming that it has not been replaced."""
 
     def confirm_leadership(self: ReplicaSessions, partition: Partition) -> asyncio.Future[bool]:
         confirmed = asyncio.get_running_loop().create_future()
@@ -389,19 +396,19 @@ def without_pending_offsets(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_confirmed_ends(patch: pytest.MonkeyPatch) -> None:
-    """Who was replaced says that its log ends before a position, and consumers believe it: they begin anew."""
+    """A deposed leader reports that its log ends before a position, and consumers that believe it reset."""
 
     async def believe(self: Cluster, node_id: int) -> None:
         return
 
-    async def tell_at_once(self: fetch._Fetch) -> Body:
-        return self.encode()
+    async def tell_at_once(self: FetchHandler, context: RequestContext, each: ConsumerFetch) -> Body:
+        return fetch._encode(context, each)
 
-    patch.setattr(fetch._Fetch, "confirm", tell_at_once)
+    patch.setattr(FetchHandler, "_confirm", tell_at_once)
     patch.setattr(Cluster, "doubt", believe)
     patch.setattr(ConsumerCore, "is_ahead_of", lambda self, topic_partition, leader_epoch: False)
 
 
 def without_generations(patch: pytest.MonkeyPatch) -> None:
-    """A member that the group has gone on without may commit its offsets."""
+    """A member that the group has replaced may commit its offsets."""
     patch.setattr(OffsetCommits, "_refusal", lambda self, request, *, is_transactional: ErrorCode.none)

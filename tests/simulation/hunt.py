@@ -116,13 +116,13 @@ BROKER: Final = (
     Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of),
     Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of),
     Defect(
-        mutants.without_telling_offline_logs_from_others,
+        mutants.without_distinguishing_offline_logs,
         _kinds("uncaught"),
         changed(profile_of, flush_each=True, crash=Crash.POWER, disk=DiskFaults(sync_error=0.02)),
         seeds=(4,),
     ),
     Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(3,)),
-    Defect(mutants.without_telling_damage_from_torn_tails, GONE, DAMAGED),
+    Defect(mutants.without_distinguishing_damage_from_torn_tails, GONE, DAMAGED),
     Defect(mutants.without_checksums_of_identities, GONE, DAMAGED, seeds=(1,)),
 )
 """Of a broker alone."""
@@ -186,6 +186,7 @@ CONTROLLER: Final = (
     Defect(cluster_mutants.without_recording_producer_ids, TORN),
 )
 QUORUM: Final = (
+    Defect(cluster_mutants.without_flushing_before_promising, _kinds("uncaught"), seeds=(1800876,)),
     Defect(
         cluster_mutants.without_comparing_logs_before_voting,
         _kinds("committed-changed", "two-leaders", "uncaught"),
@@ -347,7 +348,7 @@ def _innocent(profile: Profile) -> frozenset[str]:
 
 
 def _print_table() -> None:
-    print("| without | what a broker would be | seeds | shown by |")
+    print("| without | behaviour of the mutant | seeds | shown by |")
     print("|---|---|---|---|")
     for defect in DEFECTS:
         found = hunt(Defect(defect.mutant, defect.expected, defect.where))

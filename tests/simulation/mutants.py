@@ -1,4 +1,4 @@
-"""Defences taken out, from outside: what a broker would be that had forgotten one of them.
+"""Disabled defences, from outside: a broker that had forgotten one of them.
 
 The product has no switch for any of this. Each is a set of replaced functions, put back afterwards.
 """
@@ -12,18 +12,20 @@ from uuid import UUID
 
 import pytest
 
-from einmal.broker.high_watermarks import HighWatermarks
-from einmal.broker.marker_sender import MarkerSender
+from einmal.broker.coordinators.marker_sender import MarkerSender
+from einmal.broker.coordinators.shard_runtime import ShardRuntime
 from einmal.broker.node import Node
-from einmal.broker.partition_folders import PartitionFolders
-from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.replicas.high_watermarks import HighWatermarks
+from einmal.broker.replicas.partition_folders import PartitionFolders
 from einmal.client.aio import Consumer
 from einmal.client.records import GroupMetadata
 from einmal.log import checkpoint, recovery
 from einmal.log.disk import Disk
+from einmal.log.durability import Durability
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import ProducerEntry, ProducerStates
+from einmal.log.segments import Segments
 from einmal.metadata.image import CLUSTER_METADATA
 from einmal.transactions import coordinator, fencing
 from einmal.types import ErrorCode, Offset, TopicPartition
@@ -32,13 +34,13 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def without_the_sequence_check(patch: pytest.MonkeyPatch) -> None:
-    """Repeats are not recognised, and gaps not refused."""
+    """Duplicates are not detected, and gaps are not rejected."""
     patch.setattr(ProducerEntry, "find", lambda self, header: None)
     patch.setattr(ProducerStates, "_is_in_sequence", staticmethod(lambda entry, header, pending: True))
 
 
 def without_fencing(patch: pytest.MonkeyPatch) -> None:
-    """Epochs are not compared, neither by the coordinator nor by the partitions."""
+    """Neither the coordinator nor the partitions compare epochs."""
     check = ProducerStates.check
 
     def unfenced(self: ProducerStates, header: Any, origin: Any, verification: Any = None) -> Any:
@@ -54,28 +56,28 @@ def without_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_the_aborted_index(patch: pytest.MonkeyPatch) -> None:
-    """Readers are not told which transactions were aborted."""
-    patch.setattr(PartitionLog, "aborted_transactions", lambda self, first, end: [])
+    """Fetch responses do not list aborted transactions."""
+    patch.setattr(Segments, "aborted_transactions", lambda self, first, end: [])
 
 
 def without_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
-    """Readers see records of transactions that are open."""
+    """Readers see records of open transactions."""
     patch.setattr(PartitionLog, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
 def without_flushing(patch: pytest.MonkeyPatch) -> None:
-    """What is asked to be on the disk is not. (The metadata log is spared: without it a broker refuses to start.)"""
-    flush = PartitionLog.flush
+    """Flushes do not reach the disk. (Except the metadata log's: without them a broker refuses to start.)"""
+    flush = Durability.flush_now
 
-    def flush_metadata_only(self: PartitionLog) -> None:
-        if self.topic_partition.topic == CLUSTER_METADATA:
+    def flush_metadata_only(self: Durability) -> None:
+        if self._state.topic_partition.topic == CLUSTER_METADATA:
             flush(self)
 
-    patch.setattr(PartitionLog, "flush", flush_metadata_only)
+    patch.setattr(Durability, "flush_now", flush_metadata_only)
 
 
 def without_waiting_for_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """Coordinators answer and act before what they decided is committed."""
+    """Coordinators respond and act before their decision is committed."""
 
     def release(self: ShardRuntime[Any]) -> None:
         while self._parked:
@@ -89,27 +91,27 @@ def without_waiting_for_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_markers(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is told how transactions end."""
+    """No partition receives a transaction marker."""
     patch.setattr(MarkerSender, "send", lambda self, action, coordinator_epoch, written: None)
 
 
 def without_generation_fencing(patch: pytest.MonkeyPatch) -> None:
-    """Offsets in a transaction do not say of which generation their sender is: what clients before KIP-447 do."""
+    """Offsets in a transaction lack their sender's generation, as from clients before KIP-447."""
     patch.setattr(Consumer, "group_metadata", lambda self: GroupMetadata(self.settings.group_id))
 
 
 def without_timeouts(patch: pytest.MonkeyPatch) -> None:
-    """Nobody ends a transaction whose owner never comes back."""
+    """A transaction whose owner never returns stays open."""
     patch.setattr(coordinator.TransactionCoordinator, "next_deadline", lambda self: None)
 
 
 def without_resending_markers(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that starts again forgets which decided transactions still need their markers."""
+    """A coordinator that restarts forgets which decided transactions still need markers."""
     patch.setattr(coordinator.TransactionCoordinator, "loaded", lambda self, now: ())
 
 
 def without_producer_state_after_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """Recovery finds the records, but not who wrote them."""
+    """Recovery restores the records, but not the producer state."""
     recover = PartitionLog.__init__
 
     def forget(self: PartitionLog, *args: Any, **more: Any) -> None:
@@ -123,20 +125,20 @@ def _without_marks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HighWatermarks, "mark_of", lambda self, topic_id, topic_partition: Offset(0))
 
 
-def without_telling_offline_logs_from_others(patch: pytest.MonkeyPatch) -> None:
-    """A log that a failed flush took offline is given a checkpoint like any other."""
-    due, begin = PartitionLog.checkpoint_due.fget, PartitionLog.begin_checkpoint
+def without_distinguishing_offline_logs(patch: pytest.MonkeyPatch) -> None:
+    """A log that a failed flush took offline gets a checkpoint like any other."""
+    due, begin = vars(Durability)["checkpoint_due"].fget, Durability._begin
     assert due is not None
 
-    def as_if_online(log: PartitionLog, work: Callable[..., Any], *arguments: Any) -> Any:
-        was_offline, log._is_offline = log._is_offline, False
+    def as_if_online(durability: Durability, work: Callable[..., Any]) -> Any:
+        was_offline, durability.is_offline = durability.is_offline, False
         try:
-            return work(log, *arguments)
+            return work(durability)
         finally:
-            log._is_offline = was_offline
+            durability.is_offline = was_offline
 
-    patch.setattr(PartitionLog, "checkpoint_due", property(lambda log: as_if_online(log, due)))
-    patch.setattr(PartitionLog, "begin_checkpoint", lambda log, prepare=None: as_if_online(log, begin, prepare))
+    patch.setattr(Durability, "checkpoint_due", property(lambda durability: as_if_online(durability, due)))
+    patch.setattr(Durability, "_begin", lambda durability: as_if_online(durability, begin))
 
 
 def without_what_checkpoints_promise(patch: pytest.MonkeyPatch) -> None:
@@ -156,8 +158,8 @@ def without_what_checkpoints_promise(patch: pytest.MonkeyPatch) -> None:
     _without_marks(patch)
 
 
-def without_telling_damage_from_torn_tails(patch: pytest.MonkeyPatch) -> None:
-    """Whatever is not valid after the last checkpoint is cut off, although no power has failed."""
+def without_distinguishing_damage_from_torn_tails(patch: pytest.MonkeyPatch) -> None:
+    """Every invalid byte after the last checkpoint is truncated, although no power has failed."""
     patch.setattr(Node, "_look_for_power_cut", lambda self: None)
     _without_marks(patch)
 

@@ -1,6 +1,6 @@
 """Claims about the pipeline's commit protocol under simulated faults, and proof that each defence is needed.
 
-A defence is taken out from outside, by patching; then a bounded number of schedules must show an anomaly.
+A defence is disabled from outside, by patching; then a bounded number of schedules must show an anomaly.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from collections.abc import Callable, Generator, Iterable
 
 import pytest
 
-from einmal.pipeline import committer as protocol
+from einmal.pipeline import effects as protocol
+from einmal.pipeline import run_state
 from einmal.pipeline.batch_plan import AlreadyIn, Batch, Plan, Write, plan_batch
 from einmal.pipeline.claims import Claims, Denied, Granted, Output
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer
+from einmal.pipeline.committer import Committer, Phase
+from einmal.pipeline.run_state import RunState
 from einmal.simulation import commit_protocol, spark_model
 from einmal.simulation.commit_protocol import run_seed
+from einmal.types import TopicPartition
 
 SCHEDULES = 200
 SCHEDULES_WITH_A_DEFECT_MAX = 3_000
@@ -56,13 +59,8 @@ def grant_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Committer._begin
-
-    def begin_in_the_same_epoch(self: Committer) -> protocol.Effect:
-        self._epoch_is_used = False
-        return begin(self)
-
-    monkeypatch.setattr(Committer, "_begin", begin_in_the_same_epoch)
+    never = property(lambda self: False, lambda self, value: None)
+    monkeypatch.setattr(RunState, "epoch_is_used", never)
 
 
 def skip_by_batch_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +69,7 @@ def skip_by_batch_id(monkeypatch: pytest.MonkeyPatch) -> None:
             return AlreadyIn()
         return Write()
 
-    monkeypatch.setattr(protocol, "plan_batch", plan)
+    monkeypatch.setattr(run_state, "plan_batch", plan)
 
 
 def write_what_is_already_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,28 +77,28 @@ def write_what_is_already_in(monkeypatch: pytest.MonkeyPatch) -> None:
         real = plan_batch(record, batch, adopt=adopt)
         return Write() if isinstance(real, AlreadyIn) else real
 
-    monkeypatch.setattr(protocol, "plan_batch", plan)
+    monkeypatch.setattr(run_state, "plan_batch", plan)
 
 
 def read_the_record_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = commit_protocol.Driver._read_record
-    monkeypatch.setattr(commit_protocol.Driver, "_read_record", lambda self, certain: read(self, False))
+    read = commit_protocol.SimulatedDriver._read_record
+    monkeypatch.setattr(commit_protocol.SimulatedDriver, "_read_record", lambda self, certain: read(self, False))
 
 
 def take_what_any_leader_says_for_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove_nothing(self: commit_protocol.Driver) -> Generator[None, None, int]:
+    def prove_nothing(self: commit_protocol.SimulatedDriver) -> Generator[None, None, int]:
         yield
         return 0
 
-    monkeypatch.setattr(commit_protocol.Driver, "_prove", prove_nothing)
+    monkeypatch.setattr(commit_protocol.SimulatedDriver, "_prove", prove_nothing)
 
 
 def take_silence_for_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Committer.step
 
     def step_without_doubt(self: Committer, event: protocol.Event) -> protocol.Effect:
-        if isinstance(event, protocol.Unclear) and self._phase is protocol._Phase.COMMITTING:
-            self._phase = protocol._Phase.ABORTING
+        if isinstance(event, protocol.Unclear) and self._phase is Phase.COMMITTING:
+            self._phase = Phase.ABORTING
             event = protocol.Ended(None)
         return step(self, event)
 
@@ -108,21 +106,23 @@ def take_silence_for_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave_spark_to_run_the_committed_batch_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_protocol.Driver, "_finish_spark_commit", lambda self, record: protocol.Finished())
+    monkeypatch.setattr(
+        commit_protocol.SimulatedDriver, "_finish_spark_commit", lambda self, record: protocol.Finished()
+    )
     batch = Committer.batch
 
     def run_again(self: Committer, item: Batch) -> protocol.Effect:
         effect = batch(self, item)
         if isinstance(effect, protocol.Refused) and "already committed" in effect.reason:
-            self._phase = protocol._Phase.READY
-            return protocol.Ready(self._record, already_in=True)
+            self._phase = Phase.READY
+            return protocol.Ready(self.record, already_in=True)
         return effect
 
     monkeypatch.setattr(Committer, "batch", run_again)
 
 
 def finish_a_copy_from_its_originals_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_protocol.Driver, "_has_its_state", lambda self, record: True)
+    monkeypatch.setattr(commit_protocol.SimulatedDriver, "_has_its_state", lambda self, record: True)
 
 
 def restart_without_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +133,10 @@ def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Claims, "close", lambda self, collected: tuple(collected))
     monkeypatch.setattr(Claims, "_refusal", lambda self, token: None)
 
-    def give_up_on_the_task(self: spark_model.Job, task: int, reason: str) -> None:
+    def give_up_on_the_task(self: spark_model.ModelJob, task: int, reason: str) -> None:
         self._succeeded(task, 0, [])
 
-    monkeypatch.setattr(spark_model.Job, "_failed", give_up_on_the_task)
+    monkeypatch.setattr(spark_model.ModelJob, "_failed", give_up_on_the_task)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_without_a_defence_an_anomaly_is_found(
         try:
             anomalies = run_seed(seed).anomalies
         except AssertionError:
-            continue  # The machine's own invariants stopped this schedule before it could do harm.
+            continue  # The machine's own invariants stopped this schedule before it could cause an anomaly.
         if any(not text.startswith("liveness") for text in anomalies):
             return
     pytest.fail(f"{SCHEDULES_WITH_A_DEFECT_MAX} schedules did not show what {defect.__name__} breaks")
@@ -172,6 +172,6 @@ def test_without_a_defence_an_anomaly_is_found(
 
 def test_denied_is_what_a_second_claimant_gets() -> None:
     claims = Claims("t")
-    target = spark_model.TopicPartition("out", 0)
+    target = TopicPartition("out", 0)
     assert claims.claim("t", 1, target) == Granted(add=True)
     assert isinstance(claims.claim("t", 2, target), Denied)

@@ -19,7 +19,7 @@ def _kinds(seed: int, transaction_version: int) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_late_requests_do_no_harm_to_clients_of_version_2(seed: int) -> None:
+def test_delayed_requests_do_not_affect_clients_of_transaction_version_2(seed: int) -> None:
     assert _kinds(seed, 2) == frozenset()
 
 
@@ -32,5 +32,5 @@ def test_before_version_2_a_late_request_can_end_the_next_transaction(version: i
 
 
 @pytest.mark.slow
-def test_the_same_schedules_do_no_harm_to_clients_of_version_2() -> None:
+def test_the_same_schedules_do_not_affect_clients_of_transaction_version_2() -> None:
     assert [seed for seed in range(_SEEDS) if _kinds(seed, 2)] == []

@@ -15,7 +15,7 @@ def _parameter(defect: Defect) -> object:
 
 
 @pytest.mark.parametrize("defect", [_parameter(defect) for defect in DEFECTS])
-def test_a_defence_that_is_taken_out_is_missed(defect: Defect) -> None:
+def test_the_simulator_detects_a_disabled_defence(defect: Defect) -> None:
     assert hunt(defect) is not None
 
 

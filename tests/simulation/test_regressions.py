@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from einmal.broker.partition import Partition
 from einmal.client.aio import Producer
 from einmal.client.descriptions import NewTopic
 from einmal.client.errors import UnknownOutcome
 from einmal.log.compaction import CleanedSegment, Cleaning
+from einmal.log.durability import Durability
 from einmal.simulation.disk import RELIABLE
-from einmal.simulation.invariants import Written, last_values
+from einmal.simulation.invariants import StoredRecord, last_values
 from einmal.simulation.network import QUIET
 from einmal.simulation.profile import Crash, cluster_profile_of, profile_of
 from einmal.simulation.run import simulate
@@ -56,7 +56,7 @@ def _end(world: World) -> int:
     node = world.machines[1].node
     assert node is not None
     partition = node.partitions.get(_TOPIC)
-    return 0 if partition is None else partition.log.log_end_offset
+    return 0 if partition is None else partition.log_end_offset
 
 
 def test_a_commit_whose_coordinator_cannot_be_found_again_is_unknown_not_abortable() -> None:
@@ -130,8 +130,8 @@ def test_a_power_cut_right_after_the_first_start_does_not_take_the_data_folder()
 
 
 def test_the_last_value_of_a_key_is_that_of_its_last_committed_record() -> None:
-    def of(producer_id: int, value: bytes | None, control: int = -1) -> Written:
-        return Written(b"key", value, producer_id, 0, 0, producer_id >= 0, control)
+    def of(producer_id: int, value: bytes | None, control: int = -1) -> StoredRecord:
+        return StoredRecord(b"key", value, producer_id, 0, 0, producer_id >= 0, control)
 
     written = {
         0: of(1, b"committed"),
@@ -147,14 +147,14 @@ def test_the_last_value_of_a_key_is_that_of_its_last_committed_record() -> None:
 
 def test_a_log_that_is_compacted_in_a_schedule_keeps_every_last_value(monkeypatch: pytest.MonkeyPatch) -> None:
     swapped = 0
-    replace_segments = Partition.replace_segments
+    swap = Durability.swap
 
-    async def counted(self: Partition, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
+    async def counted(self: Durability, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
         nonlocal swapped
         swapped += 1
-        return await replace_segments(self, cleaning, cleaned)
+        return await swap(self, cleaning, cleaned)
 
-    monkeypatch.setattr(Partition, "replace_segments", counted)
+    monkeypatch.setattr(Durability, "swap", counted)
     profile = replace(
         cluster_profile_of(0), workload="bank", transaction_version=2, may_lose=False, segment_bytes=2_000
     )

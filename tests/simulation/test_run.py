@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from einmal.checker.history import Outcome
+from einmal.checker.history import OpOutcome
 from einmal.simulation.profile import WORKLOADS, Profile, profile_of
 from einmal.simulation.run import run_cluster_seed, run_seed, simulate
 
@@ -72,5 +72,5 @@ def _has_late_requests(profile: Profile) -> bool:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_really_works(workload: str) -> None:
     ops = [op for seed in range(3) for op in simulate(replace(profile_of(seed), workload=workload)).history.ops]
-    assert sum(1 for op in ops if op.transactional and op.sends and op.outcome is Outcome.OK) >= 10
+    assert sum(1 for op in ops if op.transactional and op.sends and op.outcome is OpOutcome.OK) >= 10
     assert sum(len(poll.records) for op in ops for poll in op.polls) > 50

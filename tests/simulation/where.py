@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from einmal.simulation.disk import RELIABLE, DiskFaults
 from einmal.simulation.network import NetworkFaults
-from einmal.simulation.profile import Crash, Member, Profile, cluster_profile_of
+from einmal.simulation.profile import ClusterMember, Crash, Profile, cluster_profile_of
 from einmal.simulation.schedule import Fault, FaultKind, draw_schedule
 
 Where = Callable[[int], Profile]
-BOTH: Final = tuple(Member(node_id, "broker,controller") for node_id in (1, 2, 3))
-ALONE: Final = (Member(1, "broker,controller"),)
+BOTH: Final = tuple(ClusterMember(node_id, "broker,controller") for node_id in (1, 2, 3))
+ALONE: Final = (ClusterMember(1, "broker,controller"),)
 APART: Final = (
-    *(Member(node_id, "broker") for node_id in (1, 2, 3)),
-    *(Member(node_id, "controller") for node_id in (4, 5, 6)),
+    *(ClusterMember(node_id, "broker") for node_id in (1, 2, 3)),
+    *(ClusterMember(node_id, "controller") for node_id in (4, 5, 6)),
 )
 NEAR: Final = NetworkFaults(delay_max=0.003)
 FAR: Final = NetworkFaults(delay_max=0.05)

@@ -1,6 +1,6 @@
 """One Spark session, and both brokers, for all Spark tests of a run: each costs seconds to start.
 
-Apache Kafka needs Java and Maven; where one is missing its tests are skipped and say so.
+Apache Kafka needs Java and Maven; where one is missing its tests are skipped with a reason.
 """
 
 from __future__ import annotations

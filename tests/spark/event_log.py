@@ -1,6 +1,6 @@
 """Spark's own event log of a driver, read back: what really happened to its executors, stages and tasks.
 
-The log is cut at the starts of queries, which have names. What is found is told in a few words, counted.
+The log is cut at the starts of queries, which have names. Findings are reported in a few words, counted.
 """
 
 from __future__ import annotations

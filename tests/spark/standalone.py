@@ -20,7 +20,7 @@ from typing import Final
 
 import pyspark
 
-from einmal.spark.java import use_java
+from einmal.spark.environment.java import use_java
 
 _READY_S: Final = 60.0
 _GONE_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""What the property tests of the Spark room draw."""
+"""What the property tests of the Spark package draw."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from einmal.client import Admin
 from einmal.spark.options import source_options
-from einmal.spark.source import KafkaStreamReader
+from einmal.spark.source.source import KafkaStreamReader
 
 
 class Query:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from einmal.client import OffsetRange
 from einmal.client.fetched import CorruptData, RawBatch
-from einmal.spark.arrow import RowBuilder
+from einmal.spark.source.arrow import RowBuilder
 from einmal.types import Header, Offset, TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, encode_batch, read_header, seal_batch, set_log_append_time
@@ -78,7 +78,7 @@ def test_a_batch_with_append_time_has_that_time_in_every_row() -> None:
     ("section", "count"),
     [
         (b"\x0e\x00\x00\x00\x01\x02a\x00\x00", 1),  # bytes after the last record
-        (b"\x10\x00\x00\x00\x01\x02a\x00\x00", 1),  # the record says that it is longer
+        (b"\x10\x00\x00\x00\x01\x02a\x00\x00", 1),  # the record claims to be longer
         (b"\x0e\x00\x00\x00\x01\x40a\x00", 1),  # a value that ends behind its batch
         (b"\x0e\x00\x00\x00\x03\x02a\x00", 1),  # a key of size -2
         (b"\x0e\x00\x00\x00\x01\x02a\xff", 1),  # a number of headers without its end

@@ -84,7 +84,9 @@ def test_a_batch_that_is_run_again_is_written_once_and_the_next_one_too(
     assert heard == [events.BatchAlreadyIn(7)], "nobody is fenced for it"
     assert numbers(bootstrap, topic, committed=False) == list(range(10))
     assert writer(rows(spark, 20), bootstrap, topic, **named(name, 9)).save() == Written(20, False)
-    with pytest.raises(PipelineRefused, match="txnVersion 8 of .* comes after 9.*\nhint: count txnVersion upwards"):
+    with pytest.raises(
+        PipelineRefused, match="txnVersion 8 of .* comes after 9.*\nhint: increase txnVersion with every batch"
+    ):
         writer(rows(spark, 10), bootstrap, topic, **named(name, 8)).save()
 
 
@@ -195,7 +197,7 @@ def test_an_empty_frame_is_a_batch_too(spark: SparkSession, bootstrap: str, topi
     assert writer(rows(spark, 0), bootstrap, topic, **named(name, 1)).save() == Written(0, True)
 
 
-def test_what_cannot_be_written_is_said_before_anything_is_written(
+def test_invalid_writes_are_reported_before_anything_is_written(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:
     frame = rows(spark, 1)

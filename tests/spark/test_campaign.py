@@ -108,7 +108,14 @@ def test_positions_that_are_not_those_of_the_output_are_seen() -> None:
 # --- the plan -------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_is_the_same_plan_and_300_kills_meet_everybody_at_every_moment() -> None:
+def test_positions_with_the_identity_of_cluster_and_topic_have_the_same_offsets() -> None:
+    ours = {"copy-in": {"0": 3, "1": 4}, "@cluster=abc": {}, "@topic=copy-in=def": {}}
+    assert (
+        verdict.offsets_in([ours]) == verdict.offsets_in([{"copy-in": {"0": 3, "1": 4}}]) == {"copy-in": {0: 3, 1: 4}}
+    )
+
+
+def test_a_seed_determines_the_plan_and_300_kills_cover_every_victim_and_moment() -> None:
     plans = [list(lives(random.Random(SEED), 300, on_cluster=True)) for _ in range(2)]
     assert plans[0] == plans[1]
     kills = [kill for life in plans[0] for kill in life.kills]
@@ -118,7 +125,7 @@ def test_the_same_seed_is_the_same_plan_and_300_kills_meet_everybody_at_every_mo
     assert Counter(kill.victim for kill in kills)[DRIVER] > 50
 
 
-def test_a_start_is_held_over_its_mending_only_where_there_is_something_to_mend() -> None:
+def test_a_start_is_held_during_repair_only_if_there_is_something_to_repair() -> None:
     last = None
     for life in lives(random.Random(SEED), 1000, on_cluster=True):
         first = life.kills[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.spark.checkpoint import Checkpoint, CheckpointError
+from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 
 
 class _Died(Exception):

@@ -119,7 +119,7 @@ def test_without_its_newest_commit_files_a_stateful_query_gets_the_last_one_back
 # --- an older copy --------------------------------------------------------------------------------------------------
 
 
-def test_an_older_copy_of_a_stateless_query_is_refused_and_deleted_it_goes_on(
+def test_an_older_copy_of_a_stateless_query_is_refused_and_without_it_the_query_resumes(
     spark: SparkSession, new_pipeline: New
 ) -> None:
     pipeline = new_pipeline(STATELESS)
@@ -141,7 +141,7 @@ def test_a_copy_one_batch_older_is_refused_where_its_next_batch_would_end_elsewh
     pipeline = new_pipeline(STATELESS)
     run(pipeline, spark)
     restore_a_copy_from_after_batch(pipeline, 1)
-    with pytest.raises(PipelineRefused, match=r"batch 2 was committed up to .*20.*, but the checkpoint now says .*15"):
+    with pytest.raises(PipelineRefused, match=r"batch 2 was committed up to .*20.*, but the checkpoint now has .*15"):
         run_with_smaller_batches(pipeline, spark)
     assert_whole(pipeline, 2 * BATCH)
 
@@ -152,7 +152,7 @@ def run_with_smaller_batches(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.writer(spark, frame).start().awaitTermination()
 
 
-def test_a_copy_one_batch_older_finds_the_next_batch_already_in_where_it_ends_at_the_same_place(
+def test_a_copy_one_batch_older_finds_the_next_batch_committed_if_it_ends_at_the_same_offsets(
     spark: SparkSession, new_pipeline: New
 ) -> None:
     pipeline = new_pipeline(STATELESS)
@@ -180,7 +180,7 @@ def test_an_older_copy_of_a_stateful_query_is_refused_and_nothing_runs(
 # --- no checkpoint at all -------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_checkpoint_of_a_stateful_query_is_refused_until_it_is_told_to_begin_with_empty_state(
+def test_a_stateful_query_without_its_checkpoint_is_refused_unless_empty_state_is_allowed(
     spark: SparkSession, new_pipeline: New
 ) -> None:
     pipeline = new_pipeline(STATEFUL)

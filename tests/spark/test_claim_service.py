@@ -8,8 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from einmal.pipeline.claims import Denied, Output
-from einmal.spark import claim_service
-from einmal.spark.claim_service import Address, ClaimClient, ClaimRefused, ClaimService, TopicTable, Transaction
+from einmal.spark.output import claim_service
+from einmal.spark.output.claim_service import (
+    Address,
+    ClaimClient,
+    ClaimRefused,
+    ClaimService,
+    OpenTransaction,
+    TopicTable,
+)
 from einmal.types import TopicPartition
 
 
@@ -21,7 +28,9 @@ class Driver:
         self.added: list[TopicPartition] = []
         self.looked_up: list[str] = []
         self.reported: list[Output] = []
-        self.transaction = Transaction(TopicTable(self._count), add=self.added.append, reported=self.reported.append)
+        self.transaction = OpenTransaction(
+            TopicTable(self._count), add=self.added.append, reported=self.reported.append
+        )
         self.service.begin(self.transaction)
 
     def _count(self, topic: str) -> int:
@@ -123,7 +132,7 @@ def test_a_second_attempt_waits_no_longer_than_spark_needs_to_count_a_success(
         waiting(driver, 2).result(claim_service._WAIT_STEP_S / 2)
 
 
-def test_nobody_waits_for_ever_for_an_attempt_that_hangs(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_waits_for_ever_for_a_hanging_attempt(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_service, "_WAIT_S", 0.2)
     monkeypatch.setattr(claim_service, "_WAIT_STEP_S", 0.05)
     with driver.task(1) as hangs:
@@ -153,7 +162,7 @@ def test_outputs_are_what_the_tasks_reported(driver: Driver) -> None:
 
 
 def test_at_least_once_lets_every_attempt_write(driver: Driver) -> None:
-    open_to_all = Transaction(TopicTable(lambda _: 1), add=driver.added.append, reported=print, exclusive=False)
+    open_to_all = OpenTransaction(TopicTable(lambda _: 1), add=driver.added.append, reported=print, exclusive=False)
     driver.service.begin(open_to_all)
     for attempt_id in (1, 2):
         with ClaimClient(driver.service.address, open_to_all.token, attempt_id) as task:
@@ -171,12 +180,12 @@ def test_a_claim_without_a_report_keeps_the_batch_from_committing(driver: Driver
 
 def test_a_task_of_an_ended_transaction_is_refused(driver: Driver) -> None:
     with driver.task(1) as late:
-        driver.service.begin(Transaction(TopicTable(lambda _: 1), add=driver.added.append, reported=print))
+        driver.service.begin(OpenTransaction(TopicTable(lambda _: 1), add=driver.added.append, reported=print))
         with pytest.raises(ClaimRefused, match="has ended"):
             late.claim(0)
 
 
-def test_a_lookup_that_fails_is_told_to_the_task(driver: Driver) -> None:
+def test_a_failed_lookup_is_reported_to_the_task(driver: Driver) -> None:
     with driver.task(1) as task, pytest.raises(ClaimRefused, match="KeyError"):
         task.topic("nowhere")
 
@@ -188,7 +197,7 @@ def test_a_stranger_without_the_secret_is_refused(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b"\xff\xfe\n", b"x" * 100_000])
-def test_what_is_not_a_task_is_cut_off_and_the_service_goes_on(driver: Driver, line: bytes) -> None:
+def test_a_client_that_is_no_task_is_disconnected_and_the_service_continues(driver: Driver, line: bytes) -> None:
     with socket.create_connection((driver.service.address.host, driver.service.address.port), timeout=10) as stranger:
         answer = b""
         # The service may have cut the connection off before everything was sent.
@@ -215,7 +224,7 @@ def test_a_transaction_does_not_end_while_a_partition_is_being_added(driver: Dri
         driver.service.end()
         order.append("ended")
 
-    transaction = Transaction(TopicTable(lambda _: 1), add=add, reported=print)
+    transaction = OpenTransaction(TopicTable(lambda _: 1), add=add, reported=print)
     driver.service.begin(transaction)
     transaction.look_up("a")
     with ClaimClient(driver.service.address, transaction.token, 1) as task, ThreadPoolExecutor(2) as pool:
@@ -247,7 +256,7 @@ def test_the_services_of_a_driver_take_the_ports_from_the_one_that_was_set_on(dr
     assert port < second.address.port < port + 16
 
 
-def test_an_executor_that_cannot_reach_the_driver_is_told_what_to_set(driver: Driver) -> None:
+def test_an_executor_that_cannot_reach_the_driver_reports_the_setting(driver: Driver) -> None:
     address = driver.service.address
     driver.service.close()
     with ClaimClient(address, "any", 1) as task, pytest.raises(ClaimRefused, match=r"spark\.driver\.host"):

@@ -16,8 +16,8 @@ from einmal.client import Admin, Producer, TransactionDriver
 from einmal.client.fetched import whole_batches
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
-from einmal.spark.ownership import Ownership
+from einmal.spark.operate.ownership import Ownership
+from einmal.spark.protocol.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
 from einmal.types import TopicPartition
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch
@@ -66,7 +66,7 @@ class Driver:
         self._cluster.close()
 
     def commit(self, batch_id: int, place: TopicPartition | None = None) -> CommitRecord | None:
-        """Acquire the name, and commit a batch; what was committed before. ``place``: where an older release writes."""
+        """Acquire the name, and commit a batch; what was committed before. An older release writes elsewhere."""
         with TransactionDriver(self._client | {"transactional.id": self._name}) as driver:
             identity = driver.init_producer_id()
             before = self.log.read(20.0)

@@ -1,16 +1,15 @@
 """Claims about reads of a driver: what must be known for certain is not from the past, whoever is asked.
 
-Three whole nodes on loopback ports. One can be cut off from its peers, while clients still reach it: it goes on leading
+Three whole nodes on loopback ports. One can be cut off from its peers, while clients still reach it: it keeps leading
 what it led, and answers from the past.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,9 @@ from einmal.client import TransactionDriver
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.seams import ProtocolFactory, TcpNetwork
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import TOPIC_CONFIG, CommitLog
+from einmal.spark.protocol.commit_log import TOPIC_CONFIG, CommitLog
 from einmal.types import Offset, TopicPartition
 from tests.broker.cluster import Cluster
-from tests.broker.nodes import run
 
 pytestmark = pytest.mark.system
 
@@ -117,23 +115,19 @@ def servers_of(cluster: Cluster, wanted: Callable[[int], bool]) -> str:
     return ",".join(f"127.0.0.1:{node.port}" for node_id, node in cluster.nodes.items() if wanted(node_id))
 
 
-def test_what_is_read_for_certain_is_not_from_the_past_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
-    async def scenario(past: str, others: str) -> None:
+async def test_what_is_read_for_certain_is_not_from_the_past_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
+    async with after_a_deposition(tmp_path) as (past, others):
         await asyncio.to_thread(commit, others, 2)
         assert await asyncio.to_thread(look, past) == record_of(1), "it has heard of its successor"
         assert await asyncio.to_thread(read, f"{past},{others}") == record_of(2)
 
-    run(after_a_deposition(tmp_path, scenario))
 
-
-def test_that_a_log_is_shorter_than_it_was_is_not_believed_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
-    async def scenario(past: str, others: str) -> None:
+async def test_that_a_log_is_shorter_than_it_was_is_not_believed_of_a_leader_that_was_replaced(tmp_path: Path) -> None:
+    async with after_a_deposition(tmp_path) as (past, others):
         await asyncio.to_thread(commit, others, 2)
         reached = await asyncio.to_thread(latest, others, 0)
         assert await asyncio.to_thread(latest, f"{past},{others}", 0) < reached, "it has heard of its successor"
         assert await asyncio.to_thread(latest, f"{past},{others}", reached) == reached
-
-    run(after_a_deposition(tmp_path, scenario))
 
 
 def latest(servers: str, reached: int) -> int:
@@ -145,10 +139,10 @@ def latest(servers: str, reached: int) -> int:
         cluster.close()
 
 
-async def after_a_deposition(directory: Path, scenario: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
-    """Batch 1 is committed, its leader is cut off and replaced. ``scenario`` gets its address, and the others'."""
-
-    async def depose(cluster: Cluster, links: Links) -> None:
+@asynccontextmanager
+async def after_a_deposition(directory: Path) -> AsyncIterator[tuple[str, str]]:
+    """Batch 1 is committed, its leader is cut off and replaced: its address, and those of the others."""
+    async with linked_cluster(directory) as (cluster, links):
         everybody = servers_of(cluster, lambda _: True)
         await asyncio.to_thread(commit, everybody, 1)
         assert await asyncio.to_thread(read, everybody) == record_of(1)
@@ -159,19 +153,18 @@ async def after_a_deposition(directory: Path, scenario: Callable[[str, str], Cor
             lambda: all(each.image.topics[COMMIT_TOPIC].partitions[0].leader not in (old, -1) for each in rest)
         )
         past = servers_of(cluster, lambda node_id: node_id == old)
-        await scenario(past, servers_of(cluster, lambda node_id: node_id != old))
-
-    await with_links(directory, depose)
+        yield past, servers_of(cluster, lambda node_id: node_id != old)
 
 
-async def with_links(directory: Path, scenario: Callable[[Cluster, Links], Coroutine[Any, Any, None]]) -> None:
+@asynccontextmanager
+async def linked_cluster(directory: Path) -> AsyncIterator[tuple[Cluster, Links]]:
     cluster = Cluster(directory)
     links = Links(cluster)
     cluster.networks = {node_id: LinkedNetwork(links, node_id) for node_id in cluster.brokers}
     await cluster.start()
     try:
         await asyncio.to_thread(make_topic, servers_of(cluster, lambda _: True))
-        await scenario(cluster, links)
+        yield cluster, links
     finally:
         links.heal()
         await cluster.stop()

@@ -20,11 +20,11 @@ from einmal.spark import (
     PipelineRefused,
     PreflightFailed,
     events,
-    exactly_once,
     write,
 )
+from einmal.spark.declare.preflight import OFFSETS_FORMAT_SETTING
 from einmal.spark.options import sink_options, write_options
-from einmal.spark.preflight import OFFSETS_FORMAT_SETTING
+from einmal.spark.protocol import spark_commit
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
@@ -139,7 +139,7 @@ def test_a_commit_topic_that_is_deleted_is_reported_at_the_next_batch_and_stop_r
     assert numbers(own_broker, pipeline.topic) == list(range(2 * BATCH))
 
 
-def test_a_commit_record_that_is_too_large_says_how_large_it_is_and_what_to_raise(
+def test_a_commit_record_that_is_too_large_reports_its_size_and_the_setting(
     spark: SparkSession, own_broker: str, tmp_path: Path
 ) -> None:
     pipeline = new_pipeline(own_broker, tmp_path)
@@ -181,7 +181,7 @@ def die_after_end_txn(pipeline: Pipeline, spark: SparkSession, batch_id: int) ->
 def test_the_commit_file_of_a_large_state_is_kept_beside_the_record_and_finished_from_there(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exactly_once, "_IN_RECORD_MAX", 40)
+    monkeypatch.setattr(spark_commit, "IN_RECORD_MAX", 40)
     pipeline = new_pipeline(bootstrap, tmp_path, 3 * BATCH, kind="random state")
     die_after_end_txn(pipeline, spark, 2)
     (kept,) = (pipeline.checkpoint / "einmal" / "commits").glob("2.*")

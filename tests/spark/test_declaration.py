@@ -1,4 +1,4 @@
-"""Claims about declarations: what a file says is what runs, and what it cannot mean is told, all of it, with a hint."""
+"""Claims about declarations: the declared pipeline runs, all problems of a file are reported at once with hints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from einmal.spark.declaration import Declaration, DeclarationError, Sink, View, Watermark, declare, flattened, parse
+from einmal.spark.declare.declaration import (
+    Declaration,
+    DeclarationError,
+    Sink,
+    View,
+    Watermark,
+    declare,
+    flattened,
+    parse,
+)
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 
 HEAD = """
@@ -25,7 +34,7 @@ topic = "paid"
 """
 
 
-def declared(text: str, environment: dict[str, str] | None = None, **overrides: str) -> Declaration:
+def declared(text: str, environment: dict[str, str] | None = None, /, **overrides: str) -> Declaration:
     return parse(text, environment or {}, overrides)
 
 
@@ -87,7 +96,7 @@ def test_the_guarantee_has_the_words_of_kafka_streams(guarantee: str) -> None:
     assert declaration.sink_options.guarantee == guarantee
 
 
-def test_what_the_command_line_says_wins() -> None:
+def test_the_command_line_takes_precedence() -> None:
     overrides = {"trigger.availableNow": "true", "kafka.bootstrap.servers": "other:1", "outputMode": "update"}
     declaration = declared(HEAD + SOURCE + SINK, **overrides)
     assert declaration.trigger == {"availableNow": True}
@@ -142,11 +151,11 @@ def test_a_value_of_the_environment_cannot_change_the_structure() -> None:
         ("sources = 3\n" + HEAD, "table of named tables"),
     ],
 )
-def test_what_cannot_be_meant_is_an_error_that_says_what_to_do(text: str, complaint: str) -> None:
+def test_an_invalid_declaration_is_an_error_with_a_hint(text: str, complaint: str) -> None:
     assert complaint in "\n".join(problems(text))
 
 
-def test_every_problem_of_a_file_is_told_at_once() -> None:
+def test_every_problem_of_a_file_is_reported_at_once() -> None:
     text = (
         HEAD.replace("/c", "${NOWHERE}") + SOURCE.replace("subscribe", "subscribed") + SINK.replace("topic", "topics")
     )

@@ -1,6 +1,6 @@
 """What is promised to functions that do not return the same twice: each test is a sentence of docs/exactly-once.md.
 
-A driver's death is an exception out of a listener here: the transaction stays open, and a new query goes on. Real
+A driver's death is an exception out of a listener here: the transaction stays open, and a new query resumes. Real
 deaths are in ``test_driver_killed`` and in the campaign.
 """
 

@@ -1,4 +1,4 @@
-"""What a user of Spark's own reader and writer meets first: a source that is found, errors that say what to write."""
+"""What a user of Spark's own reader and writer meets first: a source that is found, errors with the right spelling."""
 
 from __future__ import annotations
 

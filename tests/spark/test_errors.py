@@ -13,7 +13,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "claim_service.py", line 9, in claim
-einmal.spark.claim_service.ClaimRefused: t-0 is being written by task attempt 7
+einmal.spark.output.claim_service.ClaimRefused: t-0 is being written by task attempt 7
 
 \tat org.apache.spark.api.python.Reader.read(Reader.scala:1)
 Caused by: java.lang.Exception: something else

@@ -50,7 +50,7 @@ QUERIES = {
         numbered(0, 2, 4, 6, 8),
         numbered(10, 12, 14, 16, 18),
     ),
-    # Over no rows a count is 0: Spark says so in the first batch.
+    # Over no rows a count is 0: Spark returns it in the first batch.
     "count, complete": Query("SELECT CAST(count(*) AS STRING) AS value FROM events", "complete", ("0", "10"), ("20",)),
     "count, update": Query("SELECT CAST(count(*) AS STRING) AS value FROM events", "update", ("0", "10"), ("20",)),
     "several aggregates": Query(

@@ -1,4 +1,4 @@
-"""Claims about what ``einmal explain`` says: every hop, with the reason, and never more than is known."""
+"""Claims about the output of ``einmal explain``: every hop, with the reason, and never more than is known."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from einmal.spark.guarantees import UNKNOWN, Hop, PipelineFacts, PlanFacts, SourceFacts, Verdict, explain, overall
-from einmal.spark.inspection import ClusterFacts, TopicFacts
+from einmal.spark.declare.guarantees import (
+    UNKNOWN,
+    Hop,
+    HopVerdict,
+    PipelineFacts,
+    PlanFacts,
+    SourceFacts,
+    explain,
+    overall,
+)
+from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.types import ErrorCode
 
@@ -16,7 +25,8 @@ SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "
 
 
 def topic(name: str, **fields: Any) -> TopicFacts:
-    return TopicFacts(**({"name": name, "partitions": 2, "replicas": 3, "settings": SAFE} | fields))
+    facts: dict[str, Any] = {"name": name, "partitions": 2, "replicas": 3, "settings": SAFE}
+    return TopicFacts(**(facts | fields))
 
 
 def cluster(*topics: TopicFacts, **fields: Any) -> ClusterFacts:
@@ -39,7 +49,7 @@ def hop(facts: PipelineFacts, kind: str) -> Hop:
     return next(each for each in explain(facts) if each.kind == kind)
 
 
-def said(found: Hop, verdict: Verdict) -> str:
+def said(found: Hop, verdict: HopVerdict) -> str:
     return "\n".join(reason.text for reason in found.reasons if reason.verdict is verdict)
 
 
@@ -47,14 +57,14 @@ def test_a_safe_pipeline_is_exactly_once_on_every_hop_and_only_its_readers_have_
     hops = explain(FACTS)
     assert [each.kind for each in hops] == ["source", "transformation", "sink", "positions", "readers"]
     assert {each.guarantee for each in hops} == {overall(hops)} == {EXACTLY_ONCE}
-    assert [each.kind for each in hops if said(each, Verdict.IF)] == ["readers"]
-    assert not any(said(each, Verdict.UNKNOWN) or said(each, Verdict.NOT) for each in hops)
+    assert [each.kind for each in hops if said(each, HopVerdict.IF)] == ["readers"]
+    assert not any(said(each, HopVerdict.UNKNOWN) or said(each, HopVerdict.NOT) for each in hops)
 
 
 def test_a_source_that_reads_aborted_records_is_no_better_than_at_least_once() -> None:
     facts = replace(FACTS, sources=(replace(SOURCE, format="kafka", isolation="read_uncommitted"),))
     assert hop(facts, "source").guarantee == AT_LEAST_ONCE
-    assert "aborted" in said(hop(facts, "source"), Verdict.NOT)
+    assert "aborted" in said(hop(facts, "source"), HopVerdict.NOT)
     assert overall(explain(facts)) == AT_LEAST_ONCE
 
 
@@ -66,12 +76,12 @@ def test_a_source_that_passes_over_deleted_records_may_lose_them() -> None:
 @pytest.mark.parametrize(
     ("kind", "guarantee", "verdict"),
     [
-        ("socket", AT_MOST_ONCE, Verdict.NOT),
-        ("csv", EXACTLY_ONCE, Verdict.IF),
-        ("somebody's", UNKNOWN, Verdict.UNKNOWN),
+        ("socket", AT_MOST_ONCE, HopVerdict.NOT),
+        ("csv", EXACTLY_ONCE, HopVerdict.IF),
+        ("somebody's", UNKNOWN, HopVerdict.UNKNOWN),
     ],
 )
-def test_other_sources_are_as_good_as_their_replay(kind: str, guarantee: str, verdict: Verdict) -> None:
+def test_other_sources_are_as_good_as_their_replay(kind: str, guarantee: str, verdict: HopVerdict) -> None:
     found = hop(replace(FACTS, sources=(SourceFacts(name="s", format=kind),)), "source")
     assert (found.guarantee, found.reasons[0].verdict) == (guarantee, verdict)
 
@@ -87,15 +97,15 @@ def test_other_sources_are_as_good_as_their_replay(kind: str, guarantee: str, ve
 )
 def test_what_may_lose_acknowledged_records_is_a_condition(changed: TopicFacts, condition: str) -> None:
     facts = replace(FACTS, sources=(replace(SOURCE, cluster=cluster(changed)),))
-    assert condition in said(hop(facts, "source"), Verdict.IF)
+    assert condition in said(hop(facts, "source"), HopVerdict.IF)
 
 
-def test_a_topic_that_is_not_there_is_said() -> None:
+def test_a_missing_topic_is_reported() -> None:
     gone = topic("out", error=ErrorCode.unknown_topic_or_partition, partitions=0)
-    assert "out does not exist" in said(hop(replace(FACTS, cluster=cluster(gone)), "sink"), Verdict.NOT)
+    assert "out does not exist" in said(hop(replace(FACTS, cluster=cluster(gone)), "sink"), HopVerdict.NOT)
 
 
-def test_what_was_not_looked_at_is_said_and_not_taken_for_granted() -> None:
+def test_unchecked_hops_are_reported_as_unknown() -> None:
     facts = replace(
         FACTS,
         sources=(replace(SOURCE, cluster=None, problem="no broker"),),
@@ -104,15 +114,15 @@ def test_what_was_not_looked_at_is_said_and_not_taken_for_granted() -> None:
         cluster=None,
         cluster_problem="no broker",
     )
-    assert "no broker" in said(hop(facts, "source"), Verdict.UNKNOWN)
-    assert "no broker" in said(hop(facts, "sink"), Verdict.UNKNOWN)
+    assert "no broker" in said(hop(facts, "source"), HopVerdict.UNKNOWN)
+    assert "no broker" in said(hop(facts, "sink"), HopVerdict.UNKNOWN)
     assert hop(facts, "transformation").guarantee == UNKNOWN
     assert overall(explain(facts)) == UNKNOWN
 
 
 def test_the_definition_of_a_result_depends_on_state_and_chance() -> None:
     def transformation(**plan: Any) -> str:
-        return said(hop(replace(FACTS, plan=PlanFacts(**plan)), "transformation"), Verdict.HOLDS)
+        return said(hop(replace(FACTS, plan=PlanFacts(**plan)), "transformation"), HopVerdict.HOLDS)
 
     assert "gives the same rows" in transformation()
     assert "an uninterrupted run could have given" in transformation(non_deterministic=("rand",))
@@ -122,23 +132,25 @@ def test_the_definition_of_a_result_depends_on_state_and_chance() -> None:
 
 def test_python_functions_and_old_state_are_conditions() -> None:
     plan = PlanFacts(stateful=("aggregate",), python=("shout",), state_format=1)
-    conditions = said(hop(replace(FACTS, plan=plan), "transformation"), Verdict.IF)
+    conditions = said(hop(replace(FACTS, plan=plan), "transformation"), HopVerdict.IF)
     assert "shout" in conditions and "state format 1" in conditions
 
 
 def test_speculation_costs_attempts_and_no_records() -> None:
-    assert "speculation" in said(hop(replace(FACTS, plan=PlanFacts(speculation=True)), "transformation"), Verdict.HOLDS)
+    assert "speculation" in said(
+        hop(replace(FACTS, plan=PlanFacts(speculation=True)), "transformation"), HopVerdict.HOLDS
+    )
 
 
 def test_brokers_that_let_late_writes_in_do_not_carry_exactly_once() -> None:
     facts = replace(FACTS, cluster=cluster(topic("out"), verifies=False))
     assert hop(facts, "sink").guarantee == AT_LEAST_ONCE
-    assert "KIP-890" in said(hop(facts, "sink"), Verdict.NOT)
+    assert "KIP-890" in said(hop(facts, "sink"), HopVerdict.NOT)
 
 
 @pytest.mark.parametrize(("guarantee", "word"), [(AT_LEAST_ONCE, "written again"), (AT_MOST_ONCE, "is lost")])
-def test_the_weaker_guarantees_say_what_they_cost(guarantee: str, word: str) -> None:
+def test_the_weaker_guarantees_state_their_cost(guarantee: str, word: str) -> None:
     facts = replace(FACTS, guarantee=guarantee)
     assert overall(explain(facts)) == guarantee
-    assert word in said(hop(facts, "sink"), Verdict.NOT)
-    assert "two writes" in said(hop(facts, "positions"), Verdict.NOT)
+    assert word in said(hop(facts, "sink"), HopVerdict.NOT)
+    assert "two writes" in said(hop(facts, "positions"), HopVerdict.NOT)

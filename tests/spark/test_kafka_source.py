@@ -78,9 +78,7 @@ def test_sparks_own_source_is_read_exactly_once_through_a_lost_answer_and_a_lost
     assert numbers(bootstrap, f"{name}-out") == list(range(30)), "it begins where the output ends"
 
 
-def test_sparks_own_source_must_be_told_whether_it_reads_aborted_records(
-    reader: Any, bootstrap: str, tmp_path: Path
-) -> None:
+def test_sparks_own_source_needs_an_explicit_isolation_level(reader: Any, bootstrap: str, tmp_path: Path) -> None:
     name, given = new_name("kafka"), new_name("in")
     create(bootstrap, given, f"{name}-out")
     frame = reader.option("subscribe", given).load()

@@ -12,10 +12,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from einmal.client import Producer
-from einmal.spark import OptionError, PipelineRefused, running
+from einmal.spark import OptionError, PipelineRefused
 from einmal.spark.events import Event, OutputWritten
-from einmal.spark.metrics import ADDRESS, served
-from einmal.spark.watch import Watch
+from einmal.spark.operate.metrics import ADDRESS, served
+from einmal.spark.operate.watch import Watch
+from einmal.spark.protocol.queries import queries_of
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import create, fill, new_name, numbers
 
@@ -30,13 +31,14 @@ Figures = dict[tuple[str, str], float]
 @pytest.fixture(scope="module")
 def served_address(spark: Any) -> Iterator[str]:
     """A process serves what a setting asks for once, and until it ends."""
-    before = list(running.observers)
+    queries = queries_of(spark)
+    before = queries.observers
     spark.conf.set(ADDRESS, _ANY_PORT)
     address = served(spark)
     assert address is not None
     yield address
-    for each in [each for each in running.observers if each not in before]:
-        running.observers.remove(each)
+    for each in [each for each in queries.observers if each not in before]:
+        queries.remove_observer(each)
         assert isinstance(each, Watch)
         each.close()
 
@@ -80,7 +82,7 @@ def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
     opened: list[float] = []
 
     def look(event: Event) -> None:
-        """In the middle of a transaction, after what was told of it has been heard."""
+        """In the middle of a transaction, after its events have been handled."""
         if isinstance(event, OutputWritten) and event.batch_id == 2:
             while not opened or opened[-1] == 0.0:
                 opened.append(scraped(address, pipeline.name)["open_transaction_seconds", ""])

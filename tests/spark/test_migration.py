@@ -1,4 +1,4 @@
-"""docs/migrate.md, step by step: a query of Spark's own Kafka source and sink goes on with ours."""
+"""docs/migrate.md, step by step: a query of Spark's own Kafka source and sink resumes with ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark import KafkaStreamWriter, PipelineRefused, PreflightFailed, write_stream
-from einmal.spark.execution import FORMAT_SETTING
+from einmal.spark.protocol.execution import FORMAT_SETTING
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.spark.kafka_source import add_kafka_source
 from tests.spark.topics import create, fill, new_name, values
@@ -22,7 +22,7 @@ STOCK = {
     FORMAT_SETTING: "1",
     PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
 }
-"""What a session has unless it is told otherwise."""
+"""What a session has by default."""
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def stock_spark(spark: SparkSession) -> Iterator[SparkSession]:
     for name, value in STOCK.items():
         spark.conf.set(name, value)
     yield spark
-    for name, value in ours.items():
-        spark.conf.set(name, value or "")
+    for name, previous in ours.items():
+        spark.conf.set(name, previous or "")
 
 
 def counts(spark: SparkSession, kind: str, bootstrap: str, topic: str) -> DataFrame:
@@ -51,7 +51,7 @@ def ours(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> Kafk
     return writer.outputMode("update").trigger(availableNow=True)
 
 
-def test_a_query_of_sparks_connector_goes_on_with_its_state_and_positions(
+def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions(
     stock_spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     into, out, checkpoint = new_name("migrate-in"), new_name("migrate-out"), tmp_path / "checkpoint"

@@ -58,7 +58,7 @@ def test_small_ranges_share_a_task_and_large_ones_have_one_each(bounds: list[tup
 
 
 @given(pairs, st.integers(1, 5_000))
-def test_batches_go_forward_and_end_at_what_is_there(bounds: list[tuple[int, int]], most: int) -> None:
+def test_batches_advance_and_end_at_the_end_offsets(bounds: list[tuple[int, int]], most: int) -> None:
     start = positions(*(low for low, _ in bounds))
     available = positions(*(low + size for low, size in bounds))
     end = limited(start, available, most)

@@ -44,7 +44,7 @@ def test_a_starting_timestamp_wins_over_starting_offsets() -> None:
     assert options.starting == Times(5)
 
 
-def test_times_may_be_given_for_each_partition() -> None:
+def test_each_partition_may_have_a_timestamp() -> None:
     given = SOURCE | {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingTimestamp": "9", "endingOffsets": "latest"}
     options = source_options(given, streaming=False)
     assert (options.starting, options.ending) == (Times({"t": {0: 5}}), Times(9))

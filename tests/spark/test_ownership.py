@@ -1,4 +1,4 @@
-"""Claims about pipelines that their owner has reset or adopted: what was said in advance is what Spark then does."""
+"""Claims about pipelines that their owner has reset or adopted: Spark then does what the plan announced."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.pipeline.takeover import Change, plan_adopt, plan_reset
+from einmal.pipeline.takeover import RecordChange, plan_adopt, plan_reset
 from einmal.spark import PipelineFenced, PipelineRefused, events
-from einmal.spark.local_checkpoint import standing_of
-from einmal.spark.ownership import Ownership
+from einmal.spark.operate.ownership import Ownership
+from einmal.spark.protocol.local_checkpoint import standing_of
 from tests.spark.conftest import long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import Pipeline, counted
 from tests.spark.topics import create, fill, new_name, numbers, records
@@ -50,7 +50,7 @@ def reset(owned: Ownership, pipeline: Pipeline, offset: int | None) -> None:
 
 
 @on_both_in_the_long_run
-def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_where_its_options_say(
+def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_at_its_starting_offsets(
     spark: SparkSession, new_pipeline: New, owned: Ownership
 ) -> None:
     pipeline = new_pipeline()
@@ -103,7 +103,7 @@ def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: 
     assert pipeline.name not in owned.committed()
 
 
-def test_an_adopted_copy_of_a_checkpoint_goes_on(spark: SparkSession, new_pipeline: New, owned: Ownership) -> None:
+def test_an_adopted_copy_of_a_checkpoint_resumes(spark: SparkSession, new_pipeline: New, owned: Ownership) -> None:
     pipeline = new_pipeline("random state")
     run(pipeline, spark)
     older = pipeline.checkpoint.with_name("older")
@@ -117,8 +117,8 @@ def test_an_adopted_copy_of_a_checkpoint_goes_on(spark: SparkSession, new_pipeli
     before = len(records(pipeline.bootstrap, pipeline.topic))
     record = owned.committed()[pipeline.name].record
     change = plan_adopt(pipeline.name, record, standing_of(str(pipeline.checkpoint)))
-    assert isinstance(change, Change)
-    assert f"{pipeline.source_topic}-0: offsets 12 to 15 will be written AGAIN" in change.says
+    assert isinstance(change, RecordChange)
+    assert f"{pipeline.source_topic}-0: offsets 12 to 15 will be written AGAIN" in change.consequences
     owned.change(pipeline.name, record, change.record)
     run(pipeline, spark)
     added = [("", (record.value or b"").decode()) for _, record in records(pipeline.bootstrap, pipeline.topic)][before:]

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from einmal.spark.plan import plan_facts
+from einmal.spark.declare.plan import plan_facts
 
 pytestmark = pytest.mark.spark
 
@@ -26,13 +26,13 @@ def test_chance_is_named_by_its_function(stream: DataFrame) -> None:
     assert set(facts.non_deterministic) == {"rand", "uuid"}
 
 
-def test_python_functions_are_deterministic_unless_they_say_otherwise(stream: DataFrame) -> None:
+def test_python_functions_are_deterministic_unless_declared_otherwise(stream: DataFrame) -> None:
     @F.udf("long")
-    def plain(value):  # Spark takes hints for a choice of its own.
+    def plain(value):  # type: ignore[no-untyped-def]  # Spark takes hints for a choice of its own.
         return value
 
     @F.udf("long")
-    def random(value):
+    def random(value):  # type: ignore[no-untyped-def]  # As above.
         return value
 
     facts = plan_facts(stream.select(plain("value"), random.asNondeterministic()("value")))

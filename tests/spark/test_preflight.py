@@ -1,4 +1,4 @@
-"""Claims about what is said to be missing, from what a cluster tells."""
+"""Claims about the problems that the preflight reports, from the facts of a cluster."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from einmal.client import Admin, NewTopic
 from einmal.spark import PreflightFailed, write_stream
-from einmal.spark.inspection import READ, WRITE, ClusterFacts, TopicFacts
+from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts
+from einmal.spark.declare.preflight import read_problems, shuffle_problems, transaction_problems, write_problems
 from einmal.spark.options import topics_of
-from einmal.spark.preflight import read_problems, shuffle_problems, transaction_problems, write_problems
 from einmal.types import ErrorCode
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import create, new_name
@@ -21,7 +21,8 @@ DESCRIBE = 1 << 8
 
 
 def topic(**fields: Any) -> TopicFacts:
-    return TopicFacts(**({"name": "t", "partitions": 2, "replicas": 3} | fields))
+    facts: dict[str, Any] = {"name": "t", "partitions": 2, "replicas": 3}
+    return TopicFacts(**(facts | fields))
 
 
 def cluster(**fields: Any) -> ClusterFacts:
@@ -35,7 +36,7 @@ def cluster(**fields: Any) -> ClusterFacts:
     return ClusterFacts(**(known | fields))
 
 
-def test_nothing_is_missing_where_everything_is_allowed_or_nobody_asks() -> None:
+def test_no_problem_is_reported_if_all_operations_are_allowed_or_none_is_needed() -> None:
     for operations in (topic().operations, 1 << READ | 1 << WRITE | DESCRIBE):
         assert read_problems(topic(operations=operations)) == []
         assert write_problems(topic(operations=operations), reads=True) == []
@@ -82,7 +83,7 @@ def test_the_topics_of_a_source_are_those_that_it_names() -> None:
 
 
 @pytest.mark.spark
-def test_everything_that_is_missing_is_told_before_the_first_batch(
+def test_the_preflight_reports_all_problems_before_the_first_batch(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(bootstrap, str(tmp_path), new_name("missing"))

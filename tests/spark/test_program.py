@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Producer
-from einmal.spark.declaration import DeclarationError
+from einmal.spark.api.program import ProgramKind, kind_of, load, session_settings, writer
+from einmal.spark.declare.declaration import DeclarationError
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.program import Kind, kind_of, load, session_settings, writer
 from tests.spark.topics import create, fill, new_name, records, values
 
 FUNCTION = """
@@ -85,14 +85,14 @@ def test_a_declared_function_is_one_and_stays_a_function(tmp_path: Path) -> None
 
 
 def test_a_file_that_declares_nothing_is_a_whole_program_and_is_not_run_to_find_out(tmp_path: Path) -> None:
-    assert kind_of(written(tmp_path, ".py", "raise SystemExit('it was run')\n")) is Kind.WHOLE
+    assert kind_of(written(tmp_path, ".py", "raise SystemExit('it was run')\n")) is ProgramKind.WHOLE
 
 
 def test_a_functions_session_settings_are_known_before_its_file_runs(tmp_path: Path) -> None:
     fields = fields_of(tmp_path, "h:1")
     declared = FUNCTION.replace("    trigger=", '    spark={{"sql": {{"shuffle.partitions": 3}}}},\n    trigger=')
     path = written(tmp_path, ".py", "raise SystemExit('it was run')\n" + declared, **fields)
-    assert kind_of(path) is Kind.FUNCTION
+    assert kind_of(path) is ProgramKind.FUNCTION
     assert session_settings(path) == {"spark.sql.shuffle.partitions": "3"}
     with pytest.raises(DeclarationError, match="plain values"):
         session_settings(written(tmp_path, ".py", declared.replace("3", "len(x)"), **fields))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from einmal.spark import events
-from einmal.spark.progress import Progress
-from einmal.spark.reports import BatchReport
+from einmal.spark.operate.progress import Progress
+from einmal.spark.output.reports import BatchReport
 
 Told = tuple[float, events.Event]
 
 
 def after(*told: Told, transactional: bool = True) -> Progress:
-    """``told``: seconds and events."""
+    """After these events, each with its time in seconds."""
     progress = Progress("p")
     if transactional:
         progress.hear(events.NameTaken("p", 1, 0), 0.0)
@@ -45,10 +45,10 @@ def only(reports: list[BatchReport]) -> BatchReport:
 SPARK = {"latestOffset": 10, "getBatch": 5, "queryPlanning": 15, "walCommit": 40, "commitOffsets": 60}
 
 
-def test_a_batch_is_reported_with_its_phases_once_spark_has_told_its_part() -> None:
+def test_a_batch_is_reported_with_its_phases_once_spark_has_reported_it() -> None:
     progress = after(*whole_batch(3))
     assert progress.last is None
-    report = only(progress.spark_tells(3, SPARK | {"triggerExecution": 1600, "addBatch": 1450}, 3))
+    report = only(progress.spark_reports(3, SPARK | {"triggerExecution": 1600, "addBatch": 1450}, 3))
     assert (report.batch_id, report.outcome, report.input, report.records, report.aborts) == (3, "written", 3, 2, 0)
     assert report.duration_ms == 1600
     assert report.phases_ms == {
@@ -63,15 +63,15 @@ def test_a_batch_is_reported_with_its_phases_once_spark_has_told_its_part() -> N
     assert sum(report.phases_ms.values()) == report.duration_ms
 
 
-def test_what_spark_does_not_tell_is_left_out() -> None:
+def test_metrics_that_spark_does_not_report_are_left_out() -> None:
     report = only(after(*whole_batch(3)).without_spark())
     assert report.duration_ms == 1400
     assert report.phases_ms == {"reading": 500, "writing": 500, "record": 100, "commit": 200, "other": 100}
 
 
-def test_batches_that_spark_has_passed_over_are_reported_before_the_one_it_tells_of() -> None:
+def test_batches_that_spark_skipped_are_reported_before_the_one_it_reports() -> None:
     progress = after(*whole_batch(3), *whole_batch(4, 3.0), *whole_batch(5, 5.0))
-    found = progress.spark_tells(4, SPARK | {"triggerExecution": 1600}, 3)
+    found = progress.spark_reports(4, SPARK | {"triggerExecution": 1600}, 3)
     assert [(each.batch_id, "planning" in each.phases_ms) for each in found] == [(3, False), (4, True)]
     assert list(progress.waits_for_spark) == [5]
 
@@ -87,7 +87,7 @@ def test_the_transaction_of_an_empty_batch_is_opened_by_its_commit_record() -> N
     assert after((1.0, started(0)), (2.0, events.OutputWritten(0))).open_s(2.5) == 0.5
 
 
-def test_a_transaction_whose_end_is_not_known_stays_open_until_the_name_is_taken_again() -> None:
+def test_a_transaction_of_unknown_outcome_stays_open_until_the_name_is_acquired_again() -> None:
     progress = after(*whole_batch(3)[:5], (3.0, events.QueryRestarted("no answer")))
     assert (progress.restarts, progress.phase, progress.open_s(3.5)) == (1, None, 2.0)
     progress.hear(events.NameTaken("p", 1, 1), 4.0)
@@ -118,7 +118,7 @@ def test_without_transactions_nothing_is_open_and_the_job_is_reading() -> None:
     }
 
 
-def test_a_batch_that_is_not_written_says_why() -> None:
+def test_a_batch_that_is_not_written_has_a_reason() -> None:
     for event, outcome in ((events.BatchAlreadyIn(3), "already_in"), (events.BatchSkipped(3), "skipped")):
         progress = after((1.0, started(3)), (1.1, event), (1.2, events.BatchFinished(3, 1)))
         report = only(progress.without_spark())
@@ -128,7 +128,7 @@ def test_a_batch_that_is_not_written_says_why() -> None:
 
 def test_totals_are_those_of_the_reports() -> None:
     progress = after(*whole_batch(3), *whole_batch(4, 3.0))
-    progress.spark_tells(4, SPARK | {"triggerExecution": 1600}, 3)
+    progress.spark_reports(4, SPARK | {"triggerExecution": 1600}, 3)
     assert (progress.input, progress.output, progress.committed) == (6, 4, 2)
     assert progress.phases_ms["writing"] == 1000
     # 1.4 and 1.6 s are up to 2.5 s.
@@ -138,7 +138,7 @@ def test_totals_are_those_of_the_reports() -> None:
 
 def test_rows_stand_for_offsets_where_a_source_has_none() -> None:
     told = (1.0, events.BatchStarted(3, (7,), (8,))), (2.0, events.BatchFinished(3, 1000))
-    assert only(after(*told).spark_tells(3, SPARK, 11)).input == 11
+    assert only(after(*told).spark_reports(3, SPARK, 11)).input == 11
 
 
 def test_rates_are_taken_over_the_last_seconds_and_fall_when_nothing_is_finished() -> None:

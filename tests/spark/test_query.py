@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from einmal.spark import query as query_module
 from einmal.spark.errors import PipelineFailed
-from einmal.spark.query import PipelineQuery
+from einmal.spark.protocol import query as query_module
+from einmal.spark.protocol.query import PipelineQuery
 
 _LONG_S = 20.0
 
@@ -57,10 +57,9 @@ class SparkQuery:
 def _pipeline(run: Any, start: Callable[[Callable[[Any, int], None]], Any]) -> PipelineQuery:
     closable = SimpleNamespace(close=lambda: None)
     setting = SimpleNamespace(
-        service=closable,
-        cluster=closable,
+        resources=closable,
         checkpoint=SimpleNamespace(has_commit=lambda _: True),
-        tell=lambda _: None,
+        notify=lambda _: None,
         stateful=True,
         spark=None,
     )

@@ -19,7 +19,7 @@ from einmal.client.errors import RetriableError
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.positions import cluster_id, starts, topic_ids, topics_in
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.data_loss import DataLoss, PositionRefused
+from einmal.spark.source.data_loss import DataLoss, PositionRefused
 from einmal.types import TopicPartition
 from tests.interop.cluster import einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker

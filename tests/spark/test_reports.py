@@ -1,11 +1,11 @@
-"""Claims about the arithmetic of what is told of a batch."""
+"""Claims about the arithmetic of a batch's report."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from einmal.spark.offsets import SourcePosition
-from einmal.spark.reports import WRITTEN, BatchReport, lag_behind, lost_between, offsets_between
+from einmal.spark.output.reports import WRITTEN, BatchReport, lag_behind, lost_between, offsets_between
 from einmal.types import Offset, TopicPartition
 
 

@@ -13,9 +13,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from einmal.spark.claim_service import Address
 from einmal.spark.options import OptionError
-from einmal.spark.routing import OwnPartition, Route, RowRefused, Turn, check_columns, choose_numbers
+from einmal.spark.output.claim_service import Address
+from einmal.spark.output.routing import BatchRoute, OwnPartition, RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
 NOWHERE = Turn(Address("127.0.0.1", 1, ""), "")
@@ -43,8 +43,9 @@ def choose(
     keys: list[bytes | None], partitions: list[int | None] | None = None, task: int = 0, batch: int = 0
 ) -> list[int]:
     given = None if partitions is None else pyarrow.array(partitions, pyarrow.int32())
-    route = Route("t", 4, NOWHERE, batch)
-    return choose_numbers(route, pyarrow.array(keys, pyarrow.binary()), given, None, task).tolist()
+    route = BatchRoute("t", 4, NOWHERE, batch)
+    numbers: list[int] = choose_numbers(route, pyarrow.array(keys, pyarrow.binary()), given, None, task).tolist()
+    return numbers
 
 
 def test_a_row_goes_to_its_partition_column_then_to_its_keys_hash_then_anywhere() -> None:
@@ -55,14 +56,16 @@ def test_a_row_goes_to_its_partition_column_then_to_its_keys_hash_then_anywhere(
 
 def test_the_tasks_of_rows_without_keys_have_a_partition_each_and_another_in_the_next_batch() -> None:
     rows = pyarrow.RecordBatch.from_pydict({"value": [b"a", b"b"]})
-    chosen = [[OwnPartition(Route("t", 3, NOWHERE, batch))(rows, task).tolist() for task in (0, 1)] for batch in (0, 5)]
+    chosen = [
+        [OwnPartition(BatchRoute("t", 3, NOWHERE, batch))(rows, task).tolist() for task in (0, 1)] for batch in (0, 5)
+    ]
     assert chosen == [[[0, 0], [1, 1]], [[2, 2], [0, 0]]]
 
 
 def test_every_topic_of_a_row_has_numbers_of_its_own() -> None:
     keys = pyarrow.array([b"a", b"a", None], pyarrow.binary())
     topics = pyarrow.array(["right", "left", "right"])
-    found = choose_numbers(Route(None, 0, _Told(NOWHERE.address, ""), 0), keys, None, topics, 1)
+    found = choose_numbers(BatchRoute(None, 0, _Told(NOWHERE.address, ""), 0), keys, None, topics, 1)
     assert found.tolist() == [4 + partition_for_key(b"a", 2), partition_for_key(b"a", 4), 5]
 
 
@@ -74,7 +77,7 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
 def test_a_row_without_a_topic_is_an_error() -> None:
     nothing = pyarrow.array([None], pyarrow.binary())
     with pytest.raises(RowRefused, match="a row has no topic"):
-        choose_numbers(Route(None, 0, NOWHERE, 0), nothing, None, pyarrow.array([None], pyarrow.string()), 0)
+        choose_numbers(BatchRoute(None, 0, NOWHERE, 0), nothing, None, pyarrow.array([None], pyarrow.string()), 0)
 
 
 KINDS: dict[str, DataType] = {

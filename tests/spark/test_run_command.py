@@ -99,7 +99,7 @@ def test_ctrl_c_ends_a_pipeline_between_two_batches_with_status_0(bootstrap: str
     assert "stopping after this batch" in talk
     batches = [first, *rest]
     assert [batch["batch_id"] for batch in batches] == list(range(len(batches)))
-    # What was told is what is in: nothing was begun and left open.
+    # The reported batches are the committed ones: nothing was begun and left open.
     assert len(numbers(bootstrap, f"{name}-out", committed=False)) == total(batches)
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         assert admin.describe_transactions([name])[name].partitions == ()

@@ -27,7 +27,7 @@ from einmal.spark import (
     events,
     write_stream,
 )
-from einmal.spark.exactly_once import ExactlyOnce
+from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
@@ -62,7 +62,7 @@ class Heard(list[events.Event]):
         return [event for event in self if isinstance(event, kind)]
 
 
-def run(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None, **options: str) -> Heard:
+def run(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None, /, **options: str) -> Heard:
     """Run the pipeline until nothing is left."""
     heard = Heard()
     pipeline.writer(spark, frame).options(**options).listener(heard).start().awaitTermination()
@@ -164,7 +164,7 @@ def test_each_batch_may_be_transformed_before_it_is_written(spark: SparkSession,
     assert sum(per_batch.values()) == 20
 
 
-def test_sparks_own_commit_file_is_what_the_record_says(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+def test_sparks_own_commit_file_equals_the_commit_record(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(20, kind="random state")
     run(pipeline, spark)
     newest = max(int(path.name) for path in (pipeline.checkpoint / "commits").iterdir() if path.name.isdecimal())
@@ -367,7 +367,7 @@ def wait_until_aborted(pipeline: Pipeline) -> None:
 
 
 @on_both_in_the_long_run
-def test_a_copied_transactional_id_is_refused_and_its_owner_goes_on(
+def test_a_copied_transactional_id_is_refused_and_its_owner_continues(
     spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
 ) -> None:
     pipeline = new_pipeline()
@@ -421,7 +421,7 @@ def test_a_checkpoint_behind_the_commit_record_is_refused(spark: SparkSession, n
     run(pipeline, spark)
     shutil.rmtree(pipeline.checkpoint)
     older.rename(pipeline.checkpoint)
-    with pytest.raises(PipelineRefused, match="behind the commit record|now says"):
+    with pytest.raises(PipelineRefused, match="behind the commit record|now has"):
         run(pipeline, spark)
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(40))
 
@@ -433,7 +433,7 @@ def test_a_checkpoint_ahead_of_the_commit_record_is_refused(spark: SparkSession,
         fill(pipeline.bootstrap, pipeline.source_topic, more)
         run(pipeline, spark, **{"processing.guarantee": "at_least_once"})
     fill(pipeline.bootstrap, pipeline.source_topic, range(24, 30))
-    with pytest.raises(PipelineRefused, match="was never committed|committed up to"):
+    with pytest.raises(PipelineRefused, match="were never committed|committed up to"):
         run(pipeline, spark)
 
 

@@ -112,7 +112,7 @@ def test_times_end_a_range_too_and_may_differ_by_partition(spark: SparkSession, 
 
 
 @on_both_in_the_long_run
-def test_two_reads_of_a_range_give_the_same_rows_while_writers_go_on_and_transactions_abort(
+def test_two_reads_of_a_range_return_the_same_rows_while_others_write_and_abort(
     spark: SparkSession, bootstrap: str
 ) -> None:
     topic = new_name("repeated")
@@ -153,7 +153,7 @@ def test_two_reads_of_a_range_give_the_same_rows_while_writers_go_on_and_transac
     assert read(spark, bootstrap, topic).count() == len(first) + 20
 
 
-def test_a_range_that_cannot_be_read_says_why(spark: SparkSession, bootstrap: str) -> None:
+def test_an_unreadable_range_is_an_error_with_the_cause(spark: SparkSession, bootstrap: str) -> None:
     topic = new_name("said")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(3))
@@ -176,7 +176,9 @@ def test_a_range_that_cannot_be_read_says_why(spark: SparkSession, bootstrap: st
     assert read(spark, bootstrap, topic, endingOffsets=json.dumps({topic: {"0": 4}})).count() == 4
 
 
-def test_batches_are_bounded_and_end_with_what_was_there(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_batches_are_bounded_and_end_with_the_existing_records(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
     topic = new_name("bounded")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(25))
@@ -191,7 +193,7 @@ def test_batches_are_bounded_and_end_with_what_was_there(spark: SparkSession, bo
 
 
 @on_both_in_the_long_run
-def test_a_restart_goes_on_where_the_checkpoint_ends_and_reads_new_partitions_from_their_start(
+def test_a_restart_resumes_where_the_checkpoint_ends_and_reads_new_partitions_from_their_start(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     prefix = new_name("pattern")
@@ -231,9 +233,7 @@ def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transacti
 
 
 @on_both_in_the_long_run
-def test_records_deleted_before_they_were_read_end_the_query_unless_told_otherwise(
-    spark: SparkSession, bootstrap: str
-) -> None:
+def test_records_deleted_before_they_were_read_fail_the_query_by_default(spark: SparkSession, bootstrap: str) -> None:
     topic = new_name("lost")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(6))

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from einmal.spark import OptionError
 from einmal.spark.options import source_options
-from einmal.spark.source import KafkaStreamReader
+from einmal.spark.source.source import KafkaStreamReader
 from tests.spark.topics import create, fill, new_name
 
 pytestmark = pytest.mark.spark

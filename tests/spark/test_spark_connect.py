@@ -13,7 +13,7 @@ from einmal.spark import PipelineRefused, session, write, write_stream
 
 
 class ConnectSession:
-    """What a Connect session says where a classic one has its JVM."""
+    """What a Connect session raises where a classic one has its JVM."""
 
     def __getattr__(self, name: str) -> Any:
         raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": name})

@@ -9,7 +9,7 @@ import pytest
 
 import einmal.spark
 from einmal.spark import SparkUnsupported
-from einmal.spark.spark_version import TESTED, problem_of
+from einmal.spark.environment.spark_version import TESTED, problem_of
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.1.4", "4.1.0.dev1"])

@@ -2,7 +2,7 @@
 
 One driver runs them one after the other, with speculation, adaptive execution and dynamic allocation. Each test looks
 at what one pipeline has left; Spark's event log shows that what was to happen really happened. With
-``EINMAL_STANDALONE=all`` (``make standalone``) every pipeline meets every harm on both brokers, and a driver with
+``EINMAL_STANDALONE=all`` (``make standalone``) every pipeline meets every fault on both brokers, and a driver with
 Spark's defaults runs them all.
 """
 
@@ -58,7 +58,7 @@ STATE_STRAGGLER: Final = (STATE_STRAGGLES, "begun")
 
 @dataclass(frozen=True)
 class Case:
-    """``harms``: by batch. Batch 0 is empty; windows are closed from batch 4 on. ``facts``: what Spark must have
+    """Faults by batch. Batch 0 is empty; windows are closed from batch 4 on. ``facts``: what Spark must have
     logged."""
 
     pipeline: str
@@ -257,7 +257,7 @@ def expected(run: Run) -> Counter[str]:
 
 
 def _watermark_of_the_last_batch(run: Run) -> float:
-    """In seconds: what Spark's checkpoint says that the last batch closed windows up to."""
+    """In seconds: up to where the last batch closed windows, from Spark's checkpoint."""
     commits = Path(run.directory, run.name, "commits")
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
     return float(json.loads((commits / str(last - 1)).read_text().split("\n")[1])["nextBatchWatermarkMs"]) / 1000

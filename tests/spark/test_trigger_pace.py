@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from einmal.spark.trigger_pace import TriggerPace
+from einmal.spark.source.trigger_pace import TriggerPace
 
 
 class Clock:

@@ -50,7 +50,7 @@ class Outcome:
     heard: list[events.Event]
     """By the successor's listener."""
     output: list[int]
-    """When the successor had ended, and the first driver not yet gone on."""
+    """When the successor had ended, and the first driver had not yet resumed."""
     end: str | None
     """How the first driver ended."""
 
@@ -73,7 +73,7 @@ def outcome_of(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark:
 def _succeeded(
     cases: list[tuple[str, str]], directory: Path, node_of: NodeOf, spark: SparkSession
 ) -> dict[tuple[str, str], Outcome]:
-    """Suspends the first drivers of these cases, lets the second ones finish, and the first ones go on."""
+    """Suspends the first drivers of these cases, lets the second ones finish, and resumes the first ones."""
     pipelines: dict[tuple[str, str], Pipeline] = {}
     for kind, point in cases:
         pipeline = Pipeline(node_of(kind).bootstrap, str(directory), f"suspended-{kind}-{point}")

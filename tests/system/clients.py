@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.interop import raw
 from tests.interop.topics import Broker, at_last
@@ -108,6 +109,20 @@ def finish(clients: list[Client]) -> dict[str, list[dict[str, Any]]]:
     return {client.name: client.finish() for client in (*first, *last)}
 
 
+def location(message: Message[bytes, bytes]) -> tuple[str, int, int]:
+    """Topic, partition and offset of a record."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None and partition is not None and offset is not None
+    return topic, partition, offset
+
+
+def text(message: Message[bytes, bytes]) -> str:
+    """The value of a record that has one."""
+    value = message.value()
+    assert value is not None
+    return value.decode()
+
+
 def read_all(bootstrap: str) -> Values:
     """Everything that is committed, as a new reader finds it."""
     consumer = Consumer(
@@ -127,11 +142,14 @@ def read_all(bootstrap: str) -> Values:
     while len(ended) < len(places):
         assert time.monotonic() < deadline, "reading everything takes too long"
         for message in consumer.consume(1_000, 1.0):
-            if message.error() is None:
-                found[message.topic(), message.partition(), message.offset()] = message.value().decode()
+            error = message.error()
+            if error is None:
+                found[location(message)] = text(message)
             else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                ended.add((message.topic(), message.partition()))
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                topic, partition = message.topic(), message.partition()
+                assert topic is not None and partition is not None
+                ended.add((topic, partition))
     consumer.close()
     return found
 
@@ -145,10 +163,13 @@ def no_transaction_is_left_open(leader_of: Callable[[str, int], Broker]) -> None
             answer = connection.call(raw.LIST_OFFSETS, 7, replica_id=-1, isolation_level=isolation_level, topics=asked)
         return int(answer.topics[0].partitions[0].offset)
 
+    def ends_of(topic: str, index: int) -> tuple[int, int]:
+        return end(topic, index, 1), end(topic, index, 0)
+
     for topic in TOPICS:
         for index in range(PARTITIONS):
             at_last(
-                lambda topic=topic, index=index: (end(topic, index, 1), end(topic, index, 0)),
+                partial(ends_of, topic, index),
                 lambda ends: ends[0] == ends[1],
             )
 
@@ -160,7 +181,7 @@ def judge(values: Values, reports: dict[str, list[dict[str, Any]]]) -> dict[str,
     seen = judge_reader(values, reports)
     copiers = [name for name in reports if name.startswith("copier")]
     judge_copies(values, len(copiers))
-    # Each of the four judges raises at the first anomaly.
+    # Each of the four checks raises at the first anomaly.
     return {
         **dict.fromkeys(ANOMALIES, 0),
         "acknowledged": acknowledged,

@@ -25,7 +25,7 @@ from tests.system.load import (
 _CALL_S: Final = 30.0
 _OFFSETS_S: Final = 8.0
 """Then a new producer is made: librdkafka waits for ever for a group's former coordinator once that has left the
-cluster, Apache's cluster as well as ours, whatever timeout it is given (its issues 5511 and 5456)."""
+cluster, Apache's cluster as well as ours, whatever its timeout is (its issues 5511 and 5456)."""
 
 
 class _Hangs(Exception):
@@ -69,7 +69,7 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
 
 
 def _insist(call: Callable[[], Any]) -> None:
-    """Call again for as long as this may help: as the client says, and where it has asked one that leads no more."""
+    """Call again for as long as this may help: as the client advises, and after an error of a former leader."""
     while True:
         try:
             call()
@@ -182,13 +182,16 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
     while not (stopped.is_set() and len(ended) == PARTITIONS):
         records = []
         for message in consumer.consume(200, 0.1):
-            if message.error() is None:
+            error, partition = message.error(), message.partition()
+            if error is None:
+                assert partition is not None
                 records.append(message)
-                ended.discard(message.partition())
-            elif message.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
+                ended.discard(partition)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                assert partition is not None
+                ended.add(partition)
             else:
-                report.tell(error=str(message.error()))
+                report.tell(error=str(error))
         if not records:
             continue
         number += 1
@@ -227,10 +230,12 @@ def reader(bootstrap: str, report: Report, seed: int) -> None:
     consumer.assign([TopicPartition(topic, index, 0) for topic in TOPICS for index in range(PARTITIONS)])
     while not stopped.is_set():
         for message in consumer.consume(500, 0.1):
-            if message.error() is None:
-                report.tell(at=[message.topic(), message.partition(), message.offset()], value=message.value().decode())
-            elif message.error().code() != KafkaError._PARTITION_EOF:
-                report.tell(error=str(message.error()))
+            error, value = message.error(), message.value()
+            if error is None:
+                assert value is not None
+                report.tell(at=[message.topic(), message.partition(), message.offset()], value=value.decode())
+            elif error.code() != KafkaError._PARTITION_EOF:
+                report.tell(error=str(error))
     consumer.close()
 
 

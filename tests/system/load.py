@@ -1,4 +1,4 @@
-"""What the clients of the load write where, and what each of them tells.
+"""What the clients of the load write where, and what each of them reports.
 
 ``python -m tests.system.run_load <role> --bootstrap HOST:PORT,... --report FILE --seed N --library confluent|einmal``;
 ends on SIGTERM, having finished what it had begun. A report is one JSON document per line:
@@ -6,11 +6,11 @@ ends on SIGTERM, having finished what it had begun. A report is one JSON documen
 - ``idempotent``: writes numbers in order to each partition of PLAIN; a line for each acknowledgement;
 - ``transactional``: writes transactions over the partitions of TRANSACTIONS, some of which it aborts; a line when one
   begins, and one with its outcome: ``committed``, ``aborted`` or ``unknown``, and an
-  ``error`` where it was told of one;
+  ``error`` if it got one;
 - ``copier``: moves PLAIN to a topic of its own, positions in the same transactions; ends when it has reached the end;
 - ``reader``: a line for each record that it saw under read_committed.
 
-A client that is told that it cannot go on makes a new one of itself, as an application does.
+A client with a fatal error replaces itself, as an application does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ stopped = threading.Event()
 
 
 class Outcome(NamedTuple):
-    """How a transaction ended, and what its client was told that it had not asked for."""
+    """How a transaction ended, and the errors that its client got meanwhile."""
 
     name: str
     error: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from einmal.client import AbortableError, Consumer, KafkaError, Producer, RecordMetadata, UnknownOutcome
@@ -35,7 +36,7 @@ def _producer(bootstrap: str, transactional_id: str | None = None) -> Producer:
 
 
 def _insist(call: Callable[[], Any], report: Report | None = None) -> Any:
-    """Call again for as long as the client says that this may help."""
+    """Call again for as long as the client's error is retriable."""
     while True:
         try:
             return call()
@@ -52,7 +53,7 @@ def idempotent(bootstrap: str, report: Report, seed: int) -> None:
     numbers = [0] * PARTITIONS
     waiting = 0
 
-    def acknowledged(future: Future[RecordMetadata], partition: int, value: str) -> None:
+    def acknowledged(partition: int, value: str, future: Future[RecordMetadata]) -> None:
         nonlocal waiting
         waiting -= 1
         if error := future.exception():
@@ -67,7 +68,7 @@ def idempotent(bootstrap: str, report: Report, seed: int) -> None:
             value = f"{seed}:{partition}:{numbers[partition]}"
             waiting += 1
             producer.send(PLAIN, value.encode(), partition=partition).add_done_callback(
-                lambda future, partition=partition, value=value: acknowledged(future, partition, value)
+                partial(acknowledged, partition, value)
             )
             numbers[partition] += 1
     producer.close()
@@ -170,7 +171,7 @@ def _has_reached_the_end(consumer: Consumer) -> bool:
     if consumer.assignment() != places:
         return False
     ends = _insist(lambda: consumer.end_offsets(*places))
-    return all(_insist(lambda place=place: consumer.position(place)) >= ends[place] for place in places)
+    return all(_insist(partial(consumer.position, place)) >= ends[place] for place in places)
 
 
 def reader(bootstrap: str, report: Report, seed: int) -> None:

@@ -1,18 +1,18 @@
-"""One client of the load as a process: see ``load.py``. SIGUSR1: it says where it is."""
+"""One client of the load as a process: see ``load.py``. On SIGUSR1 it prints its stack."""
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.system import confluent_load, own_load
 from tests.system.load import Report, stopped
 
 Role = Callable[[str, Report, int], None]
-LIBRARIES: dict[str, dict[str, Role]] = {"confluent": confluent_load.ROLES, "einmal": own_load.ROLES}
+LIBRARIES: dict[str, Mapping[str, Role]] = {"confluent": confluent_load.ROLES, "einmal": own_load.ROLES}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Claims about three brokers of which one after the other is killed, paused or restarted under load, by its part.
 
-confluent-kafka and our own client write, copy and read throughout (``load.py``). ``EINMAL_KILLS`` says how often
-somebody is struck; the default is one round of all strokes. The same load on Apache Kafka judges our client alone.
+confluent-kafka and our own client write, copy and read throughout (``load.py``). ``EINMAL_KILLS`` is the
+number of faults; the default is one round of all of them. The same load on Apache Kafka checks our client alone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ KILLS: Final = int(os.environ.get("EINMAL_KILLS", str(len(STROKES))))
 
 
 def strike(cluster: Cluster, clients: list[Client], stroke: str, chance: random.Random) -> float:
-    """One stroke, and its victim back in the cluster. Returns how long somebody of the clients got nothing done."""
+    """One fault, and its victim back in the cluster. Returns the longest time in which a client got nothing done."""
     victim = VICTIMS.get(stroke, VICTIMS["leader"])(cluster, chance)
     began = time.monotonic()
     if stroke == _PAUSED:
@@ -98,7 +98,7 @@ def strike(cluster: Cluster, clients: list[Client], stroke: str, chance: random.
 
 
 def run(cluster: Cluster, directory: Path, load: tuple[Part, ...], strokes: int) -> dict[str, Any]:
-    """So many strokes under load, and the verdict. Raises AssertionError."""
+    """So many faults under load, and the verdict. Raises AssertionError."""
     chance = random.Random(SEED)
     silences: dict[str, list[float]] = {}
     cluster.start()
@@ -133,7 +133,7 @@ def run(cluster: Cluster, directory: Path, load: tuple[Part, ...], strokes: int)
 
 
 def in_words(figures: dict[str, Any]) -> str:
-    """A table for people: strokes and silences by part, then the verdict."""
+    """A table for people: faults and silences by part, then the verdict."""
     lines = [f"{'who':<26}{'strokes':>8}{'all clients go on after, s: median':>37}{'longest':>9}"]
     for stroke, times in figures["everybody_again_s"].items():
         lines.append(f"{stroke:<26}{figures['strokes'][stroke]:>8}{times['median']:>37}{times['max']:>9}")
@@ -153,13 +153,13 @@ def _broker(cluster: Cluster, node_id: int) -> Broker:
 
 
 @pytest.mark.system
-def test_three_brokers_lose_nothing_whoever_of_them_is_struck(tmp_path: Path) -> None:
+def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) -> None:
     figures = run(einmal_cluster(tmp_path / "cluster"), tmp_path, _LOAD, KILLS)
     assert figures["transactions"]["committed"] > KILLS
 
 
 @pytest.mark.system
-def test_brokers_that_leave_in_order_are_missed_by_no_client(tmp_path: Path) -> None:
+def test_a_controlled_shutdown_interrupts_no_client(tmp_path: Path) -> None:
     """SIGTERM to each in turn: no call fails, no transaction has to be aborted."""
     cluster = einmal_cluster(tmp_path / "cluster")
     cluster.start()
@@ -195,7 +195,7 @@ def _producer_epochs(directory: Path, topic: str) -> set[int]:
 
 @pytest.mark.interop
 @pytest.mark.long
-def test_our_client_loses_nothing_when_brokers_of_apache_kafka_are_struck(tmp_path: Path) -> None:
+def test_our_client_loses_nothing_when_brokers_of_apache_kafka_are_killed(tmp_path: Path) -> None:
     try:
         cluster = apache_cluster(tmp_path / "cluster")
     except KafkaUnavailable as error:

@@ -1,6 +1,6 @@
 """Claims about a broker that is killed with -9, again and again, while real clients write and read.
 
-Four kinds of client (``load.py``) run as processes throughout. ``EINMAL_KILLS`` says how often the broker dies; the
+Four kinds of client (``load.py``) run as processes throughout. ``EINMAL_KILLS`` is how often the broker dies; the
 default is 5.
 """
 

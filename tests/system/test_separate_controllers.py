@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +16,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from einmal.types import ErrorCode
 from tests.interop import raw
-from tests.interop.apache_kafka import free_ports
 from tests.interop.cluster import Cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.raw import Connection, Identity
 from tests.interop.topics import Broker
+from tests.ports import loopback_ports
 from tests.system.clients import (
     PATIENCE_S,
     Client,
@@ -28,8 +29,10 @@ from tests.system.clients import (
     finish,
     judge,
     load_on,
+    location,
     no_transaction_is_left_open,
     read_all,
+    text,
     until,
 )
 from tests.system.load import PARTITIONS, PLAIN, TOPICS, TRANSACTIONS
@@ -46,14 +49,14 @@ _WRITERS: Final = (
 )
 _LOAD: Final = (*_WRITERS, Part("copier", 0), Part("copier", 1, "einmal"), Part("reader", 1, "einmal"))
 _SETTLED_S: Final = 2.0
-"""Longer than followers need to be told that what they have is committed."""
+"""Longer than followers need to learn the high watermark."""
 _REFUSED_S: Final = 1.5
 _NOBODY: Final = Identity(-1, -1)
 
 
 def separate_cluster(directory: Path) -> tuple[Cluster, dict[int, EinmalBroker]]:
     """The brokers and the controllers, not started. A write with acks=all needs two of the brokers."""
-    ports = dict(zip(CONTROLLERS, free_ports(len(CONTROLLERS)), strict=True))
+    ports = dict(zip(CONTROLLERS, loopback_ports(len(CONTROLLERS)), strict=True))
     quorum = {
         "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{port}" for each, port in ports.items()),
         "controller.listener.names": "CONTROLLER",
@@ -81,7 +84,7 @@ def separate_cluster(directory: Path) -> tuple[Cluster, dict[int, EinmalBroker]]
             {**quorum, "node.id": str(each), "process.roles": "broker", "listeners": f"PLAINTEXT://127.0.0.1:{port}"},
             node_id=each,
         )
-        for each, port in zip(BROKERS, free_ports(len(BROKERS)), strict=True)
+        for each, port in zip(BROKERS, loopback_ports(len(BROKERS)), strict=True)
     }
     return Cluster(brokers), controllers
 
@@ -97,7 +100,7 @@ def refusal(broker: Broker, partition: int) -> ErrorCode:
 
 
 def acknowledged(clients: list[Client]) -> dict[tuple[str, int, int] | str, str]:
-    """What writers have been told that it is written: values by their place, or by themselves in transactions."""
+    """Acknowledged records: values by their offset, or by themselves in transactions."""
     found: dict[tuple[str, int, int] | str, str] = {}
     for client in clients:
         lines = client.so_far()
@@ -120,9 +123,8 @@ def all_can_be_read(bootstrap: str, wanted: dict[tuple[str, int, int] | str, str
         assert time.monotonic() < deadline, f"{len(missing)} of {len(wanted)} cannot be read: {list(missing)[:5]}"
         for message in consumer.consume(1_000, 0.2):
             if message.error() is None:
-                value = message.value().decode()
-                place = (message.topic(), message.partition(), message.offset())
-                assert missing.pop(place if message.topic() == PLAIN else value, value) == value, place
+                value, place = text(message), location(message)
+                assert missing.pop(place if place[0] == PLAIN else value, value) == value, place
     consumer.close()
 
 
@@ -138,13 +140,16 @@ def lose_two(cluster: Cluster, controllers: dict[int, EinmalBroker], clients: li
         cluster.kill(each)
     controller.kill()
     left = cluster.nodes[survivor]
+
+    def leads(partition: int) -> bool:
+        return cluster.leader("refused", partition) == survivor
+
+    def refuses(partition: int) -> bool:
+        return refusal(Broker(left.host, left.port), partition) is ErrorCode.not_enough_replicas
+
     for partition in range(PARTITIONS):
-        until(lambda partition=partition: cluster.leader("refused", partition) == survivor)
-        until(
-            lambda partition=partition: (
-                refusal(Broker(left.host, left.port), partition) is ErrorCode.not_enough_replicas
-            )
-        )
+        until(partial(leads, partition))
+        until(partial(refuses, partition))
     all_can_be_read(left.bootstrap, settled)
     before = acknowledged(clients)
     time.sleep(_REFUSED_S)

@@ -84,7 +84,7 @@ def seen(*places: tuple[int, str]) -> Reports:
     return {"reader-0": [{"at": [PLAIN, 0, offset], "value": value} for offset, value in places]}
 
 
-def test_a_reader_that_saw_what_is_there_passes() -> None:
+def test_a_reader_that_saw_all_records_passes() -> None:
     assert judge_reader(plain("a", "b"), seen((0, "a"), (1, "b"))) == 2
 
 
@@ -105,7 +105,7 @@ def test_copies_must_be_their_originals() -> None:
             judge_copies(plain("a", "b") | plain(*copies, topic=COPIES[0]))
 
 
-def test_every_copier_is_judged() -> None:
+def test_every_copier_is_checked() -> None:
     originals = plain("a", "b")
     judge_copies(originals | plain("a", "b", topic=COPIES[0]) | plain("a", "b", topic=COPIES[1]), copiers=2)
     with pytest.raises(AssertionError):

@@ -1,6 +1,6 @@
-"""What must hold of what is left, and of what everybody was told, after a run of ``load.py``.
+"""What must hold of the topics, and of the clients' reports, after a run of ``load.py``.
 
-Pure: values that a reader found, by place, and the clients' reports. A claim that does not hold raises AssertionError
+Pure: values that a reader found, by offset, and the clients' reports. A claim that does not hold raises AssertionError
 with what is wrong.
 """
 
@@ -80,7 +80,7 @@ def judge_transactions(values: Values, reports: Reports) -> Counter[str]:
 
 
 def judge_reader(values: Values, reports: Reports) -> int:
-    """What was seen while the broker was dying is what is there now, each record once and in order."""
+    """The records seen while the broker was dying are the present ones, each once and in order."""
     seen = 0
     for name, report in reports.items():
         if not name.startswith("reader"):

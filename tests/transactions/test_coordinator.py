@@ -1,4 +1,4 @@
-"""Failures B 17 to 38 as far as one coordinator sees them, and what the tables do not say."""
+"""Failures B 17 to 38 as far as one coordinator sees them, and what the tables leave out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_of_two_instances_that_start_at_once_exactly_one_wins() -> None:
 
 
 @BOTH
-def test_an_open_transaction_goes_on_after_a_failover(version: TransactionVersion) -> None:
+def test_an_open_transaction_continues_after_a_failover(version: TransactionVersion) -> None:
     machine = Machine(version=version)
     who = machine.begin()
     machine.add(who, P0, version=version)
@@ -166,14 +166,14 @@ def test_a_late_init_of_the_predecessor_does_not_abort_its_successors_transactio
 # --- 29: partitions that were never added ---------------------------------------------------------------------------
 
 
-def test_verification_tells_added_partitions_from_others() -> None:
+def test_verification_distinguishes_added_partitions_from_others() -> None:
     machine = Machine()
     who = machine.begin()
     machine.add(who, P0, version=TV_0)
     assert machine.verify(who, P0, P1) == [OK, ErrorCode.transaction_abortable]
 
 
-def test_adding_what_is_there_writes_nothing() -> None:
+def test_adding_partitions_again_writes_nothing() -> None:
     machine = Machine()
     who = machine.begin()
     machine.add(who, P0, P1)
@@ -255,13 +255,13 @@ def test_timeouts_of_transactions_that_have_ended_take_no_memory_until_they_woul
         assert error is OK
         machine.write_markers()
         machine.now_ms += 1
-        assert len(machine.shard._timeouts) < 2_000
+        assert len(machine.shard._timeouts._heap) < 2_000
     assert machine.add(who, P0) is OK
     machine.tick(900_000)
     assert machine.stored().state is S.PREPARE_ABORT
 
 
-def test_the_wall_clock_has_no_say_in_timeouts() -> None:
+def test_the_wall_clock_does_not_affect_timeouts() -> None:
     machine = Machine()
     who = machine.begin(timeout_ms=5_000)
     machine.add(who, P0)
@@ -358,7 +358,7 @@ def test_a_commit_before_anything_began_is_refused(version: TransactionVersion) 
     assert machine.stored().state is S.EMPTY
 
 
-def test_without_a_producer_id_at_hand_the_client_is_told_to_come_again() -> None:
+def test_without_an_allocated_producer_id_the_client_gets_a_retriable_error() -> None:
     machine = Machine()
     machine.has_producer_ids = False
     assert machine.init()[0] is ErrorCode.coordinator_load_in_progress
@@ -404,7 +404,7 @@ def test_many_tombstones_are_spread_over_batches() -> None:
 # --- describe and list ----------------------------------------------------------------------------------------------
 
 
-def test_describe_tells_of_one_transaction() -> None:
+def test_describe_transactions_returns_one_transaction() -> None:
     machine = Machine()
     machine.begin()
     assert machine.run(machine.shard.describe_transactions(ID)) == machine.stored()

@@ -1,6 +1,6 @@
 """Every (state, relation of the asking producer) against every API: the whole table, cell by cell.
 
-The rows come from Apache Kafka 4.4; where we differ on purpose, the row says so.
+The rows come from Apache Kafka 4.4; where we differ on purpose, the row is marked.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ CELLS = [(api, state, relation) for api in APIS for state in S for relation in R
 
 
 @pytest.mark.parametrize(("api", "state", "relation"), CELLS)
-def test_each_cell_answers_as_the_table_says(api: str, state: TransactionState, relation: str) -> None:
+def test_each_cell_answers_as_in_the_table(api: str, state: TransactionState, relation: str) -> None:
     version, table, ask = APIS[api]
     machine = reach(state, version)
     records = len(machine.log)
@@ -163,7 +163,7 @@ INIT_ALONE = {
 
 @pytest.mark.parametrize("version", [TV_0, TV_2])
 @pytest.mark.parametrize("state", S)
-def test_init_producer_id_of_a_new_instance_answers_as_the_table_says(
+def test_init_producer_id_of_a_new_instance_answers_as_in_the_table(
     state: TransactionState, version: TransactionVersion
 ) -> None:
     machine = reach(state, version)

@@ -1,7 +1,7 @@
 """Random operations of several clients, with lost answers, late requests and failovers.
 
-At every step: the state rebuilt from the records equals the live state, only moves of the table happen, no identity is
-given to two owners, and no outcome turns.
+At every step: the state rebuilt from the records equals the live state, only moves of the table happen, no identity
+has two owners, and no outcome turns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Coordinator(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.machine = Machine(id_expiration_ms=200_000, id_expiration_interval_ms=50_000)
-        # Everything a client was ever told, for late requests of anybody.
+        # Every identity that a client ever got, for late requests.
         self.told: list[ProducerIdAndEpoch] = []
         self.fresh: set[ProducerIdAndEpoch] = set()
         self.outcomes: dict[ProducerIdAndEpoch, bool] = {}

@@ -133,7 +133,7 @@ def test_timestamps_at_the_ends_of_their_type_can_be_read_again(
 
 @pytest.mark.parametrize("compression", Compression)
 @pytest.mark.parametrize("append_time", [None, T + 5])
-def test_an_empty_batch_says_what_its_producer_has_written(compression: Compression, append_time: int | None) -> None:
+def test_an_empty_batch_keeps_its_producers_state(compression: Compression, append_time: int | None) -> None:
     before, records = opened(original(compression, append_time=append_time))
     before, _ = opened(encode_retained(before, records, T))
     after, found = opened(encode_empty(before))

@@ -56,7 +56,7 @@ def test_lz4_blocks_are_independent_as_java_demands() -> None:
 
 
 @pytest.mark.parametrize("codec", _CODECS)
-def test_a_bomb_is_refused_without_taking_its_room(codec: Compression) -> None:
+def test_a_decompression_bomb_is_refused_without_allocating_its_size(codec: Compression) -> None:
     bomb = compress(codec, bytes(200_000_000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TooLarge):

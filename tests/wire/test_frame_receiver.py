@@ -11,7 +11,7 @@ MAX_SIZE = 1_000_000
 
 
 def feed(receiver: FrameReceiver, data: bytes, sizes: list[int]) -> list[bytes]:
-    """Give the receiver ``data`` in reads of these sizes, as far as it has room, then the rest."""
+    """Give the receiver ``data`` in reads of these sizes, as far as its buffer allows, then the rest."""
     frames: list[bytes] = []
     position = 0
     while position < len(data):

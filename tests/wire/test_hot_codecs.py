@@ -22,6 +22,7 @@ from einmal.wire.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from tests.wire.mapped import encode_response
 
 _INT32 = st.integers(min_value=-(2**31), max_value=2**31 - 1)
 _INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -112,7 +113,7 @@ def test_produce_responses_are_kios(data: st.DataObject) -> None:
         "throttle_time": response.throttle_time_ms,
         "node_endpoints": [endpoint._asdict() for endpoint in response.node_endpoints],
     }
-    body = messages.encode_response(0, version, fields)
+    body = encode_response(0, version, fields)
     assert produce.encode_produce_response(version, response) == body
     decoded = produce.decode_produce_response(version, b"head" + body, 4)
     assert decoded.throttle_time_ms == response.throttle_time_ms
@@ -229,7 +230,7 @@ def test_fetch_responses_are_kios(data: st.DataObject) -> None:
         ],
         "node_endpoints": [endpoint._asdict() for endpoint in response.node_endpoints],
     }
-    body = messages.encode_response(1, version, fields)
+    body = encode_response(1, version, fields)
     assert b"".join(fetch.encode_fetch_response(version, response)) == body
     assert fetch.decode_fetch_response(version, b"head" + body, 4) == response
 
@@ -272,17 +273,17 @@ def test_metadata_responses_are_kios(data: st.DataObject) -> None:
             for topic in response.topics
         ],
     }
-    assert metadata.encode_metadata_response(version, response) == messages.encode_response(3, version, fields)
+    assert metadata.encode_metadata_response(version, response) == encode_response(3, version, fields)
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 14, 100])
-def test_produce_versions_that_are_not_spoken_are_refused(version: int) -> None:
+def test_unsupported_produce_versions_are_refused(version: int) -> None:
     with pytest.raises(UnknownVersion):
         produce.decode_produce_request(version, bytes(100), 0)
 
 
 @pytest.mark.parametrize("version", [-1, 0, 3, 19, 100])
-def test_fetch_versions_that_are_not_spoken_are_refused(version: int) -> None:
+def test_unsupported_fetch_versions_are_refused(version: int) -> None:
     with pytest.raises(UnknownVersion):
         fetch.decode_fetch_request(version, bytes(100), 0)
 

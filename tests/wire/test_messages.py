@@ -7,6 +7,7 @@ import dataclasses
 import random
 import struct
 import tracemalloc
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,9 +18,12 @@ from kio.static.constants import EntityType
 from einmal.types import ErrorCode
 from einmal.wire import messages
 from einmal.wire.errors import Truncated, WireError
+from einmal.wire.primitives import ELEMENTS_MAX
+from einmal.wire.request_reader import Message, kio_reader
 from einmal.wire.schemas import unwrap
 from tests.client.mutating_network import mutated
 from tests.wire.kio_messages import build
+from tests.wire.mapped import decode_request, encode_response
 
 ALL = [
     (key, version)
@@ -32,8 +36,9 @@ ALL = [
 @pytest.mark.parametrize(("api_key", "version"), ALL)
 def test_every_message_can_be_written_from_nothing_and_read_again(api_key: int, version: int) -> None:
     body = messages.encode_request(api_key, version, {})
-    assert messages.decode_request(api_key, version, body, 0) == build(messages.request_type(api_key, version), {})
-    body = messages.encode_response(api_key, version, {})
+    schema = messages.request_type(api_key, version)
+    assert kio_reader(schema)(Message.of(body, ELEMENTS_MAX), 0) == (build(schema, {}), len(body))
+    body = encode_response(api_key, version, {})
     assert messages.decode_response(api_key, version, body, 0) == build(messages.response_type(api_key, version), {})
 
 
@@ -44,15 +49,15 @@ def test_fields_that_a_version_does_not_have_are_left_out() -> None:
         "producer_epoch": 3,
         "throttle_time": 5,
     }
-    old = messages.decode_response(26, 3, messages.encode_response(26, 3, fields), 0)
-    new = messages.decode_response(26, 5, messages.encode_response(26, 5, fields), 0)
+    old = messages.decode_response(26, 3, encode_response(26, 3, fields), 0)
+    new = messages.decode_response(26, 5, encode_response(26, 5, fields), 0)
     assert not hasattr(old, "producer_id")
     assert (new.producer_id, new.producer_epoch, new.error_code) == (
         7,
         3,
         ErrorCode.producer_fenced,
     )
-    assert messages.milliseconds(new.throttle_time) == 5
+    assert new.throttle_time == timedelta(milliseconds=5)
 
 
 def test_nested_values_are_plain_mappings() -> None:
@@ -65,7 +70,7 @@ def test_nested_values_are_plain_mappings() -> None:
             }
         ],
     }
-    read = messages.decode_response(3, 12, messages.encode_response(3, 12, fields), 0)
+    read = messages.decode_response(3, 12, encode_response(3, 12, fields), 0)
     assert read.topics[0].partitions[0].partition_index == 1
     assert read.topics[0].topic_id == UUID(int=9)
 
@@ -85,7 +90,7 @@ def test_a_cut_request_is_refused() -> None:
     for size in range(len(frame)):
         with pytest.raises(WireError):
             _header, position = messages.decode_request_header(frame[:size])
-            messages.decode_request(26, 5, frame[:size], position)
+            decode_request(26, 5, frame[:size], position)
     with pytest.raises(Truncated):
         messages.read_uvarint(b"\x80", 0)
 
@@ -117,7 +122,7 @@ def test_an_error_code_of_a_later_kafka_is_an_unknown_server_error() -> None:
 @pytest.mark.parametrize(("api_key", "version"), RESPONSES)
 def test_a_mutated_response_is_read_or_refused(api_key: int, version: int) -> None:
     source = random.Random(api_key * 100 + version)
-    valid = messages.encode_response(api_key, version, _filled(messages.response_type(api_key, version)))
+    valid = encode_response(api_key, version, _filled(messages.response_type(api_key, version)))
     assert messages.decode_response(api_key, version, valid, 0)
     for _ in range(100):
         with contextlib.suppress(WireError):

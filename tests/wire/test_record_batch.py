@@ -11,12 +11,11 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einmal.types import Header
+from einmal.types import SEQUENCE_MAX, Header
 from einmal.wire.compression import Compression
 from einmal.wire.errors import CorruptBatch, TooLarge, Truncated, WireError
 from einmal.wire.record_batch import (
     HEADER_SIZE,
-    SEQUENCE_MAX,
     NewRecord,
     decode_records,
     encode_batch,
@@ -117,7 +116,7 @@ def test_log_append_time_is_the_time_of_every_record() -> None:
     assert [record.timestamp for record in decode_records(batch, 0, header)] == [99, 99]
 
 
-def test_sequences_go_on_at_zero_inside_a_batch() -> None:
+def test_sequences_wrap_to_zero_inside_a_batch() -> None:
     batch = encode_batch(
         [NewRecord(None, b"v", 1)] * 3, producer_id=1, producer_epoch=0, base_sequence=SEQUENCE_MAX - 1
     )

@@ -70,7 +70,7 @@ _HEADERS = st.sampled_from([b"", b"", b"\x02k\x01", b"\x06k\xc3\xbc\x04vv", b"\x
 
 
 def padded(value: int, size: int) -> bytes:
-    """A varint of at least so many bytes: those more than are needed say nothing."""
+    """A varint of at least so many bytes: the surplus ones mean nothing."""
     encoded = bytearray(encode_varint(value))
     while len(encoded) < size:
         encoded[-1] |= 0x80

@@ -2,20 +2,22 @@ import io
 import struct
 import time
 import tracemalloc
+from typing import Any
 
 import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader, entity_writer
 
 from einmal.wire.errors import Malformed, Truncated, WireError
-from einmal.wire.messages import decode_request, encode_request, request_type
+from einmal.wire.messages import encode_request, request_type
 from einmal.wire.primitives import ELEMENTS_MAX
-from einmal.wire.request_reader import Message, request_reader
+from einmal.wire.request_reader import Message, kio_reader
+from tests.wire.mapped import decode_request
 
 METADATA = 3
 DESCRIBE_TOPIC_PARTITIONS = 75
 
-SAMPLES = {
+SAMPLES: dict[tuple[int, int], dict[str, Any]] = {
     (3, 1): {"topics": None},
     (3, 12): {"topics": [{"name": "t"}, {"name": None}], "allow_auto_topic_creation": False},
     (9, 8): {"groups": [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": [1, 2]}]}]},
@@ -44,8 +46,9 @@ def test_it_reads_what_kio_reads(api_key: int, version: int) -> None:
     body = encode_request(api_key, version, SAMPLES[api_key, version])
     schema = request_type(api_key, version)
     expected, size = entity_reader(schema)(body, 0)
-    assert request_reader(schema)(Message.of(body, ELEMENTS_MAX), 0) == (expected, size)
-    assert decode_request(api_key, version, b"before" + body, 6) == expected
+    assert kio_reader(schema)(Message.of(body, ELEMENTS_MAX), 0) == (expected, size)
+    assert kio_reader(schema)(Message.of(b"before" + body, ELEMENTS_MAX), 6) == (expected, size + 6)
+    assert decode_request(api_key, version, b"before" + body, 6) == decode_request(api_key, version, body, 0)
 
 
 @pytest.mark.parametrize("api_key", range(0, 76))
@@ -58,10 +61,10 @@ def test_every_schema_can_be_read(api_key: int) -> None:
         fields = request_type(api_key, version)
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, _message(fields))
-        assert request_reader(schema)(Message.of(buffer.getvalue(), ELEMENTS_MAX), 0)[1] == len(buffer.getvalue())
+        assert kio_reader(schema)(Message.of(buffer.getvalue(), ELEMENTS_MAX), 0)[1] == len(buffer.getvalue())
 
 
-def _message(schema: object) -> object:
+def _message(schema: type[Any]) -> Any:
     from tests.wire.kio_messages import build
 
     return build(schema, {})

@@ -1,7 +1,7 @@
 """A load generator that costs next to nothing: ready-made requests over one blocking connection.
 
-A client library would be measured instead of the broker: requests are encoded before the clock starts, answers are
-counted, and only the first is looked at for errors.
+A client library would be measured instead of the broker. So requests are encoded before the clock starts, answers are
+counted, and only the first is checked for errors.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Connection:
         self._position = 0
 
     def _receive_large(self, size: int) -> bytes:
-        """Straight into its place: fetched records are not copied a second time."""
+        """Receive into the final buffer, so that fetched records are copied only once."""
         answer = bytearray(size)
         begun = self._received[self._position + 4 : self._position + 4 + size]
         self._position += 4 + len(begun)
@@ -133,7 +133,7 @@ def produce_many(connection: Connection, request: bytes, count: int, in_flight: 
 
 
 def produce_at_rate(connection: Connection, request: bytes, per_second: int, seconds: float) -> list[float]:
-    """One request at a time on a fixed schedule; each answer's latency in seconds, from when it was due."""
+    """One request at a time on a fixed schedule; each answer's latency in seconds, from its scheduled time."""
     latencies = []
     began = time.perf_counter()
     for number in range(int(per_second * seconds)):
@@ -173,7 +173,7 @@ def fetch_all(connection: Connection, topic: str, end: int, partition_bytes: int
 
 
 def _next_offset(records: bytes | bytearray | memoryview, offset: int) -> int:
-    """Hop from header to header: the records themselves are not looked at."""
+    """Hop from header to header: the records themselves are not read."""
     position = 0
     view = memoryview(records)
     while position + 61 <= len(view):

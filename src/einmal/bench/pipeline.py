@@ -2,8 +2,8 @@
 
 Every contender copies key and value. ``drain``: a backlog in several micro-batches, each contender in turn, in another
 order each round; the first round, and the first batch with records of every run, are warm-up. ``latencies``: records at
-a steady rate, timed from before they are sent until a ``read_committed`` consumer has them. For the price at a trigger
-the batches of a backlog are as large as what at_least_once can copy in that time.
+a steady rate, timed from before they are sent until a ``read_committed`` consumer has them. For the overhead at a
+trigger the batches of a backlog are as large as what at_least_once can copy in that time.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.bench.cases import MEGABYTE, Figure
 from einmal.bench.load import BenchRefused, Connection, create_topic
 from einmal.spark import events, session, write_stream
-from einmal.spark.progress import CHECKPOINT_KEYS, PLANNING_KEYS
+from einmal.spark.operate.progress import CHECKPOINT_KEYS, PLANNING_KEYS
 
 PARTITIONS: Final = 4
 ROUNDS: Final = 3
-"""Measured, after one that is not."""
+"""Measured rounds, after one that is not measured."""
 BATCHES: Final = 6
 BACKLOGS: Final = {100: 200_000, 1_000: 60_000}
 """Records of a micro-batch, by their size."""
 PROBE: Final = 50_000
-"""Records of a batch by which is found out how much a trigger can hold."""
+"""Records of the batch that measures how much a trigger can hold."""
 LONG_S: Final = 10.0
-"""A trigger from which on one round is enough."""
+"""From this trigger on one round is enough."""
 RATE: Final = 200
 """Records per second of the steady load."""
 _KEYS: Final = 10_000
@@ -66,7 +66,7 @@ class Drained:
 
 
 class Phases:
-    """A listener that adds up where the time of batches with records goes, on top of what Spark tells, in ms."""
+    """A listener that sums the time of batches with records by phase, in ms, in addition to Spark's own metrics."""
 
     def __init__(self) -> None:
         self._at: dict[type, float] = {}
@@ -220,7 +220,7 @@ class _LatencyReader:
                 self._seen.append(now - float(sent))
 
     def wait(self, count: int) -> list[float]:
-        """Until so many settled records have come, or any at all for one."""
+        """Wait until so many settled records have arrived."""
         deadline = time.monotonic() + _QUERY_S
         while (self._any if count == 1 else len(self._seen)) < count:
             if time.monotonic() > deadline:
@@ -273,7 +273,7 @@ def fill(bootstrap: str, topic: str, count: int, size: int) -> None:
 def pipeline(
     bootstrap: str, scale: float, connector: Path | None, triggers: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Figure]:
-    """``triggers``: as in Spark ("1 second"); then it is the price of exactly-once that is measured, at each."""
+    """``triggers``: as in Spark ("1 second"); then the overhead of exactly-once is measured at each."""
     lengths = {trigger: _seconds(trigger) for trigger in triggers}
     with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
         say("starting Spark")
@@ -330,7 +330,7 @@ def _price(
 def _rounds(
     bench: Bench, source: str, per_batch: int, rounds: int, label: str, say: Callable[[str], None]
 ) -> dict[str, Drained]:
-    """Medians over the rounds, after one that does not count where there are several."""
+    """Medians over the rounds; of several, the first does not count."""
     found: dict[str, list[Drained]] = {name: [] for name in bench.contenders}
     for round_number in range(rounds + 1 if rounds > 1 else 1):
         for contender in bench.contenders if round_number % 2 else bench.contenders[::-1]:
@@ -348,7 +348,7 @@ def _rounds(
 
 
 def _drained(batches: list[dict[str, Any]], phases: list[dict[str, float]]) -> Drained:
-    """``batches``: what Spark tells of them; ``phases``: what our sink tells of the same ones, if it is ours."""
+    """``batches``: Spark's progress reports; ``phases``: the phases of the same batches, if the sink is ours."""
     durations: list[dict[str, float]] = [each["durationMs"] for each in batches]
     total = statistics.mean(each["triggerExecution"] for each in durations)
     found = {

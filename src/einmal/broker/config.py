@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -28,20 +29,20 @@ _INT64_MAX: Final = 2**63 - 1
 def _setting(
     default: Any, about: str, *, low: int | None = None, high: int = _INT32_MAX, one_of: tuple[str, ...] = ()
 ) -> Any:
-    """``high``: numbers are INTs, as most of Apache Kafka's are, unless something else is said."""
+    """``high``: by default the largest INT, the type of most of Apache Kafka's settings."""
     return field(default=default, metadata={"about": about, "low": low, "high": high, "one_of": one_of})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    # who and where
+    # identity and listeners
     node_id: int = _setting(1, "Identity of this broker in its cluster.", low=0)
     process_roles: str = _setting(
         "broker,controller",
         "Roles of this process.",
         one_of=("broker,controller", "controller,broker", "broker", "controller"),
     )
-    broker_rack: str = _setting("", "Where this broker stands.")
+    broker_rack: str = _setting("", "Rack of this broker.")
     listeners: str = _setting(
         "PLAINTEXT://127.0.0.1:9092",
         "Addresses to listen on: for clients, for other brokers and for controllers; port 0 takes a free one.",
@@ -56,25 +57,25 @@ class BrokerConfig:
     einmal_cluster_secret_file: str = _setting(
         "", "File with the secret by which brokers and controllers authenticate to each other (SCRAM-SHA-256)."
     )
-    advertised_listeners: str = _setting("", "Address that clients are told; empty: that of listeners.")
+    advertised_listeners: str = _setting("", "Address that clients connect to; empty: that of listeners.")
     log_dirs: str = _setting("", "Folder of all data.")
 
     # the metadata quorum
     controller_quorum_voters: str = _setting(
         "", "All controllers of the cluster, id@host:port,...; empty: this process alone."
     )
-    controller_quorum_fetch_timeout_ms: int = _setting(2_000, "A leader unheard of for so long is replaced.", low=1)
-    controller_quorum_election_timeout_ms: int = _setting(1_000, "An election may take so long.", low=1)
+    controller_quorum_fetch_timeout_ms: int = _setting(2_000, "A leader that is silent for so long is replaced.", low=1)
+    controller_quorum_election_timeout_ms: int = _setting(1_000, "Longest duration of an election.", low=1)
     controller_quorum_election_backoff_max_ms: int = _setting(1_000, "Longest pause after a lost election.", low=0)
-    controller_quorum_request_timeout_ms: int = _setting(2_000, "How long a voter's answer is waited for.", low=1)
+    controller_quorum_request_timeout_ms: int = _setting(2_000, "How long to wait for a voter's response.", low=1)
     metadata_log_max_record_bytes_between_snapshots: int = _setting(
-        20_971_520, "Metadata is written into a snapshot after so much of it.", low=1, high=_INT64_MAX
+        20_971_520, "Bytes of metadata between two snapshots.", low=1, high=_INT64_MAX
     )
-    broker_heartbeat_interval_ms: int = _setting(500, "How often a broker tells the controller that it lives.", low=1)
-    broker_session_timeout_ms: int = _setting(9_000, "A broker unheard of for so long is fenced.", low=1)
-    controlled_shutdown_enable: bool = _setting(True, "Hand over what is led before stopping.")
+    broker_heartbeat_interval_ms: int = _setting(500, "Interval of a broker's heartbeats to the controller.", low=1)
+    broker_session_timeout_ms: int = _setting(9_000, "A broker that is silent for so long is fenced.", low=1)
+    controlled_shutdown_enable: bool = _setting(True, "Hand over leadership before stopping.")
     auto_leader_rebalance_enable: bool = _setting(True, "Move leaders back to the preferred replicas.")
-    leader_imbalance_check_interval_seconds: int = _setting(300, "How often that is looked at.", low=1, high=_INT64_MAX)
+    leader_imbalance_check_interval_seconds: int = _setting(300, "Interval of this check.", low=1, high=_INT64_MAX)
 
     # connections
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
@@ -84,8 +85,8 @@ class BrokerConfig:
         low=-1,
         high=_INT64_MAX,
     )
-    max_connections: int = _setting(10_000, "Connections of one listener at one time.", low=1)
-    max_connections_per_ip: int = _setting(_INT32_MAX, "Connections of one address at one time.", low=0)
+    max_connections: int = _setting(10_000, "Maximum connections of one listener.", low=1)
+    max_connections_per_ip: int = _setting(_INT32_MAX, "Maximum connections of one address.", low=0)
     max_connections_per_ip_overrides: str = _setting(
         "", "Other limits for some addresses, address:count,...; IPv6 addresses in brackets."
     )
@@ -93,23 +94,23 @@ class BrokerConfig:
         600_000, "Close connections unused for so long.", low=1_000, high=_INT64_MAX
     )
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "Fetch sessions kept (KIP-227).", low=0)
-    fetch_max_bytes: int = _setting(57_671_680, "Most bytes of one Fetch answer.", low=1_024)
+    fetch_max_bytes: int = _setting(57_671_680, "Maximum bytes of one Fetch response.", low=1_024)
 
     # topics
-    auto_create_topics_enable: bool = _setting(True, "Create a topic when a client asks for one that is not there.")
+    auto_create_topics_enable: bool = _setting(True, "Create a topic when a client asks for one that does not exist.")
     delete_topic_enable: bool = _setting(True, "Allow DeleteTopics.")
     num_partitions: int = _setting(1, "Partitions of a topic that is created without a count.", low=1)
     default_replication_factor: int = _setting(
         1, "Replicas of a topic that is created without a count.", low=1, high=_INT16_MAX
     )
     min_insync_replicas: int = _setting(1, "Replicas that must have a write with acks=all.", low=1)
-    unclean_leader_election_enable: bool = _setting(False, "Let a replica lead that may have lost data.")
+    unclean_leader_election_enable: bool = _setting(False, "Allow leaders that may have lost data.")
 
     # replication
     replica_fetch_wait_max_ms: int = _setting(500, "How long a leader keeps a follower's fetch open.", low=0)
-    replica_fetch_min_bytes: int = _setting(1, "Bytes that end such a wait.", low=0)
+    replica_fetch_min_bytes: int = _setting(1, "Minimum bytes of the response to a follower's fetch.", low=0)
     replica_fetch_max_bytes: int = _setting(1_048_576, "Bytes of one partition that a follower asks for.", low=0)
-    replica_fetch_response_max_bytes: int = _setting(10_485_760, "Most bytes of one answer to a follower.", low=0)
+    replica_fetch_response_max_bytes: int = _setting(10_485_760, "Maximum bytes of one response to a follower.", low=0)
     replica_lag_time_max_ms: int = _setting(
         30_000, "A follower behind for longer is not in sync.", low=1, high=_INT64_MAX
     )
@@ -124,19 +125,17 @@ class BrokerConfig:
         -1, "Old segments are deleted above this size of a partition; -1: never.", low=-1, high=_INT64_MAX
     )
     log_retention_check_interval_ms: int = _setting(
-        300_000, "How often old segments are looked for.", low=1, high=_INT64_MAX
+        300_000, "Interval of the search for old segments.", low=1, high=_INT64_MAX
     )
     log_cleanup_policy: str = _setting(
-        "delete", "What happens to old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact")
+        "delete", "Cleanup of old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact")
     )
-    log_cleaner_enable: bool = _setting(True, "Compact the logs of topics whose cleanup.policy says so.")
-    log_cleaner_backoff_ms: int = _setting(
-        15_000, "How often logs are looked for that are dirty enough.", low=1, high=_INT64_MAX
-    )
+    log_cleaner_enable: bool = _setting(True, "Compact the logs of topics whose cleanup.policy has compact.")
+    log_cleaner_backoff_ms: int = _setting(15_000, "Interval of the search for logs to clean.", low=1, high=_INT64_MAX)
     log_cleaner_dedupe_buffer_size: int = _setting(
         134_217_728, "Memory for the keys of a log, in bytes.", low=1, high=_INT64_MAX
     )
-    log_cleaner_min_cleanable_ratio: float = _setting(0.5, "A log is cleaned when so much of it is dirty.")
+    log_cleaner_min_cleanable_ratio: float = _setting(0.5, "Dirty share of a log above which it is cleaned.")
     log_cleaner_delete_retention_ms: int = _setting(
         86_400_000, "How long tombstones stay for slow readers.", low=0, high=_INT64_MAX
     )
@@ -144,11 +143,11 @@ class BrokerConfig:
         0, "Records younger than this are not compacted.", low=0, high=_INT64_MAX
     )
     log_cleaner_max_compaction_lag_ms: int = _setting(
-        _INT64_MAX, "After so long a record is compacted, however clean the log is.", low=1, high=_INT64_MAX
+        _INT64_MAX, "Age at which a record is compacted, however clean the log is.", low=1, high=_INT64_MAX
     )
     log_index_interval_bytes: int = _setting(4_096, "Bytes between two index entries.", low=0)
     log_message_timestamp_type: str = _setting(
-        "CreateTime", "Whose clock stamps records.", one_of=("CreateTime", "LogAppendTime")
+        "CreateTime", "Source of record timestamps.", one_of=("CreateTime", "LogAppendTime")
     )
     log_message_timestamp_before_max_ms: int = _setting(
         _INT64_MAX, "How far a producer's time may be behind the broker's.", low=0, high=_INT64_MAX
@@ -162,7 +161,7 @@ class BrokerConfig:
         low=1,
         high=_INT64_MAX,
     )
-    message_max_bytes: int = _setting(1_048_588, "Largest record batch.", low=0)
+    message_max_bytes: int = _setting(1_048_588, "Maximum size of a record batch.", low=0)
     compression_type: str = _setting(
         "producer",
         "Codec of stored batches; only the producer's own is kept.",
@@ -170,7 +169,7 @@ class BrokerConfig:
     )
     producer_id_expiration_ms: int = _setting(86_400_000, "An idle producer id is forgotten after so long.", low=1)
     producer_id_expiration_check_interval_ms: int = _setting(
-        600_000, "How often idle producer ids are looked for.", low=1
+        600_000, "Interval of the search for idle producer ids.", low=1
     )
 
     # transactions
@@ -185,10 +184,10 @@ class BrokerConfig:
         604_800_000, "An idle transactional id is forgotten after so long.", low=1
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting(
-        3_600_000, "How often idle transactional ids are looked for.", low=1
+        3_600_000, "Interval of the search for idle transactional ids.", low=1
     )
     transaction_partition_verification_enable: bool = _setting(
-        True, "Refuse transactional writes that the coordinator knows nothing of (KIP-890)."
+        True, "Refuse transactional writes that are unknown to the coordinator (KIP-890)."
     )
     transaction_version: int = _setting(2, "Finalized level of the feature transaction.version.", low=0, high=2)
 
@@ -198,7 +197,7 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int = _setting(4_194_304, "Segment size of __consumer_offsets.", low=1)
     offsets_retention_minutes: int = _setting(10_080, "Offsets of an empty group are forgotten after so long.", low=1)
     offsets_retention_check_interval_ms: int = _setting(
-        600_000, "How often such offsets are looked for.", low=1, high=_INT64_MAX
+        600_000, "Interval of the search for such offsets.", low=1, high=_INT64_MAX
     )
     offset_metadata_max_bytes: int = _setting(4_096, "Longest text kept with an offset.", low=0)
     group_min_session_timeout_ms: int = _setting(6_000, "Shortest session timeout of a member.", low=1)
@@ -206,8 +205,13 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int = _setting(3_000, "How long a new group waits for more members.", low=0)
     group_max_size: int = _setting(_INT32_MAX, "Members of one group.", low=1)
 
-    # which settings were given, by key; what the others have is Kafka's default
+    # keys of the settings that were set; the others have Kafka's defaults
     given: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> PurePosixPath:
+        """The folder of all data."""
+        return PurePosixPath(self.log_dirs)
 
     @property
     def is_broker(self) -> bool:
@@ -245,7 +249,7 @@ class BrokerConfig:
 
     @property
     def controller_listener(self) -> Endpoint | None:
-        """Where a controller listens for its cluster; None: only this process itself is there. Raises ConfigError."""
+        """Where a controller listens for its cluster; None: the cluster is only this process. Raises ConfigError."""
         controllers = self.named_listeners.controllers
         return None if controllers is None else controllers.endpoint
 
@@ -256,7 +260,7 @@ class BrokerConfig:
 
     @property
     def clients_may_act_as_brokers(self) -> bool:
-        """Whether requests of brokers come to the clients' listener, where nothing tells them apart."""
+        """Whether brokers send to the clients' listener, where their requests cannot be distinguished from clients'."""
         listeners = self.named_listeners
         return listeners.clients is not None and listeners.brokers is None and not self.is_alone
 
@@ -289,7 +293,7 @@ class BrokerConfig:
             raise ConfigError("SASL_PLAINTEXT between brokers and controllers needs einmal.cluster.secret.file")
         if self.einmal_cluster_secret_file and not self.uses_sasl:
             raise ConfigError(
-                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must say SASL_PLAINTEXT "
+                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_PLAINTEXT "
                 "for inter.broker.listener.name and controller.listener.names"
             )
 
@@ -301,7 +305,7 @@ class BrokerConfig:
         return listeners.controllers_authenticate or (of_brokers is not None and of_brokers.is_authenticated)
 
     def advertised(self, port: int) -> Endpoint:
-        """What clients are told; ``port``: the one that is really listened on. Raises ConfigError."""
+        """The address that clients receive; ``port``: the port that the listener is bound to. Raises ConfigError."""
         if self.advertised_listeners:
             clients = self.named_listeners.clients
             told = endpoints_of("advertised.listeners", self.advertised_listeners)
@@ -312,7 +316,7 @@ class BrokerConfig:
         return self.listener.reachable(port)
 
     def advertised_to_brokers(self, port: int) -> Endpoint:
-        """What other brokers are told of a listener of their own; ``port`` as above. Raises ConfigError."""
+        """The address that other brokers receive, of a listener of their own; ``port`` as above. Raises ConfigError."""
         brokers = self.named_listeners.brokers
         assert brokers is not None, "brokers share the clients' listener"
         told = endpoints_of("advertised.listeners", self.advertised_listeners).get(brokers.name)
@@ -339,7 +343,7 @@ _SAME: Final[Mapping[str, str]] = {"log.dir": "log.dirs", "broker.id": "node.id"
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``key=value``, ``#`` and ``!`` comments, a backslash at the end of a line goes on."""
+    """A Java properties file: ``key=value``, ``#`` and ``!`` comments, a backslash at a line's end continues it."""
     values: dict[str, str] = {}
     carried = ""
     for line in text.splitlines():
@@ -370,7 +374,7 @@ def parse_assignments(items: Iterable[str]) -> dict[str, str]:
 def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -> tuple[BrokerConfig, tuple[str, ...]]:
     """The settings, and the keys that this broker does not have.
 
-    Raises ConfigError, also for a key that promises what is not kept.
+    Raises ConfigError, also for a key that would promise a feature that einmal lacks.
     """
     known: dict[str, Any] = {}
     unknown = []
@@ -441,7 +445,7 @@ def _voters(text: str) -> Mapping[int, Endpoint]:
     for item in filter(None, map(str.strip, text.split(","))):
         node_id, separator, address = item.partition("@")
         if not separator or not node_id.isdigit() or int(node_id) in voters:
-            raise ConfigError(f"{key}: {item!r} is no id@host:port, or its id is there twice")
+            raise ConfigError(f"{key}: {item!r} is no id@host:port, or has a duplicate id")
         voters[int(node_id)] = address_of(key, item, address)
     return MappingProxyType(dict(sorted(voters.items())))
 

@@ -1,8 +1,8 @@
-"""Kafka's broker settings that this broker does not have: which of them stop a start, and which only are named.
+"""Kafka's broker settings that this broker does not have: which of them prevent a start, and which are only logged.
 
 A setting that promises safety (who may do what, what is encrypted, what survives) must not be dropped: a cluster would
-run without what its operator relies on. The others are harmless; a name that nobody has is probably a slip of the pen.
-Names are those of Apache Kafka 4.4.
+run without what its operator relies on. The others are harmless; an unknown name is probably misspelt. Names are those
+of Apache Kafka 4.4.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _REFUSED: Final[Mapping[str, str]] = {
     "max.connection.creation.rate": _NO_LIMIT,
     "log.flush.interval.ms": _FLUSH,
     "log.flush.scheduler.interval.ms": _FLUSH,
-    "config.providers": "values are taken as they are written: write them out",
+    "config.providers": "values are not substituted: write them out",
     "remote.log.storage.system.enable": "tiered storage is not supported: remove it",
     "transaction.two.phase.commit.enable": "two-phase commit (KIP-939) is not supported: remove it",
 }
-"""By name, or by what names begin with: what to do."""
+"""What to do, by name or by prefix."""
 
 _HARMLESS: Final[Mapping[str, str]] = {
     "connections.max.reauth.ms": "0",
@@ -53,7 +53,7 @@ _HARMLESS: Final[Mapping[str, str]] = {
     "ssl.client.auth": "none",
     "transaction.two.phase.commit.enable": "false",
 }
-"""Values that promise nothing that is not so anyway. So does an empty one."""
+"""Values without effect. So is an empty one."""
 
 _NAMES_WITHOUT_EFFECT: Final = """
     add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
@@ -134,7 +134,7 @@ _WITHOUT_EFFECT: Final = frozenset(_NAMES_WITHOUT_EFFECT.split())
 
 
 def why_refused(name: str, value: str) -> str | None:
-    """What is wrong with a setting that is not supported, and what to do; None: it may be left out."""
+    """The problem of an unsupported setting, and what to do; None: it may be ignored."""
     if not value or value.lower() == _HARMLESS.get(name, "").lower():
         return None
     family = next((each for each in _REFUSED if each.endswith("*") and name.startswith(each[:-1])), name)
@@ -143,7 +143,7 @@ def why_refused(name: str, value: str) -> str | None:
 
 
 def warnings_of(unknown: Iterable[str], known: Collection[str]) -> list[str]:
-    """What to say of settings that are left out: one line for Kafka's, one for each that nobody has."""
+    """Warnings about ignored settings: one line for all of Kafka's, one for each unknown one."""
     names = list(unknown)
     warnings = [_misspelt(name, known) for name in names if name not in _WITHOUT_EFFECT]
     without_effect = [name for name in names if name in _WITHOUT_EFFECT]

@@ -1,8 +1,8 @@
-"""Where a node listens, for whom, and by which security protocol: Kafka's settings about listeners, read together.
+"""The listeners of a node, their users and their security protocols, from Kafka's settings of listeners.
 
-A broker has one listener for clients, and one for other brokers where ``inter.broker.listener.name`` says so; else they
+A broker has one listener for clients, and one for other brokers if ``inter.broker.listener.name`` names it; else they
 share one. A controller that others can reach has its own. Clients are not authenticated yet. Brokers and controllers
-can be, by the cluster's secret: that is what SASL_PLAINTEXT means on their listeners.
+can be, by the cluster's secret: this is the meaning of SASL_PLAINTEXT on their listeners.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 
 class Audience(Enum):
-    """For whom a listener is."""
+    """The users of a listener."""
 
     CLIENTS = 0
     BROKERS = 1
@@ -29,7 +29,7 @@ class Audience(Enum):
 
 
 class ConfigError(Exception):
-    """A setting that cannot be meant. ``str()`` is a sentence for the user."""
+    """An invalid setting. ``str()`` is a sentence for the user."""
 
 
 class Endpoint(NamedTuple):
@@ -40,7 +40,7 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def reachable(self, port: int) -> Endpoint:
-        """What others are told; nobody can connect to a wildcard. ``port``: the one that is really listened on."""
+        """The address for others, who cannot connect to a wildcard. ``port``: the one that the listener is bound to."""
         return Endpoint("localhost" if self.host in _WILDCARDS else self.host, port)
 
 
@@ -83,7 +83,7 @@ class ListenerSettings(NamedTuple):
 
 @cache
 def listeners_of(settings: ListenerSettings) -> Listeners:
-    """Raises ConfigError for a listener that cannot be what its settings promise."""
+    """Raises ConfigError for a listener that cannot do what its settings promise."""
     endpoints = endpoints_of("listeners", settings.listeners)
     protocols = _protocols(settings.security_protocol_map)
     of_controllers, of_brokers = settings.controller_names.strip().upper(), settings.inter_broker_name.strip().upper()
@@ -137,7 +137,7 @@ def _check_protocol(name: str, protocol: str) -> None:
 
 
 def _protocol(name: str, protocols: Mapping[str, str], of_controllers: str) -> str:
-    """Kafka's rules: what the map says, else what the name says; a controllers' listener is PLAINTEXT by default."""
+    """Kafka's rules: as in the map, else as the name; a controllers' listener is PLAINTEXT by default."""
     if name in protocols:
         return protocols[name]
     if name in PROTOCOLS:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from einmal.checker.history import Anomaly
 
 
-class Entry(NamedTuple):
+class TransferEntry(NamedTuple):
     """One side of a transfer; ``partition`` and ``partner``: where this one and the other one are written."""
 
     transfer: str
@@ -31,11 +31,11 @@ class BankReader:
         self._name = name
         self._total = sum(initial.values())
         self._balances = dict(initial)
-        self._open: dict[str, Entry] = {}
+        self._open: dict[str, TransferEntry] = {}
         self._done: dict[str, None] = {}
         self.anomalies: list[Anomaly] = []
 
-    def read(self, partition: int, entries: Sequence[Entry]) -> None:
+    def read(self, partition: int, entries: Sequence[TransferEntry]) -> None:
         """All that could be read of a partition at one moment; then look whether the sum still holds."""
         for entry in entries:
             self._apply(entry)
@@ -46,7 +46,7 @@ class BankReader:
         if sum(self._balances.values()) != self._total + under_way:
             self._report(f"the accounts hold {sum(self._balances.values())}, not {self._total + under_way}")
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: TransferEntry) -> None:
         other = self._open.pop(entry.transfer, None)
         self._balances[entry.account] = self._balances.get(entry.account, 0) + entry.delta
         if entry.transfer in self._done or (other is not None and other.account == entry.account):

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from einmal.checker.history import Anomaly
 
 
-class Written(NamedTuple):
+class WrittenRecord(NamedTuple):
     """A record that a reader saw: which batch it is of, and which attempt at the batch wrote it."""
 
     batch: int
     attempt: str
 
 
-def find_batch_anomalies(committed: Sequence[int], written: Iterable[Written]) -> list[Anomaly]:
+def find_batch_anomalies(committed: Sequence[int], written: Iterable[WrittenRecord]) -> list[Anomaly]:
     """``committed``: the commit records in their order; ``written``: every record of the output."""
     found = []
     for place, batch in enumerate(committed, start=1):

@@ -2,9 +2,11 @@
 
 Edges: ww (the writer of a version before the writer of the next one in its key), wr (a writer before its reader), the
 order of one process, and real time (one had ended before the other began). The log has no write isolation, so cycles
-that need a ww edge are allowed; without one, information has gone in a circle or back in time: never.
+that need a ww edge are allowed; without one, information has travelled in a circle or back in time, which is never
+allowed.
 
-Orders are drawn with few edges: after each end stands a barrier, barriers follow each other, and lead to what begins.
+Orders need few edges: each end leads to a barrier, each barrier to the next one, and to the operations that begin after
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from einmal.checker.history import Anomaly, Op, Outcome
+from einmal.checker.history import Anomaly, Op, OpOutcome
 from einmal.checker.index import Index
 
 Node = Hashable
@@ -24,7 +26,7 @@ _ORDERS: Final = (("", ""), ("-process", "strong-session-"), ("-realtime", "stro
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """``kind``: the fine name, or the coarse one (``PL-...-cycle-exists``) of the same thing."""
+    """``kind``: the specific name, or the general one (``PL-...-cycle-exists``)."""
 
     kind: str
     is_allowed: bool
@@ -35,7 +37,7 @@ class Cycle:
 
 
 def find_cycles(index: Index) -> list[Cycle]:
-    """The simplest of each kind. Operations are named by their place in the history."""
+    """The simplest cycle of each kind. Operations are named by their position in the history."""
     ops = {place: op for place, op in enumerate(index.history.ops) if _took_place(index, op)}
     writes, reads = _write_edges(index, ops), _read_edges(index, ops)
     processes: dict[int, list[int]] = defaultdict(list)
@@ -54,7 +56,7 @@ def find_cycles(index: Index) -> list[Cycle]:
             ("G1c", 2, (reads,), False),
             ("G1c", 2, (writes, reads), True),
         ):
-            # A cycle that a weaker order shows already is told of once.
+            # A cycle that exists in a weaker order already is reported once.
             if any(cycle.kind.startswith(name) and cycle.is_allowed is is_allowed for cycle in found):
                 continue
             cycle = _shortest_cycle(_union(*edges, order))
@@ -67,10 +69,10 @@ def find_cycles(index: Index) -> list[Cycle]:
 
 
 def _took_place(index: Index, op: Op) -> bool:
-    """It was committed, or it was seen that it was."""
-    if op.outcome is Outcome.INFO:
+    """It was committed, or a reader saw it."""
+    if op.outcome is OpOutcome.INFO:
         return any(index.is_committed(op, send) for send in op.sends)
-    return op.outcome is Outcome.OK and op.read_committed
+    return op.outcome is OpOutcome.OK and op.read_committed
 
 
 def _write_edges(index: Index, ops: dict[int, Op]) -> Graph:
@@ -124,7 +126,7 @@ def _union(*graphs: Graph) -> Graph:
 
 
 def _shortest_cycle(graph: Graph) -> tuple[int, ...]:
-    """The operations of a shortest one; empty: there is none."""
+    """The operations of a shortest cycle; empty: there is none."""
     best: list[Node] = []
     for component in _components(graph):
         inside = dict.fromkeys(component)
@@ -156,7 +158,7 @@ def _way_back(graph: Graph, start: Node, inside: dict[Node, None], below: int) -
 
 
 def _components(graph: Graph) -> Iterable[list[Node]]:
-    """Strongly connected ones of more than one node (Tarjan's algorithm, without recursion)."""
+    """Strongly connected components of more than one node (Tarjan's algorithm, without recursion)."""
     numbers: dict[Node, int] = {}
     lowest: dict[Node, int] = {}
     stack: list[Node] = []

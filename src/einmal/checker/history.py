@@ -1,8 +1,8 @@
-"""What clients did and what they were told: the input of the checker.
+"""The operations of clients and their results: the input of the checker.
 
 An operation is a list of sends and polls of one process, and how it ended. Values are unique within their key (a topic
-partition), so that a value names its write. Offsets are what the client was told; None where it was not. Knows neither
-a broker nor how the operations were made.
+partition), so that a value names its write. Offsets are those that the client received; None: it received none. Knows
+neither a broker nor how the operations were made.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Key = TopicPartition
 Value = str
 
 
-class Outcome(Enum):
-    """OK: it happened. FAIL: it did not and never will. INFO: nobody knows."""
+class OpOutcome(Enum):
+    """OK: it happened. FAIL: it did not and never will. INFO: unknown outcome."""
 
     OK = "ok"
     FAIL = "fail"
@@ -46,12 +46,12 @@ class Op:
     ``aborted_later``: the outcome was unknown to the client, but a later abort of that transaction was acknowledged.
     ``subscribed``: a group decided what was read, so between two operations the position may move; ``rebalanced``: it
     did so inside of this one. ``began`` and ``ended`` are seconds of one clock for all processes (None: never);
-    ``cause``: why the outcome is not known.
+    ``cause``: why the outcome is unknown.
     """
 
     process: int
     actions: tuple[Send | Poll, ...]
-    outcome: Outcome
+    outcome: OpOutcome
     transactional: bool = False
     read_committed: bool = True
     starts_anew: bool = False
@@ -80,7 +80,7 @@ class History:
 
 
 class Anomaly(NamedTuple):
-    """``kind``: the class, by its usual name; ``detail``: in words, for whoever reads the report."""
+    """``kind``: the class, by its usual name; ``detail``: in words, for readers of the report."""
 
     kind: str
     detail: str

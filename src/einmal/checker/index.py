@@ -1,6 +1,6 @@
-"""A history by key, value and offset: what the checks look things up in.
+"""A history by key, value and offset, for lookups of the checks.
 
-The order of versions in a key is that of the offsets told to senders of transactions that committed and to readers.
+The versions of a key are ordered by the offsets that readers, and senders of committed transactions, received.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
-from einmal.checker.history import History, Key, Op, Outcome, Poll, Send, Value
+from einmal.checker.history import History, Key, Op, OpOutcome, Poll, Send, Value
 
 
 class Index:
@@ -53,12 +53,12 @@ class Index:
 
     def _is_written(self, key: Key, value: Value) -> bool:
         writer = self.writers.get((key, value))
-        return writer is not None and writer.outcome is Outcome.OK
+        return writer is not None and writer.outcome is OpOutcome.OK
 
     def is_committed(self, op: Op, send: Send) -> bool:
         """Acknowledged, or of unknown outcome but seen (in a transaction: any of it)."""
-        if op.outcome is not Outcome.INFO:
-            return op.outcome is Outcome.OK
+        if op.outcome is not OpOutcome.INFO:
+            return op.outcome is OpOutcome.OK
         mates = op.sends if op.transactional else [send]
         return any(self.is_visible(mate.key, mate.value) for mate in mates)
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from einmal.checker.cycles import find_cycles
-from einmal.checker.history import Anomaly, History, Key, Outcome, Send, Value
+from einmal.checker.history import Anomaly, History, Key, OpOutcome, Send, Value
 from einmal.checker.index import Index
 
 
@@ -57,7 +57,7 @@ def _aborted_reads(index: Index) -> Iterator[Anomaly]:
     for (key, value), op in index.writers.items():
         if not index.is_visible(key, value):
             continue
-        if op.outcome is Outcome.FAIL:
+        if op.outcome is OpOutcome.FAIL:
             yield Anomaly("G1a", f"{value} of a failed write was read from {key}")
         elif op.aborted_later:
             yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}")
@@ -65,7 +65,7 @@ def _aborted_reads(index: Index) -> Iterator[Anomaly]:
 
 def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
     for (key, value), op in index.writers.items():
-        if op.outcome is not Outcome.OK or index.is_visible(key, value):
+        if op.outcome is not OpOutcome.OK or index.is_visible(key, value):
             continue
         offset = index.offset_of(key, value)
         if offset is not None and offset < index.read_up_to.get(key, -1):
@@ -77,7 +77,7 @@ def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
 def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
     views = _views(index)
     for op in index.history.ops:
-        if not op.transactional or op.outcome is Outcome.FAIL:
+        if not op.transactional or op.outcome is OpOutcome.FAIL:
             continue
         sends: dict[Key, list[Value]] = defaultdict(list)
         for send in op.sends:
@@ -154,7 +154,7 @@ def _poll_order(index: Index) -> Iterator[Anomaly]:
 def _send_order(index: Index) -> Iterator[Anomaly]:
     positions: dict[int, dict[Key, int]] = defaultdict(dict)
     for op in index.history.ops:
-        if op.outcome is Outcome.FAIL:
+        if op.outcome is OpOutcome.FAIL:
             continue
         before = positions[op.process]
         inside: dict[Key, int] = {}
@@ -179,7 +179,7 @@ def _send_skips(index: Index) -> Iterator[Anomaly]:
         places: dict[Key, int] = {}
         for send in op.sends:
             offset = index.offset_of(send.key, send.value)
-            if offset is None or op.outcome is Outcome.FAIL:
+            if offset is None or op.outcome is OpOutcome.FAIL:
                 continue
             last = places.get(send.key)
             if last is not None and index.is_skipped(send.key, last, offset):

@@ -1,4 +1,4 @@
-"""What a history says beside its anomalies: how far readers lagged behind, how often each value was consumed.
+"""Figures of a history beside its anomalies: how far readers lagged behind, how often each value was consumed.
 
 The worst real-time lag of a poll is the age of the oldest acknowledged value that its process had not read of that key
 by then: a log that is up to date has a small one, a stale view a growing one.
@@ -10,13 +10,13 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from einmal.checker.history import Anomaly, History, Key, Outcome, Value
+from einmal.checker.history import Anomaly, History, Key, OpOutcome, Value
 from einmal.checker.index import Index
 from einmal.checker.log import find_allowed, find_anomalies
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HistoryReport:
     """``allowed``: shown, and no anomaly in a log. ``consumed``: so many values were read so often by groups' members.
 
     ``worst_realtime_lag`` in seconds. ``causes``: of unknown outcomes, by how many.
@@ -29,10 +29,10 @@ class Report:
     causes: dict[str, int]
 
 
-def report_on(history: History) -> Report:
+def report_on(history: History) -> HistoryReport:
     index = Index(history)
-    causes = Counter(op.cause or "unknown" for op in history.ops if op.sends and op.outcome is Outcome.INFO)
-    return Report(
+    causes = Counter(op.cause or "unknown" for op in history.ops if op.sends and op.outcome is OpOutcome.INFO)
+    return HistoryReport(
         anomalies=tuple(find_anomalies(history)),
         allowed=tuple(find_allowed(history)),
         worst_realtime_lag=worst_realtime_lag(index),
@@ -42,11 +42,11 @@ def report_on(history: History) -> Report:
 
 
 def consume_counts(history: History) -> dict[int, int]:
-    """How many values were consumed once, twice, ... by processes that a group told what to read."""
+    """How many values were consumed once, twice, ... by members of consumer groups."""
     counts: Counter[tuple[Key, Value]] = Counter(
         (poll.key, value)
         for op in history.ops
-        if op.subscribed and op.outcome is Outcome.OK
+        if op.subscribed and op.outcome is OpOutcome.OK
         for poll in op.polls
         for _, value in poll.records
     )
@@ -59,7 +59,7 @@ def worst_realtime_lag(index: Index) -> float:
     for op in index.history.ops:
         for send in op.sends:
             offset = index.offset_of(send.key, send.value)
-            if op.outcome is Outcome.OK and op.ended is not None and offset is not None:
+            if op.outcome is OpOutcome.OK and op.ended is not None and offset is not None:
                 acknowledged[send.key].append((offset, op.ended))
     oldest = {key: _oldest_from(sorted(found)) for key, found in acknowledged.items()}
     positions: dict[tuple[int, Key], int] = {}

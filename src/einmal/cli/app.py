@@ -53,19 +53,19 @@ def _options(
 @app.command()
 def start(
     port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one. Default: 9092.")
+        int | None, typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free one. Default: 9092.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of all data. Default: the user's data folder.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A broker setting under Kafka's name.")
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Directory of all data. Default: the user's data directory.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A server.properties file.")] = None,
-    brokers: Annotated[
-        int, typer.Option(min=1, max=9, help="So many brokers, processes of one cluster, on ports 1,000 apart.")
-    ] = 1,
+    settings: Annotated[
+        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Broker setting, under Kafka's name.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="server.properties file.")] = None,
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of broker processes. Ports are 1,000 apart.")] = 1,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
-    output: Annotated[Format, typer.Option("--format", help="How to say where the broker is.")] = Format.TEXT,
+    output: Annotated[Format, typer.Option("--format", help="Format of the broker's address.")] = Format.TEXT,
 ) -> None:
     """Start a broker, or a cluster, in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
     from einmal.cli import start as command

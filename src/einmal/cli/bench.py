@@ -1,4 +1,4 @@
-"""``einmal bench``: figures on stdout, beside the budgets; talk on stderr."""
+"""``einmal bench``: figures on stdout, beside their targets; messages on stderr."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 
 def bench(
     cases: Annotated[
-        list[str] | None, typer.Argument(help="Which cases; default: all of one broker. Or: failover, pipeline.")
+        list[str] | None,
+        typer.Argument(help="Cases to measure. Default: all of one broker. Others: failover, pipeline."),
     ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
     ] = None,
-    scale: Annotated[float, typer.Option(min=0.01, max=100, help="Longer or shorter runs.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.01, max=100, help="Factor for the length of runs.")] = 1.0,
     properties: Annotated[
-        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A setting of the fresh broker.")
+        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Setting of the fresh broker.")
     ] = None,
     connector: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="pipeline: jars of Spark's own Kafka connector, to compare with."),
+        typer.Option(
+            metavar="FOLDER", help="pipeline: directory with the jars of Spark's own Kafka connector, for comparison."
+        ),
     ] = None,
     triggers: Annotated[
         list[str] | None,
-        typer.Option("--trigger", metavar="TIME", help="pipeline: the price of exactly-once at this trigger."),
+        typer.Option("--trigger", metavar="TIME", help="pipeline: measure the price of exactly-once at this trigger."),
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Measure a broker. Figures are printed, never judged: machines differ, compare in one run."""
+    """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
     from einmal.bench.cases import CASES
     from einmal.bench.load import BenchRefused
     from einmal.bench.run import FAILOVER, PIPELINE, run

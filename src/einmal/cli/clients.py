@@ -1,4 +1,4 @@
-"""What commands that talk to a cluster share: which cluster, with which settings, and how a failure is told."""
+"""Shared by commands that connect to a cluster: its address, client settings, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Brokers = Annotated[
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help=f"The cluster. Default: ${' or $'.join(BROKERS_VARIABLES)}, else {_NEAREST}.",
+        help=f"Bootstrap servers of the cluster. Default: ${' or $'.join(BROKERS_VARIABLES)}, else {_NEAREST}.",
         show_default=False,
     ),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="A client setting under Kafka's name.")
+    list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Client setting, under Kafka's name.")
 ]
 
 
@@ -61,7 +61,7 @@ def print_error(error: KafkaError) -> None:
 
 
 class Outcomes(NamedTuple):
-    """What became of each name, in order: its result, its error (printed by now), or None where it was not tried."""
+    """The outcome for each name, in order: its result, its error (already printed), or None if it was not tried."""
 
     of: dict[str, Any]
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 def demo(
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", help="Text to count: files or folders. Default: real text found here."),
+        typer.Option("--input", help="Text to count: files or directories. Default: real text found on this machine."),
     ] = None,
-    output: Annotated[Path, typer.Option(help="Where the report and all working files go.")] = Path("build/demo"),
-    output_format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.TEXT,
+    output: Annotated[Path, typer.Option(help="Directory of the report and all working files.")] = Path("build/demo"),
+    output_format: Annotated[Format, typer.Option("--format", help="Format of the result.")] = Format.TEXT,
 ) -> None:
-    """Send real text through three brokers and a Spark pipeline, kill them on the way, and compare.
+    """Send real text through three brokers and a Spark pipeline, kill them on the way, and compare the result.
 
     Exit status: 0 only if the verdict is "exactly-once"; 1 if it is not; 2 if the demo could not run.
     """
@@ -68,7 +68,7 @@ def _check_spark() -> None:
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise _failed(f"the demo needs Spark: {' and '.join(missing)} cannot be found", "pip install 'einmal[spark]'")
-    from einmal.spark.java import JavaMissing, use_java
+    from einmal.spark.environment.java import JavaMissing, use_java
 
     try:
         use_java()

@@ -18,8 +18,8 @@ from einmal.cli.run import Confs, Master, Overrides, PipelineFile, new_session, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from einmal.spark.guarantees import Hop, Reason
-    from einmal.spark.program import Program
+    from einmal.spark.api.program import Program
+    from einmal.spark.declare.guarantees import Hop, Reason
 
 _SIGNS = {"holds": "+", "if": "~", "not": "-", "unknown": "?"}
 
@@ -31,25 +31,28 @@ def explain(
     settings: Overrides = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Say which guarantee holds on each hop of a declared pipeline, why, and where it does not. Starts nothing.
+    """Report which guarantee holds on each hop of a declared pipeline, why, and which does not. Starts nothing.
 
-    What it cannot look at, because no broker answers or there is no Java, it says.
+    It names what it cannot check because no broker responds or Java is missing.
     """
     with pipeline_failures_told(file):
-        from einmal.spark.spark_version import require_spark
+        from einmal.spark.environment.spark_version import require_spark
 
         require_spark()
-        from einmal.spark.explanation import facts_of
-        from einmal.spark.guarantees import explain as hops_of
-        from einmal.spark.guarantees import overall
-        from einmal.spark.program import Kind, kind_of, load
+        from einmal.spark.api.program import ProgramKind, kind_of, load, rows
+        from einmal.spark.declare.explanation import facts_of
+        from einmal.spark.declare.guarantees import explain as hops_of
+        from einmal.spark.declare.guarantees import overall
+        from einmal.spark.declare.plan import plan_facts
 
         kind, overrides = kind_of(file), dict(map(key_and_value, settings or ()))
-        if kind is Kind.WHOLE:
+        if kind is ProgramKind.WHOLE:
             raise typer.BadParameter(f"{file} is {kind}: only what is declared can be explained")
-        program = load(file, overrides) if kind is Kind.TABLES else None
+        program = load(file, overrides) if kind is ProgramKind.TABLES else None
         spark, problem = _session(file, program, master or "local[1]", confs, overrides)
-        facts = facts_of(program or load(file, overrides), spark, problem)
+        program = program or load(file, overrides)
+        plan = None if spark is None else plan_facts(rows(program, spark))
+        facts = facts_of(program.declaration, plan, problem)
         hops = hops_of(facts)
         holds = overall(hops)
     is_all = not any(reason.verdict == "unknown" for hop in hops for reason in hop.reasons)
@@ -65,7 +68,7 @@ def explain(
 def _session(
     file: Path, program: Program | None, master: str, confs: list[str] | None, overrides: dict[str, str]
 ) -> tuple[SparkSession | None, str]:
-    from einmal.spark.java import JavaMissing
+    from einmal.spark.environment.java import JavaMissing
 
     try:
         return new_session(file, program, master, confs, overrides), ""

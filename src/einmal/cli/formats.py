@@ -1,4 +1,4 @@
-"""How results are printed, the same option in every command."""
+"""Format of results, the same option in every command."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class Format(StrEnum):
     JSON = "json"
 
 
-Output = Annotated[Format, typer.Option("--format", help="How results are printed.")]
+Output = Annotated[Format, typer.Option("--format", help="Format of results.")]

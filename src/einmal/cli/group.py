@@ -1,4 +1,4 @@
-"""``einmal group``: consumer groups, their members, and how far they are behind. On any Kafka cluster."""
+"""``einmal group``: consumer groups, their members and lag. On any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def describe(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show a group's members and lag: unread offsets up to the last stable offset, and those held back behind it."""
+    """Show a group's members and lag: unread offsets up to the last stable offset, and those held back after it."""
     from einmal.client import LATEST, Admin, IsolationLevel
     from einmal.client.errors import error_for
     from einmal.types import ErrorCode
@@ -87,7 +87,7 @@ def delete(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete groups that have no members, with their offsets, and report what became of each."""
+    """Delete groups that have no members, with their offsets, and report the outcome for each."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:

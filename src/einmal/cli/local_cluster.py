@@ -44,7 +44,7 @@ def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str
         cluster.watch(lambda broker, status: events.put((broker, status)))
         return _supervise(cluster, events, as_json)
     except BrokerFailed as error:
-        return _fail(str(error), "see what it says above")
+        return _fail(str(error), "see its messages above")
     except KeyboardInterrupt:
         cluster.kill()
         return _INTERRUPTED
@@ -72,7 +72,7 @@ def _on_signals(events: queue.SimpleQueue[_Event]) -> None:
         signal.signal(number, stop)
 
 
-# --- what is said ------------------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------------------------
 
 
 def start_again(plan: BrokerPlan) -> str:

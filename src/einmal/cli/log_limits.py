@@ -1,7 +1,8 @@
 """Log lines of a broker are bounded: clients cause many of them, and choose what is in them.
 
-Of lines with the same text before its values are filled in, so many are written in a window of time; the next one says
-how many were not. A line that nothing follows is made up for by the next line of any kind. Long lines are cut.
+Of lines with the same text before its values are filled in, a limited number is written per window of time; the next
+one reports how many were not. If no such line follows, the next line of any kind triggers the report. Long lines are
+truncated.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class LimitedHandler(logging.StreamHandler[IO[str]]):
         return kind
 
     def _make_up(self, now: float) -> None:
-        """Windows that are over: say what was not written in them."""
+        """Report what was not written in windows that are over."""
         over = [(key, kind) for key, kind in self._kinds.items() if now - kind.began >= WINDOW_SECONDS]
         for key, kind in over:
             del self._kinds[key]

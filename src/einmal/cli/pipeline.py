@@ -1,4 +1,4 @@
-"""``einmal pipeline``: where pipelines stand, and a change of that, said before it is done. Needs no Spark."""
+"""``einmal pipeline``: the status of pipelines, and changes of it, which print a plan first. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
     from einmal.pipeline.commit_record import CommitRecord
-    from einmal.pipeline.takeover import Change
-    from einmal.spark.ownership import Ownership, PipelineStatus
+    from einmal.pipeline.takeover import RecordChange
+    from einmal.spark.operate.ownership import Ownership, PipelineStatus
 
 pipeline = typer.Typer(help="Pipelines: status, adopt, reset.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's transactional.id.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="transactional.id of the pipeline.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 _COLUMNS = ("name", "batch", "lag", "state", "open_ms", "producer_id", "producer_epoch", "committed_at", "checkpoint")
 _MORE = ("query_id", "records", "positions", "problem")
@@ -31,12 +31,12 @@ _MORE = ("query_id", "records", "positions", "problem")
 
 @pipeline.command()
 def status(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these pipelines.")] = None,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show where pipelines stand: last committed batch, lag to the last stable offset, open transaction, identity."""
+    """Show the status of pipelines: last committed batch, lag to the last stable offset, open transaction, identity."""
     with _owned(brokers, settings) as owned:
         found = owned.committed()
         for name in names or ():
@@ -54,17 +54,19 @@ def status(
 @pipeline.command()
 def adopt(
     name: Name,
-    checkpoint: Annotated[str, typer.Option("--checkpoint", help="Its folder on this machine, or where it will be.")],
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", help="Directory of the checkpoint on this machine, or its future location.")
+    ],
     yes: Yes = False,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Let the query of another checkpoint go on under a pipeline's name, from where that checkpoint is."""
+    """Let the query of another checkpoint resume under a pipeline's name, at the position of that checkpoint."""
     from einmal.pipeline.batch_plan import Refuse
     from einmal.pipeline.takeover import plan_adopt
-    from einmal.spark.checkpoint import CheckpointError
-    from einmal.spark.local_checkpoint import standing_of
+    from einmal.spark.protocol.checkpoint import CheckpointError
+    from einmal.spark.protocol.local_checkpoint import standing_of
 
     with _owned(brokers, settings) as owned:
         record = _record(owned, name)
@@ -85,7 +87,7 @@ def reset(
         typer.Option(
             "--to",
             metavar="POSITION",
-            help="Where a new checkpoint begins: start (its startingOffsets), earliest, latest, or JSON of offsets, a "
+            help="Start of a new checkpoint: start (its startingOffsets), earliest, latest, or JSON of offsets, a "
             "list with one object for each source.",
         ),
     ] = "start",
@@ -94,7 +96,7 @@ def reset(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Fence a pipeline and forget what it has committed, so that a new checkpoint can begin elsewhere."""
+    """Fence a pipeline and forget its committed batches, so that a new checkpoint can start elsewhere."""
     from einmal.pipeline.takeover import plan_reset
 
     with _owned(brokers, settings) as owned:
@@ -113,8 +115,8 @@ def reset(
 
 @contextmanager
 def _owned(brokers: str | None, settings: list[str] | None) -> Iterator[Ownership]:
-    from einmal.spark.commit_log import Uncertain
-    from einmal.spark.ownership import Changed, Ownership
+    from einmal.spark.operate.ownership import Changed, Ownership
+    from einmal.spark.protocol.commit_log import Uncertain
 
     config = {name: str(value) for name, value in config_of(brokers, settings).items()}
     with failures_told():
@@ -161,22 +163,22 @@ def _position(owned: Ownership, record: CommitRecord | None, to: str) -> tuple[A
 
 
 def _carry_out(
-    owned: Ownership, name: str, record: CommitRecord | None, change: Change, yes: bool, output: Format
+    owned: Ownership, name: str, record: CommitRecord | None, change: RecordChange, yes: bool, output: Format
 ) -> None:
-    """Say what will be done, ask, do it."""
+    """Print the plan, ask for confirmation, carry it out."""
     transaction = owned.transaction(name)
     if transaction is not None and transaction.partitions:
         print(f"{name} has a transaction open: it is probably running", file=sys.stderr)
     elif transaction is not None and record is None:
         print(f"{name} is known to the cluster, but has no commit record: is it another program's?", file=sys.stderr)
     print(f"{name}: this will", file=sys.stderr)
-    for line in change.says:
+    for line in change.consequences:
         print(f"  - {line}", file=sys.stderr)
     if not yes and not typer.confirm("Do it?", err=True):
         raise typer.Exit(1)
     owned.change(name, record, change.record)
     if output is Format.JSON:
-        print(json.dumps({"pipeline": name, "status": "done", "did": list(change.says)}))
+        print(json.dumps({"pipeline": name, "status": "done", "did": list(change.consequences)}))
     else:
         print("done", file=sys.stderr)
 

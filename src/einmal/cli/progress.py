@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.table import Table
 
 from einmal.spark import events
-from einmal.spark.reports import ALREADY_IN, SKIPPED, BatchReport
-from einmal.spark.watch import Watched
+from einmal.spark.operate.watch import Watched
+from einmal.spark.output.reports import ALREADY_IN, SKIPPED, BatchReport
 
 _LINE_S: Final = 1.0
 _HEADS: Final = ("PIPELINE", "IN/S", "OUT/S", "LAG", "TRANSACTION", "NOW")
@@ -35,7 +35,7 @@ class _Lines:
 
 
 class Console:
-    """A ``View`` of the watch."""
+    """A ``PipelineView`` of the watch."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -117,7 +117,7 @@ class Console:
         try:
             print(json.dumps(report.fields() | known), flush=True)
         except BrokenPipeError:
-            # Whoever read has seen enough; the pipeline goes on.
+            # The reader has seen enough; the pipeline continues.
             self._as_json = False
 
 

@@ -28,7 +28,8 @@ from einmal.cli.waiting import waiting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from einmal.spark.program import Program
+    from einmal.spark.api.program import Program
+    from einmal.spark.protocol.queries import Queries
 
 REFUSED: Final = 3
 FENCED: Final = 4
@@ -36,14 +37,14 @@ _INTERRUPTED: Final = 130
 _PATIENCE_S: Final = 5.0
 _WAITING: Final = "still waiting for an answer of the brokers; each cluster has default.api.timeout.ms for it (60 s)"
 
-PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A pipeline.toml or a Python program.")]
+PipelineFile = Annotated[Path, typer.Argument(metavar="PIPELINE", help="pipeline.toml or Python program.")]
 Master = Annotated[str | None, typer.Option("--master", help="Spark's master. Default: all cores of this machine.")]
 Confs = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; wins over the file's.")
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; overrides the file's.")
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="KEY=VALUE", help="A setting of the pipeline's top level, such as kafka.KEY."),
+    typer.Option("-X", metavar="KEY=VALUE", help="Top-level key of the pipeline, such as kafka.KEY."),
 ]
 
 
@@ -53,40 +54,44 @@ def run(
     confs: Confs = None,
     settings: Overrides = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when everything that is there now is written.")
+        bool, typer.Option("--available-now", help="End when all data present at the start is processed.")
     ] = False,
     trigger: Annotated[
-        str | None, typer.Option("--trigger", metavar="INTERVAL", help='Begin a batch so often, as "10 seconds".')
+        str | None,
+        typer.Option("--trigger", metavar="INTERVAL", help='Interval between batches, such as "10 seconds".'),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics there. Port 0: one that is free."
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Address of the Prometheus metrics endpoint. Port 0 selects a free one.",
         ),
     ] = None,
-    output: Annotated[Format, typer.Option("--format", help="json: a line on stdout for each batch.")] = Format.TEXT,
+    output: Annotated[Format, typer.Option("--format", help="json: one line per batch on stdout.")] = Format.TEXT,
 ) -> None:
-    """Run a pipeline: a declaration in TOML, a declared Python function, or a whole program. Needs einmal[spark]."""
+    """Run a pipeline: a declaration in TOML, a declared Python function, or a complete program. Needs einmal[spark]."""
     overrides = dict(map(key_and_value, settings or ()))
     if available_now:
         overrides["trigger.availableNow"] = "true"
     if trigger is not None:
         overrides["trigger.processingTime"] = trigger
     with pipeline_failures_told(file):
-        from einmal.spark.spark_version import require_spark
+        from einmal.spark.environment.spark_version import require_spark
 
         require_spark()
-        from einmal.spark.program import Kind, kind_of, load, run_whole
+        from einmal.spark.api.program import ProgramKind, kind_of, load, run_whole
+        from einmal.spark.protocol.queries import queries_of
 
         kind = kind_of(file)
-        if kind is Kind.WHOLE and overrides:
+        if kind is ProgramKind.WHOLE and overrides:
             raise typer.BadParameter("a whole program takes no -X, --available-now or --trigger: it does all itself")
-        # What a file of tables says is looked at before the seconds that a session takes to start.
-        program = load(file, overrides) if kind is Kind.TABLES else None
+        # A file of tables is checked before the seconds that a session takes to start.
+        program = load(file, overrides) if kind is ProgramKind.TABLES else None
         spark = new_session(file, program, master, confs, overrides)
         with watched(spark, metrics, as_json=output is Format.JSON):
-            if kind is Kind.WHOLE:
-                _run_whole(lambda: run_whole(file))
+            if kind is ProgramKind.WHOLE:
+                _run_whole(lambda: run_whole(file), queries_of(spark))
             else:
                 _run_declared(program or load(file, overrides), spark)
         spark.stop()
@@ -101,7 +106,7 @@ def new_session(
 ) -> SparkSession:
     """The Spark session of a file; ``program``: of tables. What is beside the file can be imported, in workers too."""
     from einmal.spark import session
-    from einmal.spark.program import session_settings
+    from einmal.spark.api.program import session_settings
 
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # It logs, by the root logger, the traceback of whatever interrupts it; an error it raises besides.
@@ -147,8 +152,8 @@ def _end_at_once(*_: object) -> None:
 @contextmanager
 def pipeline_failures_told(file: Path) -> Iterator[None]:
     """As ``failures_told``, for everything that can be wrong with a pipeline."""
+    from einmal.spark.environment.java import JavaMissing
     from einmal.spark.errors import PipelineError, PipelineFenced, PipelineRefused, SparkUnsupported
-    from einmal.spark.java import JavaMissing
     from einmal.spark.options import OptionError
 
     with failures_told():
@@ -179,13 +184,14 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
 def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Iterator[None]:
     """Show the pipelines that run meanwhile; ``metrics``: where their figures are served besides."""
     from einmal.cli.progress import Console
-    from einmal.spark import running
-    from einmal.spark.metrics import ADDRESS, served
-    from einmal.spark.watch import Watch
+    from einmal.spark.operate.metrics import ADDRESS, served
+    from einmal.spark.operate.watch import Watch
+    from einmal.spark.protocol.queries import queries_of
 
+    queries = queries_of(spark)
     with Console(as_json=as_json) as console:
         watch = Watch(console)
-        running.observers.append(watch)
+        queries.add_observer(watch)
         try:
             if metrics is not None:
                 spark.conf.set(ADDRESS, metrics)
@@ -194,7 +200,7 @@ def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Itera
                 print(f"metrics: http://{address}/metrics", file=sys.stderr)
             yield
         finally:
-            running.observers.remove(watch)
+            queries.remove_observer(watch)
             watch.close()
 
 
@@ -202,7 +208,7 @@ def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Itera
 
 
 def _run_declared(program: Program, spark: SparkSession) -> None:
-    from einmal.spark.program import writer
+    from einmal.spark.api.program import writer
 
     # Until it runs there is nothing that could be ended between two batches.
     signal.signal(signal.SIGINT, _end_at_once)
@@ -233,9 +239,7 @@ def _run_declared(program: Program, spark: SparkSession) -> None:
         thread.join()
 
 
-def _run_whole(program: Callable[[], None]) -> None:
-    from einmal.spark import running
-
+def _run_whole(program: Callable[[], None], queries: Queries) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -246,4 +250,4 @@ def _run_whole(program: Callable[[], None]) -> None:
         print("stopping after this batch; once more to stop at once", file=sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end_at_once)
-        running.stop_all()
+        queries.stop_all()

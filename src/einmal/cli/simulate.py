@@ -36,25 +36,26 @@ class Workload(StrEnum):
 
 
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 100,
-    start: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 100,
+    start: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     workload: Annotated[
         Workload,
         typer.Option(
-            help="A broker with its clients, a cluster with them, a cluster whose requests are delayed, "
+            help="A broker with its clients, a cluster with clients, a cluster with delayed requests, "
             "or the pipeline's commit protocol."
         ),
     ] = Workload.BROKER,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = min(2, os.cpu_count() or 1),
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = min(2, os.cpu_count() or 1),
     rerun: Annotated[
-        bool, typer.Option("--rerun", help="Run each seed again, in another process with another PYTHONHASHSEED.")
+        bool,
+        typer.Option("--rerun", help="Run each seed twice, in processes with different PYTHONHASHSEED, and compare."),
     ] = False,
     shrink: Annotated[
-        int | None, typer.Option(min=0, help="A seed that fails: find a short list of faults that fails too.")
+        int | None, typer.Option(min=0, help="Failing seed to shrink to a short list of faults that fails too.")
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Run real broker and client code on virtual time, network and disk, with faults that the seed decides."""
+    """Run the real broker and client code on virtual time, network and disk, with faults decided by a seed."""
     if shrink is not None:
         _shrink(workload, shrink)
         return
@@ -81,7 +82,7 @@ def simulate(
 
 
 def _results(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> list[Result]:
-    """With progress and failures told; ``hash_seed``: of the processes that are begun."""
+    """Report progress and failures; ``hash_seed``: of the started processes."""
     results = []
     begun = time.monotonic()
     for result in _run(workload, seeds, jobs, hash_seed):
@@ -152,7 +153,7 @@ def _run(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> Iterato
     # A fresh interpreter per process, on every platform: nothing of this one leaks into a schedule.
     context = multiprocessing.get_context("spawn")
     os.environ["PYTHONHASHSEED"] = hash_seed
-    # A terminal's Ctrl-C reaches every process: these have nothing to say of it.
+    # A terminal's Ctrl-C reaches every process: these do not report it.
     at_once = (signal.SIGINT, signal.SIG_DFL)
     pool = ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=context, initializer=signal.signal, initargs=at_once)
     try:

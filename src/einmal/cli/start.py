@@ -1,7 +1,7 @@
 """``einmal start``: one broker process, from its options to its last flush; or several, see ``local_cluster``.
 
-The only place that chooses the event loop, the real clock, network and disk, and real randomness. Where the broker is
-goes to stdout, everything that it has to say later to stderr.
+The only module that chooses the event loop, the real clock, network and disk, and real randomness. The broker's address
+goes to stdout, all later messages to stderr.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import einmal
-
-# kio registers strategies with hypothesis wherever that is installed: 150 ms that a broker has no use for.
-sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
-
-from einmal.broker.config import (  # noqa: E402
+from einmal.broker.config import (
     SETTINGS,
     BrokerConfig,
     ConfigError,
@@ -35,10 +31,10 @@ from einmal.broker.config import (  # noqa: E402
     parse_assignments,
     parse_properties,
 )
-from einmal.broker.kafka_settings import warnings_of  # noqa: E402
-from einmal.broker.listeners import endpoints_of  # noqa: E402
-from einmal.cli.log_limits import LimitedHandler  # noqa: E402
-from einmal.seams import ListenError  # noqa: E402
+from einmal.broker.kafka_settings import warnings_of
+from einmal.broker.listeners import endpoints_of
+from einmal.cli.log_limits import LimitedHandler
+from einmal.seams import ListenError
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -136,7 +132,7 @@ def _values(assignments: Sequence[str], config_file: Path | None) -> dict[str, s
         try:
             values |= parse_properties(config_file.read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise _StartError(f"cannot read {config_file}: {error}", "give the path of a server.properties") from error
+            raise _StartError(f"cannot read {config_file}: {error}", "pass the path of a server.properties") from error
     return values | parse_assignments(assignments)
 
 
@@ -193,7 +189,7 @@ def _run_cluster(
     _warn_of_unknown(unknown)
     for key in values:
         if key in _OF_EACH and key != "listeners":
-            logging.warning("%s is chosen for each of the %d brokers: what is given is ignored", key, count)
+            logging.warning("%s is chosen for each of the %d brokers: the configured value is ignored", key, count)
     folder = (data_dir or _default_data_dir() / f"cluster-of-{count}").expanduser().absolute()
     told = config.listener
     # A second one would write down other ports for the brokers of the first.
@@ -296,7 +292,7 @@ class _lock:
 
 async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) -> None:
     from einmal.broker.node import Node
-    from einmal.broker.supervision import log_defect
+    from einmal.broker.resources.supervision import log_defect
     from einmal.log.disk import OsDisk
     from einmal.log.errors import LogCorruption
     from einmal.seams import SystemClock, TcpNetwork
@@ -402,7 +398,7 @@ def _explain(error: OSError, config: BrokerConfig) -> _StartError:
     return _StartError(f"cannot listen on {address}: {error.strerror}", hint)
 
 
-# --- what is said ------------------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------------------------
 
 _DURABILITY: Final = {
     False: "page cache: survives kill -9; a power cut may lose the last writes (-X log.flush.interval.messages=1)",
@@ -420,7 +416,7 @@ def _announce(node: Node, as_json: bool) -> None:
                 {
                     "event": "ready",
                     "bootstrap_servers" if is_broker else "controller": bootstrap,
-                    "cluster_id": node.metadata.cluster_id,
+                    "cluster_id": node.identity.cluster_id,
                     "data_dir": node.config.log_dirs,
                     "flush": "every_write" if flush_each else "page_cache",
                     "pid": os.getpid(),
@@ -432,7 +428,7 @@ def _announce(node: Node, as_json: bool) -> None:
         return
     print(f"einmal {einmal.__version__}")
     print(f"  listening on  {bootstrap}")
-    print(f"  cluster id    {node.metadata.cluster_id}")
+    print(f"  cluster id    {node.identity.cluster_id}")
     print(f"  data          {node.config.log_dirs}")
     print(f"  durability    {_DURABILITY[flush_each]}")
     if is_broker:

@@ -1,4 +1,4 @@
-"""``einmal topic``: make, list, describe and delete topics; write to them and read from them. On any Kafka cluster."""
+"""``einmal topic``: create, list, describe and delete topics; produce and consume. On any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ topic = typer.Typer(help="Topics: create, list, describe, delete, produce, consu
 @topic.command()
 def create(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
-    partitions: Annotated[int, typer.Option("-p", "--partitions", help="-1: the broker's default.")] = -1,
-    replicas: Annotated[int, typer.Option("-r", "--replicas", help="-1: the broker's default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option("-p", "--partitions", help="Partitions per topic; -1: the broker's default.")
+    ] = -1,
+    replicas: Annotated[
+        int, typer.Option("-r", "--replicas", help="Replicas per partition; -1: the broker's default.")
+    ] = -1,
     topic_config: Annotated[
-        list[str] | None, typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="A setting of the topic.")
+        list[str] | None, typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="Setting of the topics.")
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option(help="Be content with a topic that exists.")] = False,
+    if_not_exists: Annotated[bool, typer.Option(help="Do not fail if the topic exists.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Create topics, and report what became of each."""
+    """Create topics, and report the outcome for each."""
     from einmal.client import Admin, NewTopic
 
     configs = dict(map(key_and_value, topic_config or ()))
@@ -53,7 +57,7 @@ def create(
 
 @topic.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("-i", "--internal", help="Internal topics too.")] = False,
+    internal: Annotated[bool, typer.Option("-i", "--internal", help="Include internal topics.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
@@ -81,7 +85,7 @@ def describe(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show a topic's partitions with their offsets, and the settings made for it."""
+    """Show a topic's partitions with their offsets, and its own settings."""
     from einmal.client import EARLIEST, LATEST, Admin, IsolationLevel, TopicPartition
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
@@ -124,7 +128,7 @@ def delete(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete topics and all their records, and report what became of each."""
+    """Delete topics and all their records, and report the outcome for each."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
@@ -144,23 +148,26 @@ def delete(
 @topic.command()
 def produce(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
-    key: Annotated[str | None, typer.Option("-k", "--key", help="A key for all records.")] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="Key of all records.")] = None,
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", "--key-delimiter", help="What stands between key and value of a line.")
+        str | None, typer.Option("-K", "--key-delimiter", help="Separator of key and value in a line.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("-p", "--partition", min=0, help="Write to this partition.")] = None,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", min=0, help="Partition to write to.")] = None,
     headers: Annotated[
-        list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE", help="A header for all records.")
+        list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE", help="Header of all records.")
     ] = None,
-    compression: Annotated[str, typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    compression: Annotated[
+        str, typer.Option("-z", "--compression", help="Codec: none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
     one_transaction: Annotated[
-        str | None, typer.Option("--transactional-id", help="Write all lines in one transaction of this id.")
+        str | None,
+        typer.Option("--transactional-id", help="Write all lines in one transaction, under this transactional.id."),
     ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Write each line of stdin as a record, exactly once; where each one lies goes to stdout."""
+    """Write each line of stdin as a record, exactly once; print partition and offset of each record."""
     from einmal.client import Producer
 
     if key_delimiter == "":
@@ -178,7 +185,7 @@ def produce(
                 while sent[0].done() and len(sent) > 1:
                     _print_written(sent.popleft().result(), output)
         else:
-            # Where a record lies is said when it is committed.
+            # A record's offset is printed once it is committed.
             with producer.transaction() as transaction:
                 sent.extend(transaction.send(name, **fields) for fields in _lines(key_delimiter, fixed))
         for each in sent:
@@ -222,16 +229,16 @@ def consume(
         typer.Option(
             "-o",
             "--offset",
-            help="From where: start, end, an offset, or @ms; 'start:end' stops at the end, '5:9' at 9.",
+            help="First offset: start, end, an offset, or @ms. With an end, as in 'start:end' or '5:9', stop there.",
         ),
     ] = "start",
-    number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Stop after so many records.")] = None,
+    number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Maximum number of records.")] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("-p", "--partition", min=0, help="Only these partitions.")
     ] = None,
-    group: Annotated[str | None, typer.Option("-g", "--group", help="Read as a member of this group.")] = None,
+    group: Annotated[str | None, typer.Option("-g", "--group", help="Consumer group to join.")] = None,
     read_uncommitted: Annotated[
-        bool, typer.Option("--read-uncommitted", help="Show records of open and aborted transactions too.")
+        bool, typer.Option("--read-uncommitted", help="Include records of open and aborted transactions.")
     ] = False,
     template: Annotated[
         str | None,
@@ -243,7 +250,7 @@ def consume(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Print records: their values, a template's text, or JSON Lines. Only what is committed, unless told otherwise."""
+    """Print records: their values, a template's text, or JSON Lines. Only committed records by default."""
     from einmal.client import Consumer
 
     range_ = _OFFSET.match(offset)
@@ -366,7 +373,7 @@ def _text(value: bytes | None) -> str:
 
 
 def _json_value(value: bytes | None) -> Any:
-    """Text where it is UTF-8; else an object that says so, since JSON has no bytes."""
+    """Text if it is UTF-8; else an object that names the encoding, because JSON has no bytes."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""``einmal txn``: who holds the last stable offset, since when, and a safe way out (KIP-664). On any Kafka cluster."""
+"""``einmal txn``: transactions that hold back the last stable offset, and how to end them (KIP-664)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from einmal.cli.output import print_rows
 
 txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
 
-Topic = Annotated[str, typer.Option("--topic", help="The partition's topic.")]
+Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.")]
 _MANAGED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 """States in which a coordinator will end a transaction in every partition."""
 
-Partition = Annotated[int, typer.Option("--partition", help="The partition.")]
+Partition = Annotated[int, typer.Option("--partition", help="Number of the partition.")]
 
 
 @txn.command("list")
 def list_transactions(
     states: Annotated[
-        list[str] | None, typer.Option("--state", help="Only these, as Ongoing or PrepareCommit.")
+        list[str] | None, typer.Option("--state", help="Only these states, such as Ongoing or PrepareCommit.")
     ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
@@ -89,7 +89,7 @@ def describe_producers(
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show every producer that a partition's leader remembers, and where its open transaction begins."""
+    """Show every producer in the state of a partition's leader, and the start of its open transaction."""
     from einmal.client import Admin, TopicPartition
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
@@ -117,13 +117,13 @@ def _or_none(offset: int) -> int | None:
 def find_hanging(
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics.")] = None,
     max_timeout_ms: Annotated[
-        int, typer.Option(help="The brokers' transaction.max.timeout.ms: what is younger may be alive.")
+        int, typer.Option(help="The brokers' transaction.max.timeout.ms: a younger transaction may be alive.")
     ] = 900_000,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Find open transactions in partitions that no coordinator is going to end. They block read_committed readers."""
+    """Find open transactions in partitions that no coordinator will end. They block read_committed readers."""
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings)) as admin:
@@ -148,12 +148,14 @@ def find_hanging(
 @txn.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(help="Fence its producer and abort its open transaction, everywhere.")
+        str | None, typer.Argument(help="Fence its producer and abort its open transaction in all partitions.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="A hanging transaction's topic,")] = None,
-    partition: Annotated[int, typer.Option("--partition", help="its partition,")] = 0,
-    start_offset: Annotated[int | None, typer.Option("--start-offset", help="and where it begins there.")] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    topic: Annotated[str | None, typer.Option("--topic", help="Topic of the hanging transaction.")] = None,
+    partition: Annotated[int, typer.Option("--partition", help="Partition of the hanging transaction.")] = 0,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", help="First offset of the hanging transaction.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
     output: Output = Format.TEXT,
@@ -181,7 +183,7 @@ def _confirm(question: str, yes: bool) -> None:
 
 
 def _abort_through_coordinator(config: dict[str, str], transactional_id: str) -> None:
-    """Whoever takes a transactional id over aborts what is open: InitProducerId, as a new instance would do it."""
+    """Abort the open transaction by acquiring its transactional.id with InitProducerId, as a new instance does."""
     from einmal.client import Admin, TransactionDriver
 
     with failures_told():

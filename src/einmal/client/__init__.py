@@ -1,6 +1,6 @@
 """The Kafka client, blocking. The same names on asyncio are in ``einmal.client.aio``.
 
-What is large is imported when it is first asked for: a broker needs the connection of its peers, and starts quickly.
+What is large is imported when it is first asked for.
 """
 
 from __future__ import annotations

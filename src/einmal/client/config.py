@@ -1,8 +1,8 @@
-"""What can be configured: one table per client, in Kafka's names.
+"""Client settings: one table per client, in Kafka's names.
 
 A setting is a field of a frozen dataclass; ``linger_ms`` is ``linger.ms``. The user may write the dotted name in a
 mapping, or the field's name as a keyword. Values may be strings, as in a properties file. An unknown name is an
-error that says which one was probably meant. Where a default differs from Java's, its text says why.
+error that suggests the nearest. If a default differs from Java's, its text gives the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INT64_MAX: Final = 2**63 - 1
 def _setting(
     default: Any, doc: str, *, choices: Sequence[str] = (), minimum: int | None = None, maximum: int = _INT32_MAX
 ) -> Any:
-    """``maximum``: numbers are ints, as most of Java's are, unless something else is said."""
+    """``maximum``: the default is that of an int, the type of most settings in Java."""
     metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "maximum": maximum}
     if default is _REQUIRED:
         return dataclasses.field(metadata=metadata)
@@ -34,72 +34,80 @@ def _setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What all clients have."""
+    """Settings of all clients."""
 
-    bootstrap_servers: str = _setting(_REQUIRED, "Brokers to ask first: host:port, several with commas, or a list.")
-    client_id: str = _setting("einmal", "Name by which the broker knows this client in its logs and quotas.")
+    bootstrap_servers: str = _setting(
+        _REQUIRED, "Brokers of the first connection: host:port, several separated by commas, or a list."
+    )
+    client_id: str = _setting("einmal", "Name of this client in the broker's logs and quotas.")
     bootstrap_timeout_ms: int = _setting(
         1_500,
-        "Longest time in which no bootstrap server answers before calls fail with NoBrokerReachable. Once a broker "
-        "has answered, lost connections are retried until the call's own deadline.",
+        "Maximum time without an answer of any bootstrap server before calls fail with NoBrokerReachable. Once a "
+        "broker has answered, lost connections are retried until the call's own deadline.",
         minimum=0,
         maximum=_INT64_MAX,
     )
     request_timeout_ms: int = _setting(
-        30_000, "Longest wait for an answer before the connection is given up.", minimum=1
+        30_000, "Maximum wait for a response before the connection is closed.", minimum=1
     )
     socket_connection_setup_timeout_ms: int = _setting(
-        10_000, "Longest wait for a connection to be opened.", minimum=1, maximum=_INT64_MAX
+        10_000, "Maximum time to open a connection.", minimum=1, maximum=_INT64_MAX
     )
     retry_backoff_ms: int = _setting(
         100,
-        "Pace of retries: the first follows after a tenth of this, each next one later, with jitter.",
+        "Base of the pause between retries: the first follows after a tenth of this, each next one later, with jitter.",
         minimum=0,
         maximum=_INT64_MAX,
     )
-    retry_backoff_max_ms: int = _setting(1_000, "Longest pause before a retry.", minimum=0, maximum=_INT64_MAX)
+    retry_backoff_max_ms: int = _setting(1_000, "Maximum pause before a retry.", minimum=0, maximum=_INT64_MAX)
     reconnect_backoff_ms: int = _setting(
-        50, "First pause before connecting again to a broker that failed.", minimum=0, maximum=_INT64_MAX
+        50, "Initial pause before reconnecting to a broker that failed.", minimum=0, maximum=_INT64_MAX
     )
-    reconnect_backoff_max_ms: int = _setting(
-        1_000, "Longest pause before connecting again.", minimum=0, maximum=_INT64_MAX
-    )
+    reconnect_backoff_max_ms: int = _setting(1_000, "Maximum pause before reconnecting.", minimum=0, maximum=_INT64_MAX)
     metadata_recovery_strategy: str = _setting(
         "rebootstrap",
-        "Where to look when no known broker can be reached: rebootstrap asks bootstrap.servers again.",
+        "Behaviour when no known broker can be reached: rebootstrap uses bootstrap.servers again.",
         choices=("rebootstrap", "none"),
     )
     metadata_max_age_ms: int = _setting(
-        300_000, "Metadata older than this is asked for again.", minimum=0, maximum=_INT64_MAX
+        300_000, "Maximum age of metadata before it is refreshed.", minimum=0, maximum=_INT64_MAX
     )
-    default_api_timeout_ms: int = _setting(60_000, "Deadline of calls that take no timeout of their own.", minimum=1)
-    security_protocol: str = _setting("PLAINTEXT", "How to talk to the brokers.", choices=("PLAINTEXT",))
+    default_api_timeout_ms: int = _setting(60_000, "Deadline of calls without a timeout of their own.", minimum=1)
+    security_protocol: str = _setting(
+        "PLAINTEXT", "Protocol of connections to the brokers. Only PLAINTEXT is supported.", choices=("PLAINTEXT",)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(ClientSettings):
-    acks: str = _setting("all", "Who must have a record before it counts as sent.", choices=("all", "-1", "0", "1"))
-    enable_idempotence: bool | None = _setting(
-        None, "Number the batches so that a retry is never written twice. Default: true where acks is all."
+    acks: str = _setting(
+        "all", "Replicas that must have a record before it is acknowledged.", choices=("all", "-1", "0", "1")
     )
-    transactional_id: str | None = _setting(None, "Name under which transactions live on over restarts.")
-    transaction_timeout_ms: int = _setting(60_000, "After this the coordinator aborts an open transaction.", minimum=1)
-    linger_ms: int = _setting(5, "How long a batch waits for more records.", minimum=0, maximum=_INT64_MAX)
-    batch_size: int = _setting(16_384, "Bytes after which a batch is full.", minimum=0)
+    enable_idempotence: bool | None = _setting(
+        None, "Number the batches so that a retry is never written twice. Default: true if acks is all."
+    )
+    transactional_id: str | None = _setting(
+        None, "Stable name of the producer, under which a restart fences the previous instance."
+    )
+    transaction_timeout_ms: int = _setting(
+        60_000, "Maximum duration of a transaction before the coordinator aborts it.", minimum=1
+    )
+    linger_ms: int = _setting(5, "Time that a batch waits for more records.", minimum=0, maximum=_INT64_MAX)
+    batch_size: int = _setting(16_384, "Maximum size of a batch, in bytes.", minimum=0)
     buffer_memory: int = _setting(
-        33_554_432, "Bytes of records that may wait for their acknowledgement.", minimum=1, maximum=_INT64_MAX
+        33_554_432, "Maximum size of unacknowledged records, in bytes.", minimum=1, maximum=_INT64_MAX
     )
     compression_type: str = _setting("none", "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd"))
     max_in_flight_requests_per_connection: int = _setting(
-        5, "Requests without an answer per broker; at most 5 with idempotence.", minimum=1
+        5, "Maximum number of unanswered requests per broker; at most 5 with idempotence.", minimum=1
     )
-    max_request_size: int = _setting(1_048_576, "Bytes that one request may have; also of one record.", minimum=1)
+    max_request_size: int = _setting(1_048_576, "Maximum size of a request, and of a record, in bytes.", minimum=1)
     delivery_timeout_ms: int = _setting(
-        120_000, "Longest time from send() until success or failure is reported.", minimum=1
+        120_000, "Maximum time from send() to the report of success or failure.", minimum=1
     )
     max_block_ms: int = _setting(
         60_000,
-        "Longest wait for metadata, for room in the buffer, and for the transaction coordinator.",
+        "Maximum wait for metadata, for space in the buffer, and for the transaction coordinator.",
         minimum=0,
         maximum=_INT64_MAX,
     )
@@ -107,36 +115,44 @@ class ProducerSettings(ClientSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(ClientSettings):
-    group_id: str | None = _setting(None, "Consumer group; needed by subscribe() and commit().")
-    group_instance_id: str | None = _setting(None, "Makes the member static: it keeps its partitions over a restart.")
+    group_id: str | None = _setting(None, "Consumer group; required by subscribe() and commit().")
+    group_instance_id: str | None = _setting(
+        None, "Name of a static member, which keeps its partitions across a restart."
+    )
     isolation_level: str = _setting(
         "read_committed",
-        "Whether records of open and aborted transactions are shown. Java's default is read_uncommitted; "
-        "librdkafka's, and ours, hides what was never committed.",
+        "Visibility of records of open and aborted transactions. Java's default is read_uncommitted; the "
+        "default here, as in librdkafka, hides records that are not committed.",
         choices=("read_committed", "read_uncommitted"),
     )
     auto_offset_reset: str = _setting(
-        "latest", "Where to begin without a valid position.", choices=("latest", "earliest", "none")
+        "latest", "Start without a valid position.", choices=("latest", "earliest", "none")
     )
     enable_auto_commit: bool = _setting(
-        True, "Commit positions in the background. Must be false where offsets go into a transaction."
+        True, "Commit positions in the background. Must be false if offsets are committed in transactions."
     )
-    auto_commit_interval_ms: int = _setting(5_000, "How often positions are committed in the background.", minimum=0)
+    auto_commit_interval_ms: int = _setting(5_000, "Interval of background commits.", minimum=0)
     partition_assignment_strategy: str = _setting(
         "range,cooperative-sticky", "Assignors in order of preference: range, roundrobin, cooperative-sticky."
     )
-    session_timeout_ms: int = _setting(45_000, "The group drops a member that was silent for so long.", minimum=1)
-    heartbeat_interval_ms: int = _setting(3_000, "How often the member says that it lives.", minimum=1)
-    max_poll_interval_ms: int = _setting(
-        300_000, "Longest time between two polls before the member leaves its group.", minimum=1
+    session_timeout_ms: int = _setting(
+        45_000, "Time without a heartbeat after which the group removes a member.", minimum=1
     )
-    max_poll_records: int = _setting(500, "Most records that one poll() gives.", minimum=1)
-    fetch_min_bytes: int = _setting(1, "The broker waits for so many bytes, at most fetch.max.wait.ms.", minimum=0)
-    fetch_max_bytes: int = _setting(52_428_800, "Most bytes of one fetch.", minimum=1)
-    max_partition_fetch_bytes: int = _setting(1_048_576, "Most bytes of one partition in a fetch.", minimum=1)
-    fetch_max_wait_ms: int = _setting(500, "Longest wait of the broker for fetch.min.bytes.", minimum=0)
-    check_crcs: bool = _setting(True, "Check the CRC-32C of every batch that is read.")
-    allow_auto_create_topics: bool = _setting(True, "Let the broker create a topic that is subscribed to.")
+    heartbeat_interval_ms: int = _setting(3_000, "Interval of heartbeats.", minimum=1)
+    max_poll_interval_ms: int = _setting(
+        300_000, "Maximum time between two polls before the member leaves its group.", minimum=1
+    )
+    max_poll_records: int = _setting(500, "Maximum number of records returned by one poll().", minimum=1)
+    fetch_min_bytes: int = _setting(
+        1, "Minimum size of a fetch, in bytes, for which the broker waits up to fetch.max.wait.ms.", minimum=0
+    )
+    fetch_max_bytes: int = _setting(52_428_800, "Maximum size of a fetch, in bytes.", minimum=1)
+    max_partition_fetch_bytes: int = _setting(
+        1_048_576, "Maximum size of one partition in a fetch, in bytes.", minimum=1
+    )
+    fetch_max_wait_ms: int = _setting(500, "Maximum wait of the broker for fetch.min.bytes.", minimum=0)
+    check_crcs: bool = _setting(True, "Check the CRC-32C of every fetched batch.")
+    allow_auto_create_topics: bool = _setting(True, "Let the broker create subscribed topics.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +174,7 @@ def parse(kind: type[SettingsT], config: Mapping[str, Any] | None, keywords: Map
         if name not in known:
             raise _unknown(kind, given)
         if name in values:
-            raise ConfigError(meaning=f"{dotted(name)} is given twice", what_to_do="give it once")
+            raise ConfigError(meaning=f"{dotted(name)} is set twice", what_to_do="set it once")
         values[name] = _convert(known[name], types[name], value)
     for name, field in known.items():
         if name not in values and field.default is dataclasses.MISSING:
@@ -187,7 +203,7 @@ def _told(field: dataclasses.Field[Any]) -> str:
 def _no_mapping(kind: type[ClientSettings], given: object) -> ConfigError:
     what_to_do = 'write {"bootstrap.servers": "127.0.0.1:9092"}, or bootstrap_servers="127.0.0.1:9092"'
     if kind is ConsumerSettings and isinstance(given, str):
-        what_to_do = f"give settings as a mapping or as keywords, then call subscribe([{given!r}])"
+        what_to_do = f"pass settings as a mapping or as keywords, then call subscribe([{given!r}])"
     return ConfigError(meaning=f"settings are a mapping, not {given!r}", what_to_do=what_to_do)
 
 

@@ -1,4 +1,4 @@
-"""What the members of a consumer group tell one another through the broker, as bytes (protocol type ``consumer``).
+"""The messages that members of a consumer group exchange through the broker (protocol type ``consumer``).
 
 A subscription: topics, and (from version 1 on) the partitions the member still owns. An assignment: partitions.
 Readers take any version, and ignore what they do not know behind the fields they do.
@@ -86,7 +86,7 @@ class _Reader:
 
     def count(self) -> int:
         count = self._unpack(_INT32)
-        # Every element takes at least two bytes: a lying count is refused before anything is made for it.
+        # Every element takes at least two bytes: a wrong count is refused before memory is allocated for it.
         if not 0 <= count <= (len(self._data) - self._position) // 2:
             raise Malformed(f"{count} elements in {len(self._data)} bytes")
         return count

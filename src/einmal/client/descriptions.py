@@ -1,4 +1,4 @@
-"""What the admin client tells of topics, producers, transactions and groups. Plain values; times in ms since 1970."""
+"""The admin client's descriptions of topics, producers, transactions and groups: values, times in ms since 1970."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from einmal.client.cluster_metadata import BrokerAddress
+from einmal.client.metadata_cache import BrokerAddress
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.errors import Malformed
 from einmal.wire.primitives import (
@@ -25,7 +25,7 @@ BROKER_DEFAULT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made; -1 leaves a number to the broker."""
+    """A topic to create; -1 leaves a number to the broker."""
 
     name: str
     num_partitions: int = BROKER_DEFAULT
@@ -35,7 +35,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """``is_default``: nobody has set it for this topic."""
+    """``is_default``: it is not set for this topic."""
 
     name: str
     value: str | None
@@ -121,7 +121,7 @@ _TRANSACTION: Final = struct.Struct(">iqqh")
 def decode_describe_transaction(version: int, frame: bytes, position: int) -> TransactionDescription:
     """A DescribeTransactions answer about one id. Raises Truncated or Malformed.
 
-    By hand: kio's schema has no room for the start time -1 of an id without transaction.
+    Decoded by hand: kio's schema cannot represent the start time -1 of an id without transaction.
     """
     assert version == 0
     count, position = read_length(frame, position + 4, True)

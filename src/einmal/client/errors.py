@@ -2,6 +2,7 @@
 
 KafkaError
 ├── RetriableError      passes by itself; the client retries it until its own deadline, then lets it out
+│   ├── Disconnected        the connection to the broker was lost, or there was none
 │   └── NoBrokerReachable   no bootstrap server has ever answered this client
 ├── AbortableError      the transaction cannot commit any more: abort it, then begin it again
 │   ├── CommitFailed        the group gave these partitions to somebody else (KIP-447)
@@ -64,6 +65,17 @@ class RetriableError(KafkaError):
     what_to_do = "the client has retried until its deadline; try again later, or check the cluster"
 
 
+class Disconnected(RetriableError):
+    """``was_sent``: the broker may have carried the request out."""
+
+    meaning = "the connection to the broker was lost"
+    what_to_do = "the client has retried until its deadline; check that the broker runs and can be reached"
+
+    def __init__(self, detail: str, *, was_sent: bool) -> None:
+        super().__init__(ErrorCode.network_exception, detail)
+        self.was_sent = was_sent
+
+
 class NoBrokerReachable(RetriableError):
     meaning = "no bootstrap server answers"
     what_to_do = (
@@ -88,7 +100,7 @@ class TransactionAborted(AbortableError):
 
 
 class FatalError(KafkaError):
-    meaning = "this client cannot go on"
+    meaning = "this client cannot continue"
     what_to_do = "close it and create a new one"
 
 
@@ -129,7 +141,7 @@ class NotAuthorized(RequestRefused):
 
 class LocalError(KafkaError):
     meaning = "the call is not allowed here"
-    what_to_do = "mend the calling code"
+    what_to_do = "fix the calling code"
 
 
 class ConfigError(LocalError):
@@ -165,7 +177,7 @@ _FIX_ACL: Final = "ask for the permission; the client's principal needs it"
 _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.offset_out_of_range: _Entry(
         OffsetOutOfRange,
-        "the position lies outside of what the log still holds",
+        "the position lies outside the log",
         "seek to a valid offset, or set auto.offset.reset to earliest or latest",
     ),
     ErrorCode.unknown_topic_or_partition: _Entry(
@@ -174,7 +186,7 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
         "create the topic, or check its name and partition count",
     ),
     ErrorCode.unknown_topic_id: _Entry(
-        UnknownTopic, "the topic was deleted, or deleted and made again", "look its name up again"
+        UnknownTopic, "the topic was deleted, or deleted and recreated", "look its name up again"
     ),
     ErrorCode.message_too_large: _Entry(
         RecordTooLarge,
@@ -186,7 +198,7 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
         RetriableError, "a record batch did not arrive as it was sent (its CRC differs)", "check the network"
     ),
     ErrorCode.invalid_record: _Entry(
-        RequestRefused, "the topic does not take this record", "a compacted topic needs a key in every record"
+        RequestRefused, "the topic does not accept this record", "a compacted topic needs a key in every record"
     ),
     ErrorCode.invalid_topic_exception: _Entry(
         RequestRefused,
@@ -194,13 +206,13 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
         "use 1 to 249 letters, digits, '.', '_' or '-', not '.' or '..'",
     ),
     ErrorCode.invalid_config: _Entry(
-        RequestRefused, "a setting's name or value is not possible", "correct it, and send the request again"
+        RequestRefused, "a setting's name or value is invalid", "correct it, and send the request again"
     ),
     ErrorCode.topic_already_exists: _Entry(
         TopicAlreadyExists, "a topic of this name exists", "use it, or choose another name"
     ),
     ErrorCode.invalid_partitions: _Entry(
-        RequestRefused, "the partition count is not possible", "a count can only grow, and is at least 1"
+        RequestRefused, "the partition count is invalid", "a count can only grow, and is at least 1"
     ),
     ErrorCode.invalid_replication_factor: _Entry(
         RequestRefused,
@@ -212,11 +224,11 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ),
     ErrorCode.out_of_order_sequence_number: _Entry(
         AbortableError,
-        "the broker misses records that this producer sent before",
-        "acknowledged data may have been lost on the broker: check it; the producer goes on under a new epoch",
+        "the broker lacks records that this producer sent before",
+        "acknowledged data may have been lost on the broker: check it; the producer continues under a new epoch",
     ),
     ErrorCode.unknown_producer_id: _Entry(
-        AbortableError, "the broker has forgotten this producer", "the producer goes on under a new epoch"
+        AbortableError, "the broker has forgotten this producer", "the producer continues under a new epoch"
     ),
     ErrorCode.invalid_producer_epoch: _Entry(
         AbortableError,
@@ -225,7 +237,7 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ),
     ErrorCode.invalid_txn_state: _Entry(
         AbortableError,
-        "the coordinator knows no open transaction that this request fits",
+        "the coordinator knows no open transaction for this request",
         "abort the transaction, then begin a new one",
     ),
     ErrorCode.transaction_abortable: _Entry(
@@ -255,12 +267,12 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.group_authorization_failed: _Entry(NotAuthorized, "no permission for this group", _FIX_ACL),
     ErrorCode.cluster_authorization_failed: _Entry(NotAuthorized, "no permission on the cluster", _FIX_ACL),
     ErrorCode.illegal_generation: _Entry(CommitFailed),
-    ErrorCode.unknown_member_id: _Entry(CommitFailed, "the group has thrown this member out"),
+    ErrorCode.unknown_member_id: _Entry(CommitFailed, "the group has removed this member"),
     ErrorCode.rebalance_in_progress: _Entry(CommitFailed, "the group is rebalancing"),
     ErrorCode.fenced_instance_id: _Entry(
         FatalError,
         "another consumer with the same group.instance.id has joined",
-        "give every instance an id of its own",
+        "set a unique id for every instance",
     ),
     ErrorCode.group_max_size_reached: _Entry(
         FatalError, "the group has as many members as the broker allows", "close other consumers first"
@@ -268,7 +280,7 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.inconsistent_group_protocol: _Entry(
         FatalError,
         "the group's members share no partition.assignment.strategy with this one",
-        "give all members of a group one strategy in common",
+        "configure one common strategy for all members of the group",
     ),
     ErrorCode.invalid_group_id: _Entry(FatalError, "the group id is not allowed", "set group.id"),
     ErrorCode.group_id_not_found: _Entry(RequestRefused, "there is no such group", "check its spelling"),
@@ -286,7 +298,7 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
 
 
 def error_for(code: ErrorCode, detail: str = "") -> KafkaError:
-    """The exception for a code that a broker answered with; ``detail`` says what was being done."""
+    """The exception for a broker's error code; ``detail``: what was being done."""
     assert code is not ErrorCode.none
     entry = _ENTRIES.get(code)
     if entry is None:

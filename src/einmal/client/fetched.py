@@ -2,7 +2,8 @@
 
 A fetch ends wherever its byte limit falls, so a last batch may be cut off. Under ``read_committed`` the answer lists
 the aborted transactions of the piece: a batch is hidden from the first offset of an aborted transaction of its
-producer until that producer's abort marker. The broker lists them anew with every fetch, so nothing is kept between.
+producer until that producer's abort marker. The broker lists them again with every fetch, so nothing is kept in
+between.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from einmal.wire.errors import CorruptBatch, WireError
 from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_headers, records_section, validate
 
 _OFFSET_MAX: Final = 2**63 - 2
-"""After it one more can be asked for."""
+"""The next fetch can be sent after it."""
 
 
 class CorruptData(KafkaError):
@@ -27,14 +28,14 @@ class CorruptData(KafkaError):
 
 
 class RawBatch(NamedTuple):
-    """One batch as it stands in the log. It may begin before, or end after, what was asked for."""
+    """One batch as it is in the log. It may begin before, or end after, the requested range."""
 
     topic_partition: TopicPartition
     header: BatchHeader
     data: memoryview
 
     def section(self) -> bytes:
-        """The records as they are encoded, decompressed. Raises CorruptData."""
+        """The encoded records, decompressed. Raises CorruptData."""
         try:
             return records_section(self.data, 0, self.header)
         except WireError as error:
@@ -56,8 +57,8 @@ def whole_batches(
 ) -> list[RawBatch]:
     """The batches that are wholly in the buffer, control batches too, up to the first that is damaged.
 
-    ``first_offset``: was asked for, so every batch ends after it. No CRC covers a batch's offset. Raises CorruptData
-    where the very first is damaged: whoever reads on from the last good one comes to it.
+    ``first_offset``: the requested one, so every batch ends after it. No CRC covers a batch's offset. Raises
+    CorruptData if the very first is damaged, which a reader that continues from the last good one reaches.
     """
     batches: list[RawBatch] = []
     header, end = None, first_offset
@@ -94,7 +95,7 @@ def visible_batches(batches: Iterable[RawBatch], aborted: Sequence[tuple[int, in
 
 def _is_abort(batch: RawBatch) -> bool:
     try:
-        # A compacted marker may have lost its record; what it ended is not listed as aborted any more then.
+        # A compacted marker may have lost its record; its transaction is not listed as aborted any more then.
         return any(control_type(record) == ABORT for record in batch.records())
     except WireError as error:
         raise _corrupt(batch.topic_partition, batch.header, error) from error
@@ -104,4 +105,4 @@ def _corrupt(topic_partition: TopicPartition, header: BatchHeader | None, error:
     if header is None:
         return CorruptData(detail=f"{topic_partition}, the batch at the position: {error}")
     where = f"{topic_partition}, the batch of offsets {header.base_offset} to {header.last_offset}"
-    return CorruptData(detail=f"{where}: {error}; seek to {header.next_offset} to go on without it")
+    return CorruptData(detail=f"{where}: {error}; seek to {header.next_offset} to skip it")

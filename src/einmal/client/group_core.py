@@ -1,8 +1,8 @@
-"""A member of a consumer group, classic protocol, without I/O: join, sync, heartbeat, and what an answer means.
+"""A member of a consumer group, classic protocol, without I/O: join, sync, heartbeat, and the handling of answers.
 
-The member's partitions are those of its *generation*. With eager assignors it gives all of them up before it joins
-again; when every configured assignor is cooperative (KIP-429) it keeps them, gives up only what the new assignment
-takes away, and joins once more so that others can have it. Times are monotonic ms. Knows no connection.
+The member's partitions are those of its *generation*. With eager assignors it revokes all of them before it joins
+again; when every configured assignor is cooperative (KIP-429) it keeps them, revokes only those that the new assignment
+lacks, and joins once more so that others can get these. Times are monotonic ms. Knows no connection.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from einmal.wire.errors import WireError
 NO_GENERATION: Final = -1
 
 
-class Verdict(Enum):
-    """What an answer of the group's coordinator asks for."""
+class MemberStep(Enum):
+    """The next step after an answer of the group's coordinator."""
 
     GO_ON = auto()
     REJOIN = auto()
     """Join again as the same member."""
     REJOIN_AS_NEW = auto()
-    """The group has forgotten this member: its partitions may be with others already."""
+    """The group has forgotten this member: others may own its partitions already."""
     FIND_COORDINATOR = auto()
     RETRY = auto()
     FAIL = auto()
 
 
-_VERDICTS: Final[Mapping[ErrorCode, Verdict]] = {
-    ErrorCode.none: Verdict.GO_ON,
-    ErrorCode.rebalance_in_progress: Verdict.REJOIN,
-    ErrorCode.member_id_required: Verdict.REJOIN,
-    ErrorCode.illegal_generation: Verdict.REJOIN_AS_NEW,
-    ErrorCode.unknown_member_id: Verdict.REJOIN_AS_NEW,
-    ErrorCode.not_coordinator: Verdict.FIND_COORDINATOR,
-    ErrorCode.coordinator_not_available: Verdict.FIND_COORDINATOR,
-    ErrorCode.request_timed_out: Verdict.RETRY,
-    ErrorCode.coordinator_load_in_progress: Verdict.RETRY,
+_STEPS: Final[Mapping[ErrorCode, MemberStep]] = {
+    ErrorCode.none: MemberStep.GO_ON,
+    ErrorCode.rebalance_in_progress: MemberStep.REJOIN,
+    ErrorCode.member_id_required: MemberStep.REJOIN,
+    ErrorCode.illegal_generation: MemberStep.REJOIN_AS_NEW,
+    ErrorCode.unknown_member_id: MemberStep.REJOIN_AS_NEW,
+    ErrorCode.not_coordinator: MemberStep.FIND_COORDINATOR,
+    ErrorCode.coordinator_not_available: MemberStep.FIND_COORDINATOR,
+    ErrorCode.request_timed_out: MemberStep.RETRY,
+    ErrorCode.coordinator_load_in_progress: MemberStep.RETRY,
 }
 
 
-def verdict_of(code: ErrorCode) -> Verdict:
-    return _VERDICTS.get(code, Verdict.RETRY if code.retriable else Verdict.FAIL)
+def step_after(code: ErrorCode) -> MemberStep:
+    return _STEPS.get(code, MemberStep.RETRY if code.retriable else MemberStep.FAIL)
 
 
 class GroupCore:
@@ -69,7 +69,7 @@ class GroupCore:
         self.topics: tuple[str, ...] = ()
         self.must_join = False
         self.has_lost_partitions = False
-        """Set when the group forgot this member: what it owned may be with others, so nothing may be committed."""
+        """Set when the group forgot this member: others may own its partitions, so nothing may be committed."""
         self._settings = settings
         self._strategies = _strategies(settings.partition_assignment_strategy)
         self._protocol: str | None = None
@@ -91,9 +91,9 @@ class GroupCore:
         self.must_join = True
 
     def topics_changed(self, counts: Mapping[str, int]) -> None:
-        """Partition counts as metadata tells them now: a change since the assignment means a rebalance.
+        """The present partition counts of metadata: a change since the assignment means a rebalance.
 
-        A topic that is missing means none: its metadata may only be late.
+        A missing topic does not: its metadata may only be late.
         """
         if self.is_member and any(self._counts.get(topic) != count for topic, count in counts.items()):
             self.must_join = True
@@ -101,7 +101,7 @@ class GroupCore:
     # --- joining --------------------------------------------------------------------------------------------------
 
     def to_revoke(self) -> tuple[TopicPartition, ...]:
-        """What is given up before joining again."""
+        """The partitions to revoke before joining again."""
         if self.has_lost_partitions or not self.is_cooperative:
             return self.owned
         return tuple(each for each in self.owned if each.topic not in self.topics)
@@ -124,21 +124,21 @@ class GroupCore:
             "protocols": [{"name": name, "metadata": subscription} for name in self._strategies],
         }
 
-    def joined(self, response: Any) -> Verdict:
+    def joined(self, response: Any) -> MemberStep:
         """JoinGroup's answer. After GO_ON, ``sync_fields`` is next."""
-        verdict = self.judge(response.error_code)
+        step = self.answered(response.error_code)
         if response.error_code is ErrorCode.member_id_required:
             self.member_id = response.member_id
-        if verdict is Verdict.GO_ON and response.protocol_name not in self._strategies:
+        if step is MemberStep.GO_ON and response.protocol_name not in self._strategies:
             raise error_for(
                 ErrorCode.inconsistent_group_protocol,
                 f"group {self.group_id!r} chose {response.protocol_name!r}, which this member did not offer",
             )
-        if verdict is Verdict.GO_ON:
+        if step is MemberStep.GO_ON:
             self.member_id = response.member_id
             self.generation_id = response.generation_id
             self._protocol = response.protocol_name
-        return verdict
+        return step
 
     def sync_fields(self, response: Any, counts: Mapping[str, int]) -> dict[str, Any]:
         """SyncGroup after this JoinGroup; the leader divides the partitions (``counts`` by topic) among the members."""
@@ -176,19 +176,19 @@ class GroupCore:
             detail = f"subscription of member {member.member_id!r} in group {self.group_id!r}: {error}"
             raise error_for(ErrorCode.inconsistent_group_protocol, detail) from error
 
-    def synced(self, response: Any) -> tuple[Verdict, tuple[TopicPartition, ...]]:
-        """SyncGroup's answer: the partitions of this generation. Cooperative: what is missing is to be revoked."""
-        verdict = self.judge(response.error_code)
-        if verdict is not Verdict.GO_ON:
-            return verdict, ()
+    def synced(self, response: Any) -> tuple[MemberStep, tuple[TopicPartition, ...]]:
+        """SyncGroup's answer: the partitions of this generation. Cooperative: missing partitions must be revoked."""
+        step = self.answered(response.error_code)
+        if step is not MemberStep.GO_ON:
+            return step, ()
         try:
-            return verdict, decode_assignment(response.assignment)
+            return step, decode_assignment(response.assignment)
         except WireError as error:
             detail = f"assignment of this member in group {self.group_id!r}: {error}"
             raise error_for(ErrorCode.inconsistent_group_protocol, detail) from error
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are owned now. When a cooperative member had to give something up, it joins once more."""
+        """These are owned now. A cooperative member that had to revoke partitions joins once more."""
         gave_up = [each for each in self.owned if each not in dict.fromkeys(partitions)]
         self.owned = tuple(partitions)
         if self.is_cooperative and gave_up:
@@ -197,7 +197,7 @@ class GroupCore:
     # --- membership -----------------------------------------------------------------------------------------------
 
     def member_fields(self) -> dict[str, Any]:
-        """What Heartbeat and OffsetCommit say of the member."""
+        """The member's fields of Heartbeat and OffsetCommit."""
         return {
             "group_id": self.group_id,
             "generation_id": self.generation_id,
@@ -210,17 +210,17 @@ class GroupCore:
         member = {"member_id": self.member_id, "group_instance_id": self._settings.group_instance_id}
         return {"group_id": self.group_id, "member_id": self.member_id, "members": [member]}
 
-    def judge(self, code: ErrorCode) -> Verdict:
-        """What a code means for the membership; it is applied."""
-        verdict = verdict_of(code)
-        if verdict is Verdict.REJOIN:
+    def answered(self, code: ErrorCode) -> MemberStep:
+        """Apply a code's meaning for the membership."""
+        step = step_after(code)
+        if step is MemberStep.REJOIN:
             self.must_join = True
-        elif verdict is Verdict.REJOIN_AS_NEW:
+        elif step is MemberStep.REJOIN_AS_NEW:
             self.lost(keep_member_id=code is ErrorCode.illegal_generation)
-        return verdict
+        return step
 
     def lost(self, *, keep_member_id: bool = False) -> None:
-        """The membership is gone: without a generation nothing can be committed any more."""
+        """The membership is lost: without a generation nothing can be committed any more."""
         if not keep_member_id:
             self.member_id = ""
         self.has_lost_partitions = self.has_lost_partitions or self.is_member
@@ -228,7 +228,7 @@ class GroupCore:
         self.must_join = True
 
     def left(self) -> None:
-        """The group was told that this member goes; what it owned, it owns no more."""
+        """LeaveGroup was sent: the member has lost its partitions."""
         self.lost()
 
     def error_of(self, code: ErrorCode, what: str) -> KafkaError:

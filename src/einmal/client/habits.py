@@ -1,4 +1,4 @@
-"""What users of other clients type first, and what to write here. Data for error messages.
+"""The first calls of users of other clients, and their equivalents here. Data for error messages.
 
 From the quick starts of kafka-python, aiokafka, confluent-kafka and the Java client.
 """
@@ -83,7 +83,7 @@ CLASSES: Final[Mapping[str, str]] = {
 
 
 def setting_instead(name: str) -> str | None:
-    """What to write in place of a setting of another client, by its dotted name."""
+    """The replacement of another client's setting, by its dotted name."""
     for prefix, advice in _PREFIXES.items():
         if name.startswith(prefix):
             return advice
@@ -91,7 +91,7 @@ def setting_instead(name: str) -> str | None:
 
 
 def missing_method(client: Any, name: str) -> AttributeError:
-    """The error for an attribute that a client does not have; it says what to write where another client has it."""
+    """The error for an attribute that other Kafka clients have and this one lacks; it names the replacement."""
     kind = type(client).__name__
     advice = {**_COMMON_METHODS, **METHODS.get(kind, {})}.get(name)
     text = f"{kind!r} object has no attribute {name!r}"

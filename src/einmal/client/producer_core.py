@@ -1,8 +1,8 @@
 """The producer without I/O: records become batches, batches get sequences, are sent, retried and settled.
 
-Theory of operation. Each partition has one queue. Its tail is open and takes records until it is drained; what has
-been drained is *sealed*: encoded once, under the producer id, epoch and sequence of that moment. A retry sends the
-identical bytes, so the broker can tell that it has them already.
+Theory of operation. Each partition has one queue. Its tail is open and accepts records until it is drained; a drained
+batch is *sealed*: encoded once, under the producer id, epoch and sequence of that moment. A retry sends the identical
+bytes, so the broker recognizes a duplicate.
 
 Invariants
 1. A batch is sent only while every earlier batch of its partition is in flight. So the order on one connection is the
@@ -10,26 +10,25 @@ Invariants
    which then wait for the first to be sent again. While an earlier one is in flight at a former leader, it waits.
 2. With idempotence a batch is sent only while it is less than five batches after the oldest unsettled one of its
    partition: the broker remembers five. Before it has acknowledged the first batch of this producer id there, one only:
-   a broker without state of a producer takes any sequence, so a second batch could slip in before a refused first.
+   a broker without state of a producer accepts any sequence, so a second batch could slip in before a refused first.
 3. A sealed batch that fails leaves a hole in the sequences. Nothing more is sealed or sent; once nothing is in flight,
-   an idempotent producer goes on under a new epoch (KIP-360), and a transactional one has to abort.
+   an idempotent producer continues under a new epoch (KIP-360), and a transactional one has to abort.
 4. Under a new epoch a batch is sealed again only if the broker is known not to have it. Where that is not known it
    fails as UnknownOutcome: sending it again could write it twice.
 
-Values in, values out: ``now`` is in ms of the monotonic clock. Knows no connection, no metadata, no future: what the
-driver wants back with an outcome rides along as a ticket.
+Values in, values out: ``now`` is in ms of the monotonic clock. Knows no connection, no metadata, no future: a ticket
+returns the driver's own data with an outcome.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum, auto
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from einmal.client.errors import KafkaError, RetriableError, UnknownOutcome, error_for
-from einmal.client.pacing import first_pause_ms, pause_ms
+from einmal.client.pacing import first_pause_ms
+from einmal.client.producer_batch import BatchState, PartitionQueue, ProducerBatch
 from einmal.types import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
@@ -44,12 +43,6 @@ from einmal.types import (
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, NewRecord, encode_batch
 
-WINDOW: Final = 5
-"""Batches of one producer that a broker remembers in each partition."""
-
-RECORD_OVERHEAD: Final = 16
-"""More than the varints of a record without headers take, for estimating sizes before encoding."""
-
 _SHORT_PAUSE_MS: Final = 5
 """Pause while the coordinator writes the last markers of the previous transaction: a matter of milliseconds."""
 
@@ -61,54 +54,22 @@ MAYBE_WRITTEN: Final = frozenset(
         ErrorCode.kafka_storage_error,
     }
 )
-"""Refusals after which the batch may be in the log. A broker says that it is no leader also when it has appended the
-batch and has lost the lead before the others had it."""
+"""Errors after which the batch may be in the log: a broker answers NOT_LEADER_OR_FOLLOWER also when it has appended the
+batch and has lost its leadership before the batch was replicated."""
 
 NOBODY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
-class BatchState(Enum):
-    OPEN = auto()
-    WAITING = auto()
-    IN_FLIGHT = auto()
-    SETTLED = auto()
-
-
 class Appended(IntEnum):
-    """What adding a record did, and so what the driver does: nothing, wait for linger.ms, or drain."""
+    """The driver's next step after adding a record: nothing, wait for linger.ms, or drain."""
 
     TO_A_BATCH = 0
     TO_A_NEW_BATCH = 1
     AND_FILLED_ONE = 2
 
 
-@dataclass(slots=True, eq=False)
-class ProducerBatch:
-    """Records on their way to one partition. ``tickets[i]`` is the driver's for record i, ``watchers`` for all."""
-
-    topic_partition: TopicPartition
-    created_ms: int
-    deadline_ms: int
-    records: list[NewRecord] = field(default_factory=list)
-    tickets: list[Any] = field(default_factory=list)
-    size: int = HEADER_SIZE
-    state: BatchState = BatchState.OPEN
-    data: bytes = b""
-    watchers: list[Any] = field(default_factory=list)
-    ordinal: int = -1
-    node: int = -1
-    attempts: int = 0
-    retry_at_ms: int = 0
-    is_full: bool = False
-    is_outcome_unknown: bool = False
-
-    @property
-    def is_sealed(self) -> bool:
-        return bool(self.data)
-
-
-class Outcome(NamedTuple):
-    """A batch that is settled: ``error`` is None when the broker has it, from ``base_offset`` (-1: not told) on."""
+class BatchOutcome(NamedTuple):
+    """A settled batch. ``error``: None if the broker has it; ``base_offset``: of its first record, -1: unknown."""
 
     batch: ProducerBatch
     base_offset: int = -1
@@ -117,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 class ProduceLimits(NamedTuple):
-    """What ``ProducerCore`` needs of the configuration. Without idempotence there is no window and no sequence."""
+    """The configuration of ``ProducerCore``. Without idempotence there is no window and no sequence."""
 
     is_idempotent: bool = True
     transactional_id: str | None = None
@@ -130,16 +91,8 @@ class ProduceLimits(NamedTuple):
     retry_backoff_max_ms: int = 1_000
     compression: Compression = Compression.NONE
     sends_once: bool = False
-    """At most once, without idempotence: what the broker may have is not sent again, but fails as UnknownOutcome."""
-
-
-@dataclass(slots=True)
-class _Partition:
-    batches: deque[ProducerBatch] = field(default_factory=deque)
-    next_sequence: Sequence = Sequence(0)
-    next_ordinal: int = 0
-    is_known: bool = False
-    """The broker has acknowledged a batch of this producer id."""
+    """At most once, without idempotence: a batch that the broker may have is not retried, but fails as
+    UnknownOutcome."""
 
 
 class ProducerCore:
@@ -150,7 +103,7 @@ class ProducerCore:
         self.in_flight = 0
         self.error: KafkaError | None = None
         """Why sealed sequences have a hole, or why the transaction cannot commit; nothing is sent while it is set."""
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
 
     # --- records in -----------------------------------------------------------------------------------------------
@@ -178,7 +131,7 @@ class ProducerCore:
         return appended
 
     def append_sealed(self, topic_partition: TopicPartition, data: bytes, ticket: Any, now: int) -> None:
-        """Add a batch that somebody else has encoded, identity and sequence included."""
+        """Add a batch that the caller has encoded, including identity and sequence."""
         partition = self._partition(topic_partition)
         batch = ProducerBatch(topic_partition, now, now + self.limits.delivery_timeout_ms, tickets=[ticket])
         batch.data, batch.size, batch.is_full, batch.state = data, len(data), True, BatchState.WAITING
@@ -204,14 +157,18 @@ class ProducerCore:
         """Every batch that has no outcome yet."""
         return [batch for topic_partition in self._busy for batch in self._partitions[topic_partition].batches]
 
+    def left_at_close(self) -> list[BatchOutcome]:
+        """The outcome of every unsettled batch when the producer is closed now."""
+        return [BatchOutcome(batch, error=batch.closing_error()) for batch in self.unsettled()]
+
     def flying(self) -> list[ProducerBatch]:
         """Every batch that is in flight."""
         return [batch for batch in self.unsettled() if batch.state is BatchState.IN_FLIGHT]
 
-    def _partition(self, topic_partition: TopicPartition) -> _Partition:
+    def _partition(self, topic_partition: TopicPartition) -> PartitionQueue:
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            partition = self._partitions[topic_partition] = _Partition()
+            partition = self._partitions[topic_partition] = PartitionQueue()
         return partition
 
     # --- batches out ----------------------------------------------------------------------------------------------
@@ -227,19 +184,21 @@ class ProducerCore:
         requests: dict[int, list[ProducerBatch]] = {}
         if self.error is not None:
             return requests
+        limits = self.limits
         sizes: dict[int, int] = {}
+        may_seal = not limits.is_idempotent or self.identity.producer_id >= 0
         for topic_partition in list(self._busy):
             partition = self._partitions[topic_partition]
-            batch = self._sendable(partition, now)
-            if batch is None or (not batch.is_sealed and not self._may_seal()):
+            batch = partition.sendable(now, limits.linger_ms, has_window=limits.is_idempotent)
+            if batch is None or (not batch.is_sealed and not may_seal):
                 continue
             node = target(topic_partition)
-            if node is None or in_flight(node) >= self.limits.max_in_flight:
+            if node is None or in_flight(node) >= limits.max_in_flight:
                 continue
-            if _is_behind_another_node(partition, batch, node):
+            if partition.is_behind_another_node(batch, node):
                 continue
             size = sizes.get(node, 0)
-            if size and size + batch.size > self.limits.max_request_size:
+            if size and size + batch.size > limits.max_request_size:
                 continue
             sizes[node] = size + batch.size
             if not batch.is_sealed:
@@ -253,33 +212,13 @@ class ProducerCore:
         return requests
 
     def _rotate(self, requests: dict[int, list[ProducerBatch]]) -> None:
-        # Whoever was served goes to the end: no partition starves behind a busy one.
+        # Served partitions go to the end: none starves behind a busy one.
         for batches in requests.values():
             for batch in batches:
                 del self._busy[batch.topic_partition]
                 self._busy[batch.topic_partition] = None
 
-    def _may_seal(self) -> bool:
-        return not self.limits.is_idempotent or self.identity.producer_id >= 0
-
-    def _sendable(self, partition: _Partition, now: int) -> ProducerBatch | None:
-        oldest = partition.batches[0]
-        for batch in partition.batches:
-            if batch.state is BatchState.IN_FLIGHT:
-                continue
-            if batch.state is BatchState.OPEN:
-                if not batch.is_full and now < batch.created_ms + self.limits.linger_ms:
-                    return None
-            elif now < batch.retry_at_ms:
-                return None
-            # The next batch to be sealed would get the partition's next ordinal.
-            ordinal = batch.ordinal if batch.ordinal >= 0 else partition.next_ordinal
-            first = oldest.ordinal if oldest.ordinal >= 0 else ordinal
-            window = WINDOW if partition.is_known else 1
-            return batch if not self.limits.is_idempotent or ordinal - first < window else None
-        return None
-
-    def _seal(self, partition: _Partition, batch: ProducerBatch) -> None:
+    def _seal(self, partition: PartitionQueue, batch: ProducerBatch) -> None:
         base_sequence = -1
         if self.limits.is_idempotent:
             base_sequence = partition.next_sequence
@@ -298,27 +237,27 @@ class ProducerCore:
 
     # --- answers in -----------------------------------------------------------------------------------------------
 
-    def accepted(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> list[Outcome]:
+    def accepted(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> list[BatchOutcome]:
         """The broker has the batch."""
         self.in_flight -= 1
         self._partitions[batch.topic_partition].is_known = True
         if batch.state is BatchState.SETTLED:
             return []
         self._remove(batch)
-        return [Outcome(batch, base_offset, log_append_time)]
+        return [BatchOutcome(batch, base_offset, log_append_time)]
 
-    def refused(self, batch: ProducerBatch, code: ErrorCode, message: str | None, now: int) -> list[Outcome]:
+    def refused(self, batch: ProducerBatch, code: ErrorCode, message: str | None, now: int) -> list[BatchOutcome]:
         """The broker answered with an error: the batch waits for a retry, or fails."""
         self.in_flight -= 1
         if batch.state is BatchState.SETTLED:
             return []
         if code is ErrorCode.duplicate_sequence_number:
             self._remove(batch)
-            return [Outcome(batch)]
+            return [BatchOutcome(batch)]
         if code in MAYBE_WRITTEN:
             batch.is_outcome_unknown = True
         is_first = self._partitions[batch.topic_partition].batches[0] is batch
-        # Behind a hole every batch is out of order; it is not at fault.
+        # Behind a hole every batch is out of order; the batch itself is not the cause.
         is_behind_a_refused_one = (
             code is ErrorCode.out_of_order_sequence_number
             and self.limits.is_idempotent
@@ -327,7 +266,8 @@ class ProducerCore:
         may_retry = not (self.limits.sends_once and batch.is_outcome_unknown)
         if (code.retriable and may_retry) or is_behind_a_refused_one:
             is_short = code is ErrorCode.concurrent_transactions
-            self._retry_later(batch, now, _SHORT_PAUSE_MS if is_short else first_pause_ms(self.limits.retry_backoff_ms))
+            first = _SHORT_PAUSE_MS if is_short else first_pause_ms(self.limits.retry_backoff_ms)
+            batch.retry_later(now, first, self.limits.retry_backoff_max_ms)
             return []
         detail = f"{batch.topic_partition}, {len(batch.tickets)} record(s)"
         error = error_for(code, f"{detail}: {message}" if message else detail)
@@ -335,37 +275,33 @@ class ProducerCore:
             error = UnknownOutcome(code, detail)
         return self._fail(batch, error)
 
-    def lost(self, batch: ProducerBatch, *, was_sent: bool, now: int) -> list[Outcome]:
-        """No answer: the connection is gone. ``was_sent``: the broker may have the batch."""
+    def lost(self, batch: ProducerBatch, *, was_sent: bool, now: int) -> list[BatchOutcome]:
+        """No answer: the connection is lost. ``was_sent``: the broker may have the batch."""
         self.in_flight -= 1
         if batch.state is BatchState.SETTLED:
             return []
         batch.is_outcome_unknown |= was_sent
         if self.limits.sends_once and batch.is_outcome_unknown:
             return self._fail(batch, UnknownOutcome(detail=f"{batch.topic_partition}: the connection was lost"))
-        self._retry_later(batch, now, first_pause_ms(self.limits.retry_backoff_ms))
+        batch.retry_later(now, first_pause_ms(self.limits.retry_backoff_ms), self.limits.retry_backoff_max_ms)
         return []
 
     def retry_now(self, topic_partition: TopicPartition) -> None:
-        """The partition has another leader: what waits for its next attempt goes there at once."""
+        """The partition has another leader: batches that wait for their next attempt go there at once."""
         partition = self._partitions.get(topic_partition)
         for batch in () if partition is None else partition.batches:
             batch.retry_at_ms = 0
 
-    def unanswered(self, batch: ProducerBatch) -> list[Outcome]:
-        """acks=0: written to the connection, and that is all one will ever know."""
+    def unanswered(self, batch: ProducerBatch) -> list[BatchOutcome]:
+        """acks=0: written to the connection; nothing more will be known."""
         return self.accepted(batch, -1, -1)
 
-    def _retry_later(self, batch: ProducerBatch, now: int, first_pause: int) -> None:
-        batch.state = BatchState.WAITING
-        batch.retry_at_ms = now + pause_ms(batch.attempts - 1, first_pause, self.limits.retry_backoff_max_ms)
-
-    def _fail(self, batch: ProducerBatch, error: KafkaError) -> list[Outcome]:
+    def _fail(self, batch: ProducerBatch, error: KafkaError) -> list[BatchOutcome]:
         """Settle with an error; a sealed one leaves a hole behind."""
         if self.limits.transactional_id is not None or (self.limits.is_idempotent and batch.is_sealed):
             self.error = self.error or error
         self._remove(batch)
-        return [Outcome(batch, error=error)]
+        return [BatchOutcome(batch, error=error)]
 
     def _remove(self, batch: ProducerBatch) -> None:
         partition = self._partitions[batch.topic_partition]
@@ -377,27 +313,19 @@ class ProducerCore:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def expire(self, now: int) -> list[Outcome]:
-        """Settle what is older than delivery.timeout.ms. A late answer to it changes nothing any more."""
-        outcomes: list[Outcome] = []
+    def expire(self, now: int) -> list[BatchOutcome]:
+        """Settle batches older than delivery.timeout.ms. A late answer changes nothing any more."""
+        outcomes: list[BatchOutcome] = []
         for topic_partition in list(self._busy):
             batches = self._partitions[topic_partition].batches
             while batches and batches[0].deadline_ms <= now:
-                outcomes += self._fail(batches[0], self._expiry(batches[0]))
+                outcomes += self._fail(batches[0], batches[0].expiry_error())
         return outcomes
 
-    def _expiry(self, batch: ProducerBatch) -> KafkaError:
-        detail = f"{batch.topic_partition}, {len(batch.tickets)} record(s), {batch.attempts} attempt(s)"
-        if batch.state is BatchState.IN_FLIGHT or batch.is_outcome_unknown:
-            return UnknownOutcome(ErrorCode.request_timed_out, detail)
-        return RetriableError(
-            ErrorCode.request_timed_out, detail, meaning="delivery.timeout.ms has passed; the records were not written"
-        )
-
     def next_deadline(self, now: int) -> int | None:
-        """When ``drain`` or ``expire`` has something to do at the latest. None: only an answer changes anything.
+        """The latest time of the next ``drain`` or ``expire``. None: only an answer changes anything.
 
-        A batch that could be drained now gives no deadline of its own: it waits for its node, not for time.
+        A batch that could be drained now has no deadline of its own: it waits for its node, not for time.
         """
         earliest: int | None = None
         for topic_partition in self._busy:
@@ -415,8 +343,8 @@ class ProducerCore:
 
     # --- identity -------------------------------------------------------------------------------------------------
 
-    def begin_identity(self, identity: ProducerIdAndEpoch) -> list[Outcome]:
-        """Go on under this producer id and epoch: sequences start at 0. Nothing may be in flight.
+    def begin_identity(self, identity: ProducerIdAndEpoch) -> list[BatchOutcome]:
+        """Continue under this producer id and epoch: sequences start at 0. Nothing may be in flight.
 
         Batches of the old identity that the broker may have fail as UnknownOutcome; the others are sealed again.
         """
@@ -434,7 +362,7 @@ class ProducerCore:
                 if batch.is_outcome_unknown:
                     self._remove(batch)
                     detail = f"{topic_partition}, {len(batch.tickets)} record(s)"
-                    outcomes.append(Outcome(batch, error=UnknownOutcome(ErrorCode.network_exception, detail)))
+                    outcomes.append(BatchOutcome(batch, error=UnknownOutcome(ErrorCode.network_exception, detail)))
                 else:
                     batch.data, batch.state, batch.is_full = b"", BatchState.OPEN, True
                     batch.ordinal, batch.retry_at_ms = -1, 0
@@ -443,14 +371,37 @@ class ProducerCore:
             partition.is_known = partition.is_known and is_same_producer
         return outcomes
 
+    @property
+    def lacks_identity(self) -> bool:
+        """Whether an idempotent producer has no producer id yet. A transactional one gets it from its coordinator."""
+        limits = self.limits
+        return limits.is_idempotent and limits.transactional_id is None and self.identity.producer_id < 0
+
+    @property
+    def must_renew_identity(self) -> bool:
+        """Whether an idempotent producer has a hole in its sequences, and nothing is in flight any more."""
+        return self.error is not None and not self.in_flight and self.limits.transactional_id is None
+
     def next_identity(self) -> ProducerIdAndEpoch | None:
-        """What an idempotent producer with a hole goes on under once nothing is in flight; None: ask for a new id."""
+        """The identity after a hole in the sequences: the next epoch (KIP-360). None: ask a broker for a new id."""
         assert self.limits.transactional_id is None, "a transactional identity belongs to the coordinator"
-        if self.identity.producer_epoch >= EPOCH_MAX:
+        if self.identity.producer_id < 0 or self.identity.producer_epoch >= EPOCH_MAX:
             return None
         return ProducerIdAndEpoch(self.identity.producer_id, ProducerEpoch(self.identity.producer_epoch + 1))
 
-    def fail_waiting(self, error: KafkaError) -> list[Outcome]:
+    def identity_granted(self, identity: ProducerIdAndEpoch) -> list[BatchOutcome]:
+        """Use a new identity, unless something is in flight under the old one; then it is renewed later."""
+        return [] if self.in_flight else self.begin_identity(identity)
+
+    def identity_refused(self, error: KafkaError) -> list[BatchOutcome] | None:
+        """InitProducerId failed: the outcomes; None: retry after a pause.
+
+        Records expire by delivery.timeout.ms while there is no identity, so the retries end. A broker without
+        InitProducerId refuses before anything is sent: these retries would never end.
+        """
+        return None if isinstance(error, RetriableError | UnknownOutcome) else self.fail_waiting(error)
+
+    def fail_waiting(self, error: KafkaError) -> list[BatchOutcome]:
         """Settle everything that is not in flight, and send nothing more. This is an abort's first step."""
         self.error = self.error or error
         outcomes = []
@@ -460,31 +411,13 @@ class ProducerCore:
                     outcomes += self._fail(batch, error)
         return outcomes
 
+    def fail_rest(self, error: KafkaError) -> list[BatchOutcome]:
+        """Once a transaction cannot commit, settle waiting batches: a flush must not wait for them."""
+        if self.error is None or self.limits.transactional_id is None:
+            return []
+        return self.fail_waiting(error)
+
     def forget_error(self) -> None:
         """The transaction that had the error is over; its sequences end with it."""
         assert not self._busy
         self.error = None
-
-
-def _is_behind_another_node(partition: _Partition, batch: ProducerBatch, node: int) -> bool:
-    """Whether an earlier batch has no answer from another node yet: only one connection keeps their order."""
-    for each in partition.batches:
-        if each is batch:
-            return False
-        if each.node != node:
-            return True
-    return False
-
-
-def record_size(key: bytes | None, value: bytes | None, headers: tuple[Any, ...]) -> int:
-    """An upper estimate of a record's bytes before compression."""
-    size = RECORD_OVERHEAD + (0 if key is None else len(key)) + (0 if value is None else len(value))
-    for header in headers:
-        size += RECORD_OVERHEAD + len(header.key) * 3 + (0 if header.value is None else len(header.value))
-    return size
-
-
-def check_size(size: int, max_request_size: int) -> None:
-    """Raises RecordTooLarge."""
-    if size + HEADER_SIZE > max_request_size:
-        raise error_for(ErrorCode.message_too_large, f"{size} bytes, max.request.size is {max_request_size}")

@@ -64,6 +64,16 @@ class GroupMetadata:
     group_instance_id: str | None = None
 
 
+def positions_of(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Positions as callers write them: a bare number is an offset without metadata."""
+    return {
+        TopicPartition(*each): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        for each, offset in offsets.items()
+    }
+
+
 def headers_of(headers: HeadersLike) -> tuple[Header, ...]:
     """A mapping, or pairs of a name and a value; ``str`` is taken as UTF-8. Raises LocalError."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import Final, NoReturn
 
+from einmal.client.apis import SPOKEN, ApiKey
 from einmal.client.errors import (
     AbortableError,
     FatalError,
@@ -21,6 +22,7 @@ from einmal.client.errors import (
     KafkaError,
     ProducerFenced,
     RetriableError,
+    TransactionAborted,
     UnknownOutcome,
     error_for,
 )
@@ -28,7 +30,7 @@ from einmal.client.producer_core import NOBODY
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 
-class State(Enum):
+class TxnPhase(Enum):
     UNINITIALIZED = auto()
     INITIALIZING = auto()
     READY = auto()
@@ -39,27 +41,35 @@ class State(Enum):
     FATAL_ERROR = auto()
 
 
-VALID_MOVES: Final[Mapping[State, frozenset[State]]] = {
-    State.UNINITIALIZED: frozenset({State.INITIALIZING, State.FATAL_ERROR}),
+VALID_MOVES: Final[Mapping[TxnPhase, frozenset[TxnPhase]]] = {
+    TxnPhase.UNINITIALIZED: frozenset({TxnPhase.INITIALIZING, TxnPhase.FATAL_ERROR}),
     # An attempt that ran out of time may be made again.
-    State.INITIALIZING: frozenset({State.READY, State.UNINITIALIZED, State.FATAL_ERROR}),
-    State.READY: frozenset({State.IN_TRANSACTION, State.FATAL_ERROR}),
-    State.IN_TRANSACTION: frozenset({State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR, State.FATAL_ERROR}),
-    State.COMMITTING: frozenset({State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR}),
-    State.ABORTING: frozenset({State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR}),
-    State.ABORTABLE_ERROR: frozenset({State.ABORTING, State.FATAL_ERROR}),
-    State.FATAL_ERROR: frozenset(),
+    TxnPhase.INITIALIZING: frozenset({TxnPhase.READY, TxnPhase.UNINITIALIZED, TxnPhase.FATAL_ERROR}),
+    TxnPhase.READY: frozenset({TxnPhase.IN_TRANSACTION, TxnPhase.FATAL_ERROR}),
+    TxnPhase.IN_TRANSACTION: frozenset(
+        {TxnPhase.COMMITTING, TxnPhase.ABORTING, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}
+    ),
+    TxnPhase.COMMITTING: frozenset({TxnPhase.READY, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}),
+    TxnPhase.ABORTING: frozenset({TxnPhase.READY, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}),
+    TxnPhase.ABORTABLE_ERROR: frozenset({TxnPhase.ABORTING, TxnPhase.FATAL_ERROR}),
+    TxnPhase.FATAL_ERROR: frozenset(),
 }
 
-_WHAT_FIRST: Final[Mapping[State, str]] = {
-    State.UNINITIALIZED: "call init_transactions() first",
-    State.INITIALIZING: "wait until init_transactions() has returned",
-    State.READY: "call begin_transaction() first",
-    State.IN_TRANSACTION: "commit or abort the open transaction first",
-    State.COMMITTING: "wait until commit_transaction() has returned",
-    State.ABORTING: "wait until abort_transaction() has returned",
-    State.ABORTABLE_ERROR: "call abort_transaction()",
-    State.FATAL_ERROR: "close this producer and create a new one",
+_WHAT_FIRST: Final[Mapping[TxnPhase, str]] = {
+    TxnPhase.UNINITIALIZED: "call init_transactions() first",
+    TxnPhase.INITIALIZING: "wait until init_transactions() has returned",
+    TxnPhase.READY: "call begin_transaction() first",
+    TxnPhase.IN_TRANSACTION: "commit or abort the open transaction first",
+    TxnPhase.COMMITTING: "wait until commit_transaction() has returned",
+    TxnPhase.ABORTING: "wait until abort_transaction() has returned",
+    TxnPhase.ABORTABLE_ERROR: "call abort_transaction()",
+    TxnPhase.FATAL_ERROR: "close this producer and create a new one",
+}
+
+_CANCELLED: Final[Mapping[TxnPhase, str]] = {
+    TxnPhase.INITIALIZING: "init_transactions() was cancelled",
+    TxnPhase.COMMITTING: "commit_transaction() was cancelled",
+    TxnPhase.ABORTING: "abort_transaction() was cancelled",
 }
 
 _FATAL: Final = frozenset(
@@ -73,6 +83,22 @@ _FATAL: Final = frozenset(
     }
 )
 _FENCED: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
+
+_PRODUCE_TV_2: Final = 12
+"""This version of Produce and later ones mean TV_2 to a broker: partitions add themselves to the transaction."""
+
+
+def version_for(finalized: int) -> TransactionVersion:
+    """What a transaction that begins now uses, by the cluster's finalized level of ``transaction.version``."""
+    return TransactionVersion.TV_2 if finalized >= TransactionVersion.TV_2 else TransactionVersion.TV_1
+
+
+def produce_versions(version: TransactionVersion | None) -> tuple[int, int]:
+    """The lowest and the highest version of Produce in a transaction of this version; None: in no transaction."""
+    lowest, highest = SPOKEN[ApiKey.PRODUCE]
+    if version is None:
+        return lowest, highest
+    return (_PRODUCE_TV_2, highest) if version >= TransactionVersion.TV_2 else (lowest, _PRODUCE_TV_2 - 1)
 
 
 def end_txn_error(code: ErrorCode, committed: bool, was_repeated: bool, transactional_id: str) -> KafkaError:
@@ -104,7 +130,7 @@ def coordinator_error(code: ErrorCode, detail: str) -> KafkaError:
 class TransactionCore:
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
-        self.state = State.UNINITIALIZED
+        self.state = TxnPhase.UNINITIALIZED
         self.identity: ProducerIdAndEpoch = NOBODY
         self.version = TransactionVersion.TV_0
         self.error: KafkaError | None = None
@@ -113,14 +139,14 @@ class TransactionCore:
         self._groups: dict[str, None] = {}
         self._has_written = False
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: TxnPhase) -> None:
         assert state in VALID_MOVES[self.state], f"{self.state.name} -> {state.name}"
         self.state = state
 
-    def _require(self, what: str, *allowed: State) -> None:
+    def _require(self, what: str, *allowed: TxnPhase) -> None:
         if self.state in allowed:
             return
-        if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
+        if self.error is not None and self.state in (TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR):
             raise self.error
         self._refuse(what)
 
@@ -133,19 +159,19 @@ class TransactionCore:
 
     def begin_initialization(self) -> None:
         """Raises InvalidState, or the error that has ended this producer."""
-        self._require("init_transactions()", State.UNINITIALIZED)
-        self._move(State.INITIALIZING)
+        self._require("init_transactions()", TxnPhase.UNINITIALIZED)
+        self._move(TxnPhase.INITIALIZING)
 
     def initialized(self, identity: ProducerIdAndEpoch) -> None:
-        self._move(State.READY)
+        self._move(TxnPhase.READY)
         self.identity = identity
 
     # --- in a transaction -----------------------------------------------------------------------------------------
 
     def begin(self, version: TransactionVersion) -> None:
         """Open a transaction. Nothing is sent: the first partition opens it at the coordinator."""
-        self._require("begin_transaction()", State.READY)
-        self._move(State.IN_TRANSACTION)
+        self._require("begin_transaction()", TxnPhase.READY)
+        self._move(TxnPhase.IN_TRANSACTION)
         self.version = version
         self._added.clear()
         self._to_add.clear()
@@ -154,8 +180,8 @@ class TransactionCore:
 
     def check_send(self) -> None:
         """Raises InvalidState outside of a transaction, or the error after which it can only be aborted."""
-        if self.state is not State.IN_TRANSACTION:
-            self._require("send()", State.IN_TRANSACTION)
+        if self.state is not TxnPhase.IN_TRANSACTION:
+            self._require("send()", TxnPhase.IN_TRANSACTION)
 
     def may_write(self, topic_partition: TopicPartition) -> bool:
         """Whether a batch may go to this partition now; if not, it must be added to the transaction first."""
@@ -199,20 +225,38 @@ class TransactionCore:
         return self.version < TransactionVersion.TV_2
 
     def begin_commit(self) -> None:
-        self._require("commit_transaction()", State.IN_TRANSACTION)
-        self._move(State.COMMITTING)
+        self._require("commit_transaction()", TxnPhase.IN_TRANSACTION)
+        self._move(TxnPhase.COMMITTING)
+
+    def check_flushed(self) -> None:
+        """Every record has its outcome. Raises the error after which the transaction can only be aborted."""
+        if self.state in (TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR):
+            assert self.error is not None
+            raise self.error
+
+    def is_unknown_abort(self, error: KafkaError) -> bool:
+        """Whether EndTxn was refused because the coordinator never heard of this transaction: it is aborted then.
+
+        Only below TV_2: there a coordinator refuses to abort what was never added to it.
+        """
+        return self.needs_new_epoch and error.code is ErrorCode.invalid_txn_state
+
+    @property
+    def may_abort(self) -> bool:
+        """Whether there is a transaction to abort, and a producer that may do so."""
+        return self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.ABORTABLE_ERROR)
 
     def begin_abort(self) -> None:
-        if self.state is State.FATAL_ERROR and self.error is not None:
+        if self.state is TxnPhase.FATAL_ERROR and self.error is not None:
             raise self.error
-        if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+        if not self.may_abort:
             self._refuse("abort_transaction()")
-        self._move(State.ABORTING)
+        self._move(TxnPhase.ABORTING)
         self.error = None
 
     def ended(self, next_identity: ProducerIdAndEpoch | None) -> None:
         """The coordinator has decided. ``next_identity``: what it gave for the next transaction."""
-        self._move(State.READY)
+        self._move(TxnPhase.READY)
         if next_identity is not None:
             self.identity = next_identity
 
@@ -223,34 +267,52 @@ class TransactionCore:
 
         Whatever else keeps it from committing: it must be aborted. A first error is kept; a fatal one replaces it.
         """
-        if self.state is State.FATAL_ERROR:
+        if self.state is TxnPhase.FATAL_ERROR:
             return
         if self._is_fatal(error):
-            self._move(State.FATAL_ERROR)
+            self._move(TxnPhase.FATAL_ERROR)
             self.error = error
-        elif self.state is State.INITIALIZING:
-            self._move(State.UNINITIALIZED)
-        elif self.state in (State.IN_TRANSACTION, State.COMMITTING, State.ABORTING):
-            self._move(State.ABORTABLE_ERROR)
+        elif self.state is TxnPhase.INITIALIZING:
+            self._move(TxnPhase.UNINITIALIZED)
+        elif self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.COMMITTING, TxnPhase.ABORTING):
+            self._move(TxnPhase.ABORTABLE_ERROR)
             self.error = error
+
+    def request_failed(self, error: KafkaError) -> KafkaError:
+        """A request of the transaction failed: what to raise. It is what the transaction keeps.
+
+        So its type names the next step.
+        """
+        failure = as_abortable(error)
+        self.failed(failure)
+        return failure
+
+    def commit_failed(self, error: KafkaError) -> KafkaError:
+        """As ``request_failed``, of EndTxn that commits: where its outcome is unknown, nothing can be aborted."""
+        failure = error if isinstance(error, UnknownOutcome) else as_abortable(error)
+        self.failed(failure)
+        return failure
+
+    def cancelled(self) -> None:
+        """The caller has cancelled init, commit or abort: nobody knows whether the coordinator has carried it out."""
+        what = _CANCELLED.get(self.state)
+        if what is not None:
+            is_abort = self.state is TxnPhase.ABORTING
+            self.failed(TransactionAborted(detail=what) if is_abort else UnknownOutcome(detail=what))
 
     def record_failed(self, error: KafkaError) -> None:
         """A record of it was not written. While it is being aborted, that is what is wanted."""
-        if self.state is not State.ABORTING:
+        if self.state is not TxnPhase.ABORTING:
             self.failed(as_abortable(error))
 
     def _is_fatal(self, error: KafkaError) -> bool:
         if isinstance(error, FatalError):
             return True
-        if self.state is State.INITIALIZING:
+        if self.state is TxnPhase.INITIALIZING:
             # What may pass is tried again by calling init_transactions() again.
             return not isinstance(error, RetriableError | UnknownOutcome)
         # A lost batch only spoils the transaction; a lost commit leaves nobody who knows what holds.
-        return self.state is State.COMMITTING and isinstance(error, UnknownOutcome)
-
-    @property
-    def is_spoiled(self) -> bool:
-        return self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR)
+        return self.state is TxnPhase.COMMITTING and isinstance(error, UnknownOutcome)
 
 
 def as_abortable(error: KafkaError) -> KafkaError:

@@ -1,6 +1,6 @@
 """A Spark driver of the demo as a process, which dies by SIGKILL.
 
-It is a process group of its own, so that its JVM and Python workers die with it. It talks in JSON lines.
+It is a process group of its own, so that its JVM and Python workers die with it. Its messages are JSON lines.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _STOP_SECONDS_MAX = 10.0
 
 
 class DriverFailed(Exception):
-    """A driver ended before its time, or says nothing any more."""
+    """A driver ended too early, or has stopped reporting."""
 
 
 class Driver:
-    """Warm after a while, then under orders until it is done or killed. Its stderr goes to ``log``."""
+    """Starts up, then follows orders until it is done or killed. Its stderr goes to ``log``."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -72,7 +72,7 @@ class Driver:
                 line = self._lines.get(timeout=_EVENT_SECONDS_MAX)
             except queue.Empty:
                 raise DriverFailed(
-                    f"the Spark driver says nothing for {_EVENT_SECONDS_MAX:.0f} s; see {self._log}"
+                    f"the Spark driver has reported nothing for {_EVENT_SECONDS_MAX:.0f} s; see {self._log}"
                 ) from None
             if line is None:
                 raise DriverFailed(f"the Spark driver ended; the end of {self._log}:\n{tail(self._log)}")

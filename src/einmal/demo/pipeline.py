@@ -1,9 +1,9 @@
 """The demo's Spark driver: one session, two queries over the same input, one exactly once and one at least once.
 
-A program of its own (``python -m einmal.demo.pipeline``), because it is killed. It starts Spark, says that it is warm,
-and waits for its orders on stdin, so that a successor can be ready before its predecessor dies. What happens comes out
-as JSON lines. At its kill point it announces itself and stands still, until the demo kills the whole process group;
-before one EndTxn it waits until the demo has killed the coordinator.
+A program of its own (``python -m einmal.demo.pipeline``), because it is killed. It starts Spark, reports that it is
+ready, and waits for orders on stdin, so that a successor can be ready before its predecessor dies. It writes its events
+as JSON lines. At its kill point it reports this and blocks, until the demo kills the whole process group; before one
+EndTxn it waits until the demo has killed the coordinator.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Orders:
 
 
 _CONTROL_SECONDS_MAX: Final = 20.0
-"""After this it has ended before its kill point."""
+"""After this time it has ended before its kill point."""
 _output = threading.Lock()
 
 
@@ -60,7 +60,7 @@ def stand_still() -> None:
 
 
 class Watcher:
-    """Tells what a query does, and stops it at its kill point. ``control_stands``: shared by both queries."""
+    """Reports the events of a query, and blocks it at its kill point. ``control_stands``: shared by both queries."""
 
     def __init__(self, topic: str, orders: Orders, control_stands: threading.Event) -> None:
         self._topic = topic
@@ -78,7 +78,7 @@ class Watcher:
             self._stand_with_the_other(event, batch_id)
 
     def _stand_with_the_other(self, event: events.Event, batch_id: int) -> None:
-        """The control query comes to its kill point first: the tasks of the other one would keep Spark's slots."""
+        """The control query reaches its kill point first: the tasks of the other one would keep Spark's slots."""
         if self._topic == EXACTLY_ONCE and isinstance(event, events.BatchStarted):
             self._control_stands.wait(_CONTROL_SECONDS_MAX)
         if self._is_kill_point(event):

@@ -2,8 +2,8 @@
 
 While Spark warms up, an idempotent producer loads ``sentences``, and the broker that leads most of it is killed. Then a
 driver runs both queries: it finds its transaction coordinator killed at an EndTxn, and dies itself right after a later
-one; its successor recognises the committed batch, and dies between two tasks; the last one aborts what that left open,
-and ends. Every successor is warm before its predecessor dies.
+one; its successor recognises the committed batch, and dies between two tasks; the last one aborts the transaction left
+open, and ends. Every successor is ready before its predecessor dies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from einmal.demo.watch import watching
 
 PARTITIONS: Final = 4
 LEADER_KILL_SHARE: Final = 0.5
-"""How much of the input is acknowledged when the leader dies."""
+"""The share of the input that is acknowledged when the leader dies."""
 COORDINATOR_KILL_BATCH: Final = 1
 DRIVER_KILLS: Final = ((AFTER_END_TXN, 2), (BETWEEN_TASKS, 4))
 LEADER, COORDINATOR, DRIVER = "leader of sentences", "transaction coordinator", "Spark driver"
@@ -77,13 +77,13 @@ class Demo:
         self._committed = 0
 
     def run(self) -> tuple[Report, Timeline]:
-        """Raises BrokerFailed, DriverFailed or KafkaError when the demo itself cannot go on."""
+        """Raises BrokerFailed, DriverFailed or KafkaError when the demo itself cannot continue."""
         self._prepare_folder()
         self._brokers = Brokers(self._folder / "cluster", self._tell_of_broker)
         self._timeline.brokers = self._brokers.ids
         try:
             self._begin("start", "starting three brokers, and Spark", 1)
-            # A driver needs no broker to get warm: that is what takes longest.
+            # A driver needs no broker to start up, which takes longest.
             self._warm_driver()
             self._brokers.start()
             self._show(1)
@@ -109,7 +109,7 @@ class Demo:
     # --- loading --------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Load every line under its number; on the way the leader is killed and started again."""
+        """Load every line under its number; meanwhile the leader is killed and restarted."""
         self._begin("load", "loading sentences", len(self._lines))
         is_over = threading.Event()
         kill = self._killer.submit(self._kill_leader, int(len(self._lines) * LEADER_KILL_SHARE), is_over)
@@ -160,7 +160,7 @@ class Demo:
         threading.Thread(target=wait, daemon=True).start()
 
     def _next_driver(self) -> Driver:
-        """The next warm one; what is waited for is shown again and again meanwhile."""
+        """The next driver that is ready. Shows its progress meanwhile."""
         begun = time.monotonic()
         while True:
             try:
@@ -203,7 +203,7 @@ class Demo:
         self._mark("step", "all batches are in")
 
     def _follow_to_kill_point(self, driver: Driver, kill_at: str) -> None:
-        """Kill when both queries stand still: the control comes to its kill point first."""
+        """Kill when both queries are blocked: the control reaches its kill point first."""
         last = self._follow(driver, lambda event: (event["event"], event.get("query")) == ("AtKillPoint", EXACTLY_ONCE))
         driver.kill()
         self._killed.append(DRIVER)
@@ -211,7 +211,7 @@ class Demo:
         self._show(text="counting words: the driver was killed")
 
     def _follow(self, driver: Driver, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """What it tells, up to this event."""
+        """Process the driver's events, up to this one, and return it."""
         while not until(event := driver.next_event()):
             if event["event"] == "BeforeEndTxn":
                 self._kill_coordinator(driver, event["batch_id"])
@@ -220,7 +220,7 @@ class Demo:
         return event
 
     def _kill_coordinator(self, driver: Driver, batch_id: int) -> None:
-        """The driver goes on as soon as the coordinator is dead."""
+        """The driver continues as soon as the coordinator is dead."""
         when = f"right before EndTxn of batch {batch_id}"
         name = transactional_id(EXACTLY_ONCE)
 
@@ -236,7 +236,7 @@ class Demo:
         batch_id = event.get("batch_id")
         match event["event"]:
             case "NameTaken" if DRIVER in self._killed:
-                self._mark("fence", f"the successor took the transactional.id (epoch {event['epoch']}): {_FENCED}")
+                self._mark("fence", f"the successor acquired the transactional.id (epoch {event['epoch']}): {_FENCED}")
             case "BatchAlreadyIn":
                 self._replayed += 1
                 self._mark("already-in", f"batch {batch_id} was committed by the killed driver: not written again")
@@ -286,7 +286,7 @@ class Demo:
             records += 1
         return compare(expected, seen), records
 
-    # --- what is told on the way ----------------------------------------------------------------------------
+    # --- progress -------------------------------------------------------------------------------------------
 
     def _now(self) -> float:
         return time.monotonic() - self._started

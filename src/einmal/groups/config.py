@@ -16,15 +16,15 @@ class GroupConfig:
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
     max_bytes: int = 1_500_000
-    """Of what the members of a group say of themselves, and of an assignment: both are in one record."""
+    """Of all members' metadata of a group, and of an assignment: both are in one record."""
     max_commit_bytes: int = 3_000_000
-    """Of the offsets of one commit. What a group writes at once is one batch, which has to fit into a segment."""
+    """Of the offsets of one commit. A group writes them in one batch, which has to fit into a segment."""
     max_shard_bytes: int = 16 * 1024 * 1024
-    """The same of all groups of a coordinator: a new member with more than a little has to wait above this."""
+    """The same of all groups of a coordinator. Above it, new members with more than a little metadata have to wait."""
     max_pending_members: int = 10_000
-    """Ids of one group that were given out and not yet joined under."""
+    """Member ids of one group that were assigned and not yet used in a join."""
     new_member_join_timeout_ms: int = 300_000
-    """A new member cannot send heartbeats while its first join waits: for so long it is believed (Kafka: 5 minutes)."""
+    """Session timeout of a new member, which cannot send heartbeats while its first join waits (Kafka: 5 minutes)."""
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000
     offsets_retention_check_interval_ms: int = 600_000

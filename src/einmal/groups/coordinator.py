@@ -1,23 +1,23 @@
 """The group coordinator: one partition of ``__consumer_offsets`` as a machine.
 
-Theory of operation. *Hard state* is what the log says: each group's last written generation, the committed offsets, the
+Theory of operation. *Hard state* is in the log: each group's last written generation, the committed offsets, the
 offsets pending in transactions. ``replay`` and ``replay_marker`` alone change it, live and while loading alike. *Soft
-state* is what a living group needs beside it: sessions, waiting joins and syncs, the phase of a rebalance
-(``membership.py``). It is changed by the decisions and dies with the coordinator; ``loaded`` gives every member in the
-log a whole session to come back in.
+state* is what a live group needs in addition: sessions, waiting joins and syncs, the phase of a rebalance
+(``membership.py``). The decisions change it, and it dies with the coordinator; ``loaded`` gives every member in the
+log a whole session in which to return.
 
 A generation begins with the joins' answers but is written only with the leader's assignment: a new coordinator that
-knows the one before refuses its members' syncs and commits, and they join again. Nobody can have read anything in a
-generation whose assignment was not committed, as the answers that bring it wait for the record.
+knows only the previous one refuses its members' syncs and commits, and they join again. No member can have read in a
+generation whose assignment was not committed, as the answers with it wait for the record.
 
 Knows no sockets, clocks or randomness: ``now``, tickets for answers that come later, and the random tail of new member
-ids are arguments. Answers are fields under kio's names, of no version.
+ids are arguments. Answers are version-independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
@@ -31,7 +31,6 @@ from einmal.groups.requests import (
     LeaveGroup,
     OffsetCommit,
     OffsetFetchGroup,
-    Response,
     SyncGroup,
     Ticket,
     TxnOffsetCommit,
@@ -39,6 +38,16 @@ from einmal.groups.requests import (
 from einmal.groups.states import GroupState
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.api.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from einmal.wire.api.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from einmal.wire.api.heartbeat import HeartbeatResponse
+from einmal.wire.api.join_group import JoinGroupResponse
+from einmal.wire.api.leave_group import LeaveGroupResponse
+from einmal.wire.api.list_groups import ListedGroup, ListGroupsResponse
+from einmal.wire.api.offset_commit import OffsetCommitResponse
+from einmal.wire.api.offset_delete import OffsetDeleteResponse
+from einmal.wire.api.offset_fetch import OffsetFetchResponseGroup
+from einmal.wire.api.sync_group import SyncGroupResponse
 
 CLASSIC: Final = "classic"
 """The type of group that ListGroups may filter by (KIP-848)."""
@@ -56,52 +65,54 @@ class GroupCoordinator:
 
     # --- membership ---------------------------------------------------------------------------------------------
 
-    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> Decision[Response | None]:
+    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> Decision[JoinGroupResponse | None]:
         """No response: it comes later, by the action ``Respond(ticket, ...)``."""
         return self._membership.join_group(request, ticket, now)
 
-    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> Decision[Response | None]:
+    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> Decision[SyncGroupResponse | None]:
         """No response: it comes later, by the action ``Respond(ticket, ...)``."""
         return self._membership.sync_group(request, ticket, now)
 
-    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[Response]:
+    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[HeartbeatResponse]:
         return self._membership.heartbeat(request, now)
 
-    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response]:
+    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[LeaveGroupResponse]:
         return self._membership.leave_group(request, now)
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
-    def offset_commit(self, request: OffsetCommit, now: Instant) -> Decision[Response]:
+    def offset_commit(self, request: OffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
         decision = self._commits.offset_commit(request, now)
         if decision.records and self._commits.is_from_member(request):
             self._membership.extend_session(self._groups[request.group_id], request.member_id, now)
         return decision
 
-    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> Decision[Response]:
+    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
         decision = self._commits.txn_offset_commit(request, now)
         if decision.records and self._commits.is_from_member(request):
             self._membership.extend_session(self._groups[request.group_id], request.member_id, now)
         return decision
 
-    def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> Decision[Response]:
-        """One group's part of the answer."""
+    def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> Decision[OffsetFetchResponseGroup]:
+        """The answer for one group."""
         return Decision(response=self._commits.offset_fetch(request, require_stable=require_stable))
 
-    def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[Response]:
+    def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[OffsetDeleteResponse]:
         return self._commits.offset_delete(group_id, partitions)
 
     def forget_other_topics(self, topics: Container[str]) -> Decision[None]:
-        """There are no topics but these."""
+        """Only these topics exist."""
         return Decision(records=self._commits.forget_other_topics(topics), response=None)
 
     # --- groups -------------------------------------------------------------------------------------------------
 
-    def describe_groups(self, group_ids: Sequence[str]) -> Decision[Response]:
-        return Decision(response={"groups": tuple(self._describe(group_id) for group_id in group_ids)})
+    def describe_groups(self, group_ids: Sequence[str]) -> Decision[DescribeGroupsResponse]:
+        return Decision(
+            response=DescribeGroupsResponse(groups=tuple(self._describe(group_id) for group_id in group_ids))
+        )
 
-    def list_groups(self, states_filter: Sequence[str], types_filter: Sequence[str]) -> Decision[Response]:
-        """Empty filters let everything through; they do not look at upper and lower case."""
+    def list_groups(self, states_filter: Sequence[str], types_filter: Sequence[str]) -> Decision[ListGroupsResponse]:
+        """Empty filters match everything; filters ignore case."""
         states = {state.lower() for state in states_filter}
         types = {group_type.lower() for group_type in types_filter}
         groups = []
@@ -109,17 +120,10 @@ class GroupCoordinator:
             for group_id in self._group_ids():
                 group = self._view(group_id)
                 if not states or group.state.value.lower() in states:
-                    groups.append(
-                        {
-                            "group_id": group_id,
-                            "protocol_type": group.protocol_type or "",
-                            "group_state": group.state.value,
-                            "group_type": CLASSIC,
-                        }
-                    )
-        return Decision(response={"error_code": ErrorCode.none, "groups": tuple(groups)})
+                    groups.append(ListedGroup(group_id, group.protocol_type or "", group.state.value, CLASSIC))
+        return Decision(response=ListGroupsResponse(groups=tuple(groups)))
 
-    def delete_groups(self, group_ids: Sequence[str]) -> Decision[Response]:
+    def delete_groups(self, group_ids: Sequence[str]) -> Decision[DeleteGroupsResponse]:
         """A group with members, or with offsets that an open transaction would commit, is kept."""
         records: list[Record] = []
         results = []
@@ -127,8 +131,8 @@ class GroupCoordinator:
             error = self._delete_refusal(group_id)
             if error is ErrorCode.none:
                 records += self._delete(group_id)
-            results.append({"group_id": group_id, "error_code": error})
-        return Decision(records=tuple(records), response={"results": tuple(results)})
+            results.append(DeletableGroupResult(group_id, error))
+        return Decision(records=tuple(records), response=DeleteGroupsResponse(results=tuple(results)))
 
     # --- log ----------------------------------------------------------------------------------------------------
 
@@ -142,11 +146,11 @@ class GroupCoordinator:
             self._generations[record.group_id] = record.value
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
-        """The transaction's offsets become the groups' offsets, or were never there."""
+        """The transaction's offsets become the groups' offsets, or are dropped."""
         self._offsets.replay_marker(producer.producer_id, committed)
 
     def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
-        """The whole log was replayed: bring the groups to life."""
+        """The whole log was replayed: start the groups' soft state."""
         assert not self._groups
         for group_id, metadata in self._generations.items():
             group = Group.restore(group_id, metadata, now.monotonic_ms)
@@ -179,36 +183,36 @@ class GroupCoordinator:
                 yield group_id
 
     def _view(self, group_id: str) -> Group:
-        """The group to be shown: a simple one is empty, one that nobody knows is dead."""
+        """The group to be shown: a simple one is empty, an unknown one is dead."""
         group = self._groups.get(group_id)
         if group is not None:
             return group
         return Group(group_id, GroupState.EMPTY if self._offsets.has_any(group_id) else GroupState.DEAD)
 
-    def _describe(self, group_id: str) -> dict[str, Any]:
+    def _describe(self, group_id: str) -> DescribedGroup:
         group = self._view(group_id)
-        # Subscriptions and assignments belong together only when every member has its own.
+        # Subscriptions and assignments are consistent only when every member has its own.
         is_stable = group.state is GroupState.STABLE
         is_dead = group.state is GroupState.DEAD
-        return {
-            "error_code": ErrorCode.group_id_not_found if is_dead else ErrorCode.none,
-            "error_message": f"Group {group_id} not found." if is_dead else None,
-            "group_id": group_id,
-            "group_state": group.state.value,
-            "protocol_type": group.protocol_type or "",
-            "protocol_data": (group.protocol_name or "") if is_stable else "",
-            "members": tuple(
-                {
-                    "member_id": member.member_id,
-                    "group_instance_id": member.group_instance_id,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                    "member_metadata": member.metadata_for(group.protocol_name) if is_stable else b"",
-                    "member_assignment": member.assignment if is_stable else b"",
-                }
+        return DescribedGroup(
+            error_code=ErrorCode.group_id_not_found if is_dead else ErrorCode.none,
+            error_message=f"Group {group_id} not found." if is_dead else None,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=(group.protocol_name or "") if is_stable else "",
+            members=tuple(
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata_for(group.protocol_name) if is_stable else b"",
+                    member_assignment=member.assignment if is_stable else b"",
+                )
                 for member in group.members.values()
             ),
-        }
+        )
 
     def _delete_refusal(self, group_id: str) -> ErrorCode:
         group = self._view(group_id)
@@ -225,7 +229,7 @@ class GroupCoordinator:
     def _expire(self, group_id: str, now: Instant) -> Iterator[Record]:
         generation = self._generations.get(group_id)
         if generation is not None and generation.members:
-            # That its last member is gone may be decided (in this very tick) and not written yet.
+            # The removal of its last member may be decided (in this tick) and not written yet.
             return
         empty_since = None if generation is None else generation.current_state_timestamp
         expired = tuple(self._commits.expired(group_id, empty_since, now))

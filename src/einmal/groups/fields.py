@@ -1,7 +1,7 @@
-"""Reading Kafka's field encodings out of keys and values that no message schema covers.
+"""Decoding of Kafka's fields in keys and values that no message schema covers.
 
-Both lives of a record: fixed lengths, and the flexible one with lengths as varints, one too large, and tagged fields.
-Knows nothing of what the fields mean. Raises Truncated or Malformed.
+Both encodings: fixed lengths, and the flexible one with lengths plus one as varints, and tagged fields. Knows nothing
+of what the fields mean. Raises Truncated or Malformed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 class FieldReader:
-    """A place in a key or a value."""
+    """Reads the fields of a key or a value in order."""
 
     __slots__ = ("_buffer", "_is_flexible", "_position")
 
@@ -54,7 +54,7 @@ class FieldReader:
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise Malformed("null where a string is due")
+            raise Malformed("null instead of a string")
         return value
 
     def nullable_string(self) -> str | None:

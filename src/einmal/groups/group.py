@@ -1,10 +1,10 @@
-"""One group of the classic protocol: its members, its generation, and what may happen to them.
+"""One group of the classic protocol: its members, its generation, and their transitions.
 
-Soft state, changed by decisions; ``metadata`` is what of it goes into the log. Knows neither time nor records' bytes:
-deadlines are fields that ``membership.py`` sets and meets.
+Soft state, changed by decisions; ``metadata`` is the part of it that is logged. Knows neither time nor records' bytes:
+deadlines are fields that ``membership.py`` sets and enforces.
 
 Invariants: counts and the instance ids agree with ``members``; only moves of ``VALID_MOVES`` are made; a group in
-COMPLETING_REBALANCE or STABLE has a leader that is a member, and a protocol that every member speaks.
+COMPLETING_REBALANCE or STABLE has a leader that is a member, and a protocol that every member supports.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class Group:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     pending_members: dict[str, int] = field(default_factory=dict)
-    """Ids that were given out and not yet joined under, with the end of their patience (monotonic ms)."""
+    """Member ids that were assigned and not yet used in a join, with their deadlines (monotonic ms)."""
     static_members: dict[str, str] = field(default_factory=dict)
     """Member id by group instance id."""
     pending_sync: dict[str, None] = field(default_factory=dict)
-    """Members that have had this generation's join answer and have not asked for their assignment."""
+    """Members that have this generation's JoinGroup response and have not asked for their assignment."""
     rebalance_deadline: int | None = None
-    """End of the phase that is waited for: the initial delay, the joining, or the syncing (monotonic ms)."""
+    """End of the current phase: the initial delay, the joining, or the syncing (monotonic ms)."""
     initial_delay_left_ms: int | None = None
-    """While an empty group's first members gather: by how much the delay may still be prolonged; else None."""
+    """While an empty group's first members join: by how much the delay may still be extended; else None."""
     has_newcomers: bool = False
-    """Somebody joined since the initial delay began or was prolonged."""
+    """A member joined since the initial delay began or was extended."""
     waiting_joins: int = 0
     size: int = 0
-    """Bytes of what its members say of themselves."""
+    """Bytes of its members' metadata."""
     speakers: dict[str, int] = field(default_factory=dict)
-    """How many members speak each protocol."""
+    """How many members support each protocol."""
 
     # --- claims -------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
-        """Whether a member that speaks these protocols could live with all others."""
+        """Whether a member with these protocols has one in common with all others."""
         if not self.members:
             return bool(protocol_type and protocols)
         count = len(self.members)
@@ -87,7 +87,7 @@ class Group:
         return False
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether somebody may speak as this member (KIP-345 for instance ids)."""
+        """The error for a request as this member (KIP-345 for instance ids)."""
         if group_instance_id is not None:
             known = self.static_members.get(group_instance_id)
             if known is None:
@@ -121,7 +121,7 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def replace_static(self, old: Member, member_id: str) -> Member:
-        """Let a restarted static member take its predecessor's place, under a new id. Returns it."""
+        """Let a restarted static member replace its predecessor, under a new id. Returns it."""
         assert old.group_instance_id is not None
         was_leader = self.leader == old.member_id
         self.remove(old)
@@ -162,7 +162,7 @@ class Group:
         self.state = state
 
     def elect_leader(self) -> bool:
-        """Keep the leader when it has joined, else take the first member that has. False: nobody has."""
+        """Keep the leader if it has joined, else choose the first member that has. False: none has."""
         if self.leader is not None and self.members[self.leader].join_ticket is not None:
             return True
         self.leader = next(
@@ -171,7 +171,7 @@ class Group:
         return self.leader is not None and self.members[self.leader].join_ticket is not None
 
     def begin_generation(self) -> None:
-        """The next generation, of the members there are now."""
+        """The next generation, of the present members."""
         self.generation_id += 1
         self.pending_sync.clear()
         if self.members:
@@ -183,7 +183,7 @@ class Group:
             self.move_to(GroupState.EMPTY)
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes among those that every member speaks; a draw goes to the first voted for."""
+        """The protocol with the most votes among those that every member supports; the first one wins a draw."""
         count = len(self.members)
         candidates = {name: speakers for name, speakers in self.speakers.items() if speakers == count}
         assert candidates, f"group {self.group_id}: members without a common protocol"
@@ -194,7 +194,7 @@ class Group:
         return max(votes, key=votes.__getitem__)
 
     def metadata(self, now: int) -> GroupMetadata:
-        """This generation as it is written down at ``now`` (wall clock)."""
+        """This generation as it is logged at ``now`` (wall clock)."""
         return GroupMetadata(
             protocol_type=self.protocol_type or "",
             generation_id=self.generation_id,

@@ -1,6 +1,6 @@
 """One member of a group, as its coordinator knows it while the group lives.
 
-Soft state: after a change of coordinator only what ``GroupMetadata`` holds of it is left.
+Soft state: only its part in ``GroupMetadata`` survives a change of coordinator.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Bytes of what it says of itself."""
+        """Bytes of its metadata."""
         return size_of(self.client_id, self.group_instance_id, self.protocols)
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """What the member said for one protocol; empty when it does not speak it."""
+        """The member's metadata for one protocol; empty if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: dict[str, int]) -> str:
-        """The protocol that this member likes best among those that everybody speaks."""
+        """The protocol that this member prefers among those that all members support."""
         return next(name for name, _metadata in self.protocols if name in candidates)
 
     def describe(self, protocol_name: str | None) -> MemberMetadata:
@@ -59,7 +59,7 @@ class Member:
 
     @classmethod
     def restore(cls, metadata: MemberMetadata, protocol_name: str | None, now: int) -> Member:
-        """A member as a new coordinator finds it in the log, with a whole session before it."""
+        """A member as a new coordinator finds it in the log, with a new session."""
         return cls(
             member_id=metadata.member_id,
             group_instance_id=metadata.group_instance_id,
@@ -74,7 +74,7 @@ class Member:
 
 
 def size_of(client_id: str, group_instance_id: str | None, protocols: Iterable[tuple[str, bytes]]) -> int:
-    """Bytes of what a member says when it joins."""
+    """Bytes of a member's metadata in JoinGroup."""
     # Its member id begins with its client id, or with its instance's.
     names = 2 * len(client_id) + 2 * len(group_instance_id or "")
     return _OVERHEAD + names + sum(len(name) + len(metadata) for name, metadata in protocols)

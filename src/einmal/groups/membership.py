@@ -1,14 +1,54 @@
 """Who is in a group, and in which generation: the classic rebalance protocol (KIP-62, 134, 345, 394, 559, 814).
 
-A rebalance has two phases. *Joining* ends when all members have (re)joined, or the rebalance timeout has passed for
-those that have not; every waiting join is answered with the new generation, its leader's with all members. *Syncing*
-ends when the leader brings the assignment, which becomes a record; waiting syncs are answered once that is committed.
-An empty group's first joining lasts a while longer for each newcomer (KIP-134), so that a group of many starts once.
-
 Soft state only: the group objects are changed here by decisions; what must outlive the coordinator is in the records.
-Answers that wait are tickets in the members; each ticket is answered once. Knows nothing of offsets. Times are
-monotonic ms, but for the timestamp in a record.
+Knows nothing of offsets. Times are monotonic ms, but for the timestamp in a record.
 """
+
+# Theory of operation
+# ===================
+#
+# A *generation* is a set of members and what each of them is assigned. Within a generation nothing changes; whatever
+# would change it (a member joins, leaves, is lost, or subscribes differently) starts a rebalance that ends in the next.
+# The coordinator does not understand assignments: one member, the *leader*, computes them, and the coordinator hands
+# them out as bytes. The states are drawn in ``states.py``:
+#
+#     EMPTY <--> PREPARING_REBALANCE ---> COMPLETING_REBALANCE ---> STABLE
+#                        ^                         |                   |
+#                        +-------------------------+-------------------+
+#                          a member joins, leaves, is lost, or subscribes differently
+#
+#   - *Joining* (PREPARING_REBALANCE). Members learn of it from the answer to their next heartbeat, and send
+#     JoinGroup, which is not answered yet. The phase ends when all members have rejoined, or at the rebalance
+#     deadline; dynamic members that are absent then are expelled, static ones (KIP-345) stay until their session
+#     ends. Every waiting join is answered with the new generation; the leader's answer has all members and their
+#     subscriptions.
+#   - *Syncing* (COMPLETING_REBALANCE). Every member sends SyncGroup and waits; the leader's carries the assignment,
+#     which becomes a record. Members that have not synced by the deadline are expelled, and the group rebalances
+#     without them.
+#   - STABLE. Answers to waiting syncs carry each member's assignment. They leave only once the record is committed,
+#     so no member works on an assignment that the next coordinator does not know.
+#
+# Invariants:
+#
+#   - the generation grows with every completed join, and requests of another one are refused (ILLEGAL_GENERATION).
+#     That is the fence: a member that was expelled while it was paused cannot commit offsets over its successor's
+#     (``offset_commits.py``);
+#   - each ticket (a join or sync that waits) is answered exactly once: whoever takes a ticket out of a member answers
+#     it, and a request that replaces another answers the older one first (`_answer_waiting`, `_cancel_syncs`);
+#   - a member that waits for the coordinator cannot send heartbeats, so its session is prolonged while it does
+#     (`_check_session`). A newcomer's is not: it may have gone before it ever belonged to the group;
+#   - a member is in `members` under one id; a static member that restarts gets a new id, and the old one is fenced
+#     (`_rejoin_static`). If the group was stable it stays stable: that a restart causes no rebalance is the purpose
+#     of static membership. With KIP-814 its leader learns not to assign again.
+#
+# Limits on what clients can cause. An empty group's first joining lasts a while longer for each newcomer (KIP-134),
+# so that a group of many members starts with one rebalance. A client that cannot keep its first answer would leave a
+# member behind with every attempt, so it gets an id first and becomes a member when it returns with it (KIP-394); ids
+# that are never used expire like sessions. Bytes per group and per shard are bounded, as all that a member sends is
+# kept, and sent to the leader.
+#
+# Time. There is one timer per member, per pending id and per rebalance (`Timers`). A heartbeat does not move its timer
+# but the member's own deadline; the timer fires at the old time, finds the deadline later, and is set again.
 
 from __future__ import annotations
 
@@ -18,8 +58,9 @@ from typing import Final, NamedTuple
 from einmal.groups.answers import assignment_answer, generation_answer, join_error, sync_error
 from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
-from einmal.groups.member import Member, size_of
-from einmal.groups.records import TEXT_BYTES_MAX, GroupRecord
+from einmal.groups.join_checks import NO_MEMBER_ID, JoinChecks, distinct, is_up_to_date
+from einmal.groups.member import Member
+from einmal.groups.records import GroupRecord
 from einmal.groups.requests import (
     Effects,
     Heartbeat,
@@ -27,17 +68,18 @@ from einmal.groups.requests import (
     LeaveGroup,
     MemberIdentity,
     Respond,
-    Response,
     SyncGroup,
     Ticket,
 )
 from einmal.groups.states import GroupState
-from einmal.groups.timers import Timers
 from einmal.shard.decision import Decision
+from einmal.shard.timers import Timers
 from einmal.types import ErrorCode, Instant
+from einmal.wire.api.heartbeat import HeartbeatResponse
+from einmal.wire.api.join_group import JoinGroupResponse
+from einmal.wire.api.leave_group import LeaveGroupResponse, MemberResponse
+from einmal.wire.api.sync_group import SyncGroupResponse
 
-NO_MEMBER_ID: Final = ""
-_SMALL_BYTES: Final = 4 * 1024
 _ABSENT_MS_MIN: Final = 1000
 
 
@@ -59,29 +101,30 @@ class Membership:
     def __init__(self, config: GroupConfig, groups: dict[str, Group]) -> None:
         self._config = config
         self._groups = groups
+        self._joins = JoinChecks(config, groups)
         self._timers: Timers[_Watch] = Timers()
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> Decision[Response | None]:
+    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> Decision[JoinGroupResponse | None]:
         """Answers at once, or later under ``ticket``."""
         effects = Effects()
         group = self._groups.get(request.group_id)
-        error = self._refusal(request, group)
+        error = self._joins.refusal(request, group)
         if error is not ErrorCode.none:
             return effects.decide(join_error(request.member_id, error))
         if group is None:
             group = self._groups[request.group_id] = Group(request.group_id)
-        if not self._accepts(group, request.member_id):
+        if not self._joins.accepts(group, request.member_id):
             self._turn_away(group, request.member_id, now, effects)
-            response: Response | None = join_error(NO_MEMBER_ID, ErrorCode.group_max_size_reached)
+            response: JoinGroupResponse | None = join_error(NO_MEMBER_ID, ErrorCode.group_max_size_reached)
         elif request.member_id == NO_MEMBER_ID:
             response = self._join_newcomer(group, request, ticket, now, effects)
         else:
             response = self._join_known(group, request, ticket, now, effects)
         return effects.decide(response)
 
-    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> Decision[Response | None]:
+    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> Decision[SyncGroupResponse | None]:
         """Answers at once, or later under ``ticket``: when the leader has brought the assignment."""
         effects = Effects()
         group = self._groups.get(request.group_id)
@@ -105,11 +148,11 @@ class Membership:
             self._assign(group, request, now, effects)
         return effects.decide(None)
 
-    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[Response]:
+    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[HeartbeatResponse]:
         effects = Effects()
         group = self._groups.get(request.group_id)
         if group is None:
-            return effects.decide({"error_code": _unknown(request.group_id)})
+            return effects.decide(HeartbeatResponse(error_code=_unknown(request.group_id)))
         error = group.check_member(request.member_id, request.group_instance_id)
         if error is ErrorCode.none and request.generation_id != group.generation_id:
             error = ErrorCode.illegal_generation
@@ -117,24 +160,20 @@ class Membership:
             self.extend_session(group, request.member_id, now)
             if group.state is GroupState.PREPARING_REBALANCE:
                 error = ErrorCode.rebalance_in_progress
-        return effects.decide({"error_code": error})
+        return effects.decide(HeartbeatResponse(error_code=error))
 
-    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[Response]:
+    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[LeaveGroupResponse]:
         effects = Effects()
         if not request.group_id:
-            return effects.decide({"error_code": ErrorCode.invalid_group_id, "members": ()})
+            return effects.decide(LeaveGroupResponse(error_code=ErrorCode.invalid_group_id))
         group = self._groups.get(request.group_id)
         members = [
-            {
-                "member_id": identity.member_id,
-                "group_instance_id": identity.group_instance_id,
-                "error_code": self._leave(group, identity, now, effects),
-            }
+            MemberResponse(identity.member_id, identity.group_instance_id, self._leave(group, identity, now, effects))
             for identity in request.members
         ]
         if group is not None:
             self._forget_if_unused(group)
-        return effects.decide({"error_code": ErrorCode.none, "members": members})
+        return effects.decide(LeaveGroupResponse(members=tuple(members)))
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -218,48 +257,6 @@ class Membership:
 
     # --- joining ------------------------------------------------------------------------------------------------
 
-    def _refusal(self, request: JoinGroup, group: Group | None) -> ErrorCode:
-        if not request.group_id:
-            return ErrorCode.invalid_group_id
-        if _is_too_long(request):
-            return ErrorCode.invalid_request
-        if not self._config.min_session_timeout_ms <= request.session_timeout_ms <= self._config.max_session_timeout_ms:
-            return ErrorCode.invalid_session_timeout
-        if group is None:
-            if request.member_id != NO_MEMBER_ID:
-                return ErrorCode.unknown_member_id
-            group = Group(request.group_id)
-        if not group.supports(request.protocol_type, request.protocols):
-            return ErrorCode.inconsistent_group_protocol
-        return self._size_refusal(request, group)
-
-    def _size_refusal(self, request: JoinGroup, group: Group) -> ErrorCode:
-        """Whether the member says more than there is room for: what it says is kept, and sent to the leader."""
-        member = group.members.get(request.member_id)
-        added = size_of(request.client_id, request.group_instance_id, request.protocols) - (
-            0 if member is None else member.size
-        )
-        if group.size + added > self._config.max_bytes:
-            return ErrorCode.group_max_size_reached
-        if added > _SMALL_BYTES and sum(each.size for each in self._groups.values()) > self._config.max_shard_bytes:
-            return ErrorCode.coordinator_not_available
-        is_newcomer = member is None and request.member_id == NO_MEMBER_ID
-        if is_newcomer and len(group.pending_members) >= self._config.max_pending_members:
-            return ErrorCode.group_max_size_reached
-        return ErrorCode.none
-
-    def _accepts(self, group: Group, member_id: str) -> bool:
-        """Whether the group has room. While it rebalances, those that have rejoined count, so that a group
-        which is larger than allowed (the limit was lowered) shrinks.
-        """
-        member = group.members.get(member_id)
-        if group.state is GroupState.EMPTY:
-            return True
-        if group.state is GroupState.PREPARING_REBALANCE:
-            is_waiting = member is not None and member.join_ticket is not None
-            return is_waiting or group.waiting_joins < self._config.max_size
-        return member is not None or len(group.members) < self._config.max_size
-
     def _turn_away(self, group: Group, member_id: str, now: Instant, effects: Effects) -> None:
         member = group.members.get(member_id)
         if member is not None:
@@ -268,7 +265,7 @@ class Membership:
 
     def _join_newcomer(
         self, group: Group, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
-    ) -> Response | None:
+    ) -> JoinGroupResponse | None:
         if request.group_instance_id is not None:
             member_id = f"{request.group_instance_id}-{request.fresh_id}"
             old_id = group.static_members.get(request.group_instance_id)
@@ -288,7 +285,7 @@ class Membership:
 
     def _join_known(
         self, group: Group, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
-    ) -> Response | None:
+    ) -> JoinGroupResponse | None:
         if request.member_id in group.pending_members:
             if request.group_instance_id is not None:
                 return join_error(request.member_id, ErrorCode.unknown_member_id)
@@ -298,20 +295,12 @@ class Membership:
         if error is not ErrorCode.none:
             return join_error(request.member_id, error)
         member = group.members[request.member_id]
-        if self._is_up_to_date(group, member, request):
+        if is_up_to_date(group, member, request):
             self._extend_session(group, member, now)
             return generation_answer(group, member)
         self._rejoin(group, member, request, ticket, effects)
         self._rebalance(group, now, effects)
         return None
-
-    def _is_up_to_date(self, group: Group, member: Member, request: JoinGroup) -> bool:
-        """Whether a join of a member needs no rebalance: it lost our answer, or asks for nothing new."""
-        has_changed = member.protocols != _distinct(request.protocols)
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            return not has_changed
-        # A leader rejoins when what it assigns has changed (partitions were added, say), its own metadata or not.
-        return group.state is GroupState.STABLE and not has_changed and member.member_id != group.leader
 
     def _admit(
         self, group: Group, member_id: str, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
@@ -323,7 +312,7 @@ class Membership:
             client_host=request.client_host,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             session_timeout_ms=request.session_timeout_ms,
-            protocols=_distinct(request.protocols),
+            protocols=distinct(request.protocols),
             session_deadline=now.monotonic_ms + self._config.new_member_join_timeout_ms,
             is_new=True,
         )
@@ -334,7 +323,7 @@ class Membership:
         self._rebalance(group, now, effects)
 
     def _rejoin(self, group: Group, member: Member, request: JoinGroup, ticket: Ticket, effects: Effects) -> None:
-        group.set_protocols(member, _distinct(request.protocols))
+        group.set_protocols(member, distinct(request.protocols))
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         member.client_id, member.client_host = request.client_id, request.client_host
@@ -351,9 +340,9 @@ class Membership:
         ticket: Ticket,
         now: Instant,
         effects: Effects,
-    ) -> Response | None:
+    ) -> JoinGroupResponse | None:
         """A static member has restarted: the old instance is fenced, and a stable group stays as it is (KIP-345)."""
-        self._answer_waiting(group, old, ErrorCode.fenced_instance_id, effects)
+        _answer_waiting(group, old, ErrorCode.fenced_instance_id, effects)
         old_leader = group.leader
         member = group.replace_static(old, member_id)
         self._rejoin(group, member, request, ticket, effects)
@@ -364,16 +353,16 @@ class Membership:
         group.park_join(member, None)
         effects.records.append(GroupRecord(group.group_id, group.metadata(now.wall_ms)))
         if request.supports_skipping_assignment:
-            return {**generation_answer(group, member), "skip_assignment": group.leader == member_id}
-        # An older client would assign if it were told that it leads: it is shown its predecessor as leader.
-        return {**generation_answer(group, member), "leader": old_leader or "", "members": ()}
+            return generation_answer(group, member)._replace(skip_assignment=group.leader == member_id)
+        # An older client would assign if it knew that it leads, so the response names its predecessor as leader.
+        return generation_answer(group, member)._replace(leader=old_leader or "", members=())
 
     # --- rebalances ---------------------------------------------------------------------------------------------
 
     def _rebalance(self, group: Group, now: Instant, effects: Effects) -> None:
-        """Start a rebalance, or go on with the one that runs."""
+        """Start a rebalance, or continue the one that runs."""
         if group.state is GroupState.COMPLETING_REBALANCE:
-            self._cancel_syncs(group, effects)
+            _cancel_syncs(group, effects)
         if not group.can_rebalance:
             self._complete_join_if_all_joined(group, now, effects)
             return
@@ -440,18 +429,11 @@ class Membership:
                 member.sync_ticket = None
                 self._extend_session(group, member, now)
 
-    def _cancel_syncs(self, group: Group, effects: Effects) -> None:
-        for member in group.members.values():
-            member.assignment = b""
-            if member.sync_ticket is not None:
-                effects.actions.append(Respond(member.sync_ticket, sync_error(ErrorCode.rebalance_in_progress)))
-                member.sync_ticket = None
-
     def _expel_unsynced(self, group: Group, now: Instant, effects: Effects) -> None:
         group.rebalance_deadline = None
         for member_id in list(group.pending_sync):
             member = group.members[member_id]
-            self._answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
+            _answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
             group.remove(member)
         self._rebalance(group, now, effects)
 
@@ -475,21 +457,35 @@ class Membership:
         return error
 
     def _remove(self, group: Group, member: Member, now: Instant, effects: Effects) -> None:
-        self._answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
+        _answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
         group.remove(member)
         self._rebalance(group, now, effects)
-
-    def _answer_waiting(self, group: Group, member: Member, error: ErrorCode, effects: Effects) -> None:
-        ticket = group.park_join(member, None)
-        if ticket is not None:
-            effects.actions.append(Respond(ticket, join_error(member.member_id, error)))
-        if member.sync_ticket is not None:
-            effects.actions.append(Respond(member.sync_ticket, sync_error(error)))
-            member.sync_ticket = None
 
     def _forget_if_unused(self, group: Group) -> None:
         if group.is_unused and self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
+
+
+def _unknown(group_id: str) -> ErrorCode:
+    """The error for a member of a group that does not exist."""
+    return ErrorCode.unknown_member_id if group_id else ErrorCode.invalid_group_id
+
+
+def _cancel_syncs(group: Group, effects: Effects) -> None:
+    for member in group.members.values():
+        member.assignment = b""
+        if member.sync_ticket is not None:
+            effects.actions.append(Respond(member.sync_ticket, sync_error(ErrorCode.rebalance_in_progress)))
+            member.sync_ticket = None
+
+
+def _answer_waiting(group: Group, member: Member, error: ErrorCode, effects: Effects) -> None:
+    ticket = group.park_join(member, None)
+    if ticket is not None:
+        effects.actions.append(Respond(ticket, join_error(member.member_id, error)))
+    if member.sync_ticket is not None:
+        effects.actions.append(Respond(member.sync_ticket, sync_error(error)))
+        member.sync_ticket = None
 
 
 def _sync_refusal(request: SyncGroup, group: Group | None) -> ErrorCode:
@@ -506,23 +502,3 @@ def _sync_refusal(request: SyncGroup, group: Group | None) -> ErrorCode:
     if is_other_protocol:
         return ErrorCode.inconsistent_group_protocol
     return ErrorCode.rebalance_in_progress if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.none
-
-
-def _unknown(group_id: str) -> ErrorCode:
-    """What a member of a group that is not there is told."""
-    return ErrorCode.unknown_member_id if group_id else ErrorCode.invalid_group_id
-
-
-def _distinct(protocols: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
-    """The first mention of each protocol: a name that is repeated must not count as two speakers."""
-    distinct: dict[str, bytes] = {}
-    for name, metadata in protocols:
-        distinct.setdefault(name, metadata)
-    return tuple(distinct.items())
-
-
-def _is_too_long(request: JoinGroup) -> bool:
-    """Whether a text could not be written into a record, where lengths have 16 bits."""
-    names = (name for name, _metadata in request.protocols)
-    texts = (request.group_id, request.client_id, request.group_instance_id or "", request.protocol_type, *names)
-    return any(len(text.encode()) > TEXT_BYTES_MAX for text in texts)

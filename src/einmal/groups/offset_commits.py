@@ -1,24 +1,39 @@
-"""The requests about offsets: who may commit, what is read, what is dropped and when.
+"""The requests about offsets: permission to commit, reads, and expiry.
 
 Decides on the members (``Group``) and the offsets (``Offsets``), and changes neither: everything goes through records.
-A group without members and generations ("simple": the client assigns partitions itself) exists by its offsets alone.
-KIP-447 fences transactional commits by generation, member and instance; KIP-211 says when offsets expire.
+A group without members and generations ("simple": the client assigns partitions itself) consists of its offsets alone.
+KIP-447 fences transactional commits by generation, member and instance; KIP-211 defines when offsets expire.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
 from einmal.groups.offsets import Offsets
 from einmal.groups.records import NO_TIMESTAMP, TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
-from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit, Response, TxnOffsetCommit
+from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
 from einmal.groups.states import GroupState
 from einmal.groups.subscription import CONSUMER_PROTOCOL
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerId, TopicPartition
+from einmal.wire.api.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from einmal.wire.api.offset_delete import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from einmal.wire.api.offset_fetch import (
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 
 NO_COMMITTED_OFFSET: Final = -1
 _RECORD_OVERHEAD: Final = 60
@@ -32,12 +47,12 @@ class OffsetCommits:
         self._groups = groups
         self._offsets = offsets
 
-    def offset_commit(self, request: OffsetCommit, now: Instant) -> Decision[Response]:
+    def offset_commit(self, request: OffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
         error = self._refusal(request, is_transactional=False)
         records, response = self._commit(request, error, now, request.retention_ms, None)
         return Decision(records=records, response=response)
 
-    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> Decision[Response]:
+    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
         """The records are one transactional batch of the producer: pending until its marker."""
         error = self._refusal(request, is_transactional=True)
         records, response = self._commit(request, error, now, None, request.producer.producer_id)
@@ -52,32 +67,41 @@ class OffsetCommits:
             and group.check_member(request.member_id, request.group_instance_id) is ErrorCode.none
         )
 
-    def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> Response:
-        """One group's part of the answer. ``require_stable``: what an open transaction may still move is refused."""
+    def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
+        """One group's part of the answer. ``require_stable``: offsets that an open transaction may still change are
+        refused."""
         group_id = request.group_id
         partitions: Iterable[TopicPartition]
         if request.partitions is None:
-            # Kafka leaves out what is only pending; but to whoever asks for stable offsets that is not "none".
+            # Kafka leaves out offsets that are only pending; but a request for stable offsets must not get "none".
             partitions = self._offsets.partitions_of(group_id, pending=require_stable)
         else:
             partitions = request.partitions
-        fetched = (
-            (partition, _fetched(None, ErrorCode.unstable_offset_commit))
-            if require_stable and self._offsets.is_unstable(group_id, partition)
-            else (partition, _fetched(self._offsets.committed(group_id, partition), ErrorCode.none))
-            for partition in partitions
+        topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
+        for topic, index in partitions:
+            if require_stable and self._offsets.is_unstable(group_id, TopicPartition(topic, index)):
+                fetched = _fetched(index, None, ErrorCode.unstable_offset_commit)
+            else:
+                committed = self._offsets.committed(group_id, TopicPartition(topic, index))
+                fetched = _fetched(index, committed, ErrorCode.none)
+            topics.setdefault(topic, []).append(fetched)
+        return OffsetFetchResponseGroup(
+            group_id=group_id,
+            topics=tuple(
+                OffsetFetchResponseTopics(name=name, partitions=tuple(found)) for name, found in topics.items()
+            ),
         )
-        return {"group_id": group_id, "topics": _by_topic(fetched), "error_code": ErrorCode.none}
 
-    def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[Response]:
-        """Drop single offsets. Those that a member may be subscribed to, or a transaction may move, are kept."""
+    def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[OffsetDeleteResponse]:
+        """Drop single offsets. Those of a topic that a member may subscribe to, or that a transaction may change, are
+        kept."""
         group = self._groups.get(group_id)
         if group is None and not self._offsets.has_any(group_id):
-            return Decision(response={"error_code": ErrorCode.group_id_not_found, "topics": ()})
+            return Decision(response=OffsetDeleteResponse(error_code=ErrorCode.group_id_not_found))
         if group is not None and group.members and group.protocol_type != CONSUMER_PROTOCOL:
-            return Decision(response={"error_code": ErrorCode.non_empty_group, "topics": ()})
+            return Decision(response=OffsetDeleteResponse(error_code=ErrorCode.non_empty_group))
         records = []
-        results = []
+        topics: dict[str, list[OffsetDeleteResponsePartition]] = {}
         for partition in partitions:
             error = ErrorCode.none
             if group is not None and group.wants(partition.topic):
@@ -86,11 +110,14 @@ class OffsetCommits:
                 error = ErrorCode.unstable_offset_commit
             elif self._offsets.committed(group_id, partition) is not None:
                 records.append(OffsetRecord(group_id, partition.topic, partition.partition, None))
-            results.append((partition, {"error_code": error}))
-        return Decision(records=tuple(records), response={"error_code": ErrorCode.none, "topics": _by_topic(results)})
+            topics.setdefault(partition.topic, []).append(OffsetDeleteResponsePartition(partition.partition, error))
+        response = OffsetDeleteResponse(
+            topics=tuple(OffsetDeleteResponseTopic(name, tuple(results)) for name, results in topics.items())
+        )
+        return Decision(records=tuple(records), response=response)
 
     def forget_other_topics(self, topics: Container[str]) -> tuple[OffsetRecord, ...]:
-        """What takes all offsets of deleted topics away, pending ones too: a new topic of that name begins anew."""
+        """Tombstones for all offsets of deleted topics, also pending ones: a new topic of that name has none."""
         return tuple(
             OffsetRecord(group_id, partition.topic, partition.partition, None)
             for group_id in self._offsets.groups()
@@ -99,17 +126,17 @@ class OffsetCommits:
         )
 
     def tombstones(self, group_id: str) -> tuple[OffsetRecord, ...]:
-        """What takes all committed offsets of a group away."""
+        """Tombstones for all committed offsets of a group."""
         return tuple(
             OffsetRecord(group_id, partition.topic, partition.partition, None)
             for partition, _offset in self._offsets.committed_by(group_id)
         )
 
     def expired(self, group_id: str, empty_since: int | None, now: Instant) -> Iterator[OffsetRecord]:
-        """Tombstones for what nobody has used for the retention.
+        """Tombstones for offsets that were unused for the retention time.
 
         ``empty_since``: when the last member left (wall clock); None for a simple group, whose offsets age by
-        themselves. Retention outlives restarts, so it goes by the wall clock.
+        themselves. Retention outlives restarts, so it uses the wall clock.
         """
         group = self._groups.get(group_id)
         if group is not None and group.state is not GroupState.EMPTY:
@@ -145,7 +172,7 @@ class OffsetCommits:
             if request.generation_id != group.generation_id:
                 return ErrorCode.illegal_generation
         elif not is_transactional:
-            # Transactional clients from before KIP-447 cannot say who they are; others can.
+            # Transactional clients from before KIP-447 cannot send their member id; others can.
             return ErrorCode.unknown_member_id
         if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress
@@ -158,9 +185,9 @@ class OffsetCommits:
         now: Instant,
         retention_ms: int | None,
         producer_id: ProducerId | None,
-    ) -> tuple[tuple[OffsetRecord, ...], Response]:
+    ) -> tuple[tuple[OffsetRecord, ...], OffsetCommitResponse]:
         records = []
-        results = []
+        topics: dict[str, list[OffsetCommitResponsePartition]] = {}
         for partition, offset in request.offsets.items():
             error = refusal
             if error is ErrorCode.none and self._is_too_large(offset):
@@ -168,12 +195,16 @@ class OffsetCommits:
             if error is ErrorCode.none:
                 value = offset.stamp(now.wall_ms, retention_ms)
                 records.append(OffsetRecord(request.group_id, partition.topic, partition.partition, value, producer_id))
-            results.append((partition, {"error_code": error}))
-        return tuple(records), {"topics": _by_topic(results)}
+            topics.setdefault(partition.topic, []).append(OffsetCommitResponsePartition(partition.partition, error))
+        return tuple(records), OffsetCommitResponse(
+            topics=tuple(
+                OffsetCommitResponseTopic(name=name, partitions=tuple(results)) for name, results in topics.items()
+            )
+        )
 
     @staticmethod
     def _bytes_of(request: OffsetCommit | TxnOffsetCommit) -> int:
-        """Of its records, which are one batch."""
+        """The size of its records, which are one batch."""
         ours = len(request.group_id) + _RECORD_OVERHEAD
         return sum(
             ours + len(partition.topic) + len(offset.committed_metadata or "")
@@ -184,18 +215,11 @@ class OffsetCommits:
         return len((offset.committed_metadata or "").encode()) > self._config.offset_metadata_max_bytes
 
 
-def _fetched(offset: CommittedOffset | None, error: ErrorCode) -> dict[str, Any]:
-    return {
-        "committed_offset": NO_COMMITTED_OFFSET if offset is None else offset.offset,
-        "committed_leader_epoch": -1 if offset is None else offset.leader_epoch,
-        "metadata": "" if offset is None else offset.metadata,
-        "error_code": error,
-    }
-
-
-def _by_topic(results: Iterable[tuple[TopicPartition, dict[str, Any]]]) -> tuple[Response, ...]:
-    """Results of partitions under their topics, which keep their order."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for partition, result in results:
-        topics.setdefault(partition.topic, []).append({"partition_index": partition.partition, **result})
-    return tuple({"name": topic, "partitions": tuple(partitions)} for topic, partitions in topics.items())
+def _fetched(index: int, offset: CommittedOffset | None, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=NO_COMMITTED_OFFSET if offset is None else offset.offset,
+        committed_leader_epoch=-1 if offset is None else offset.leader_epoch,
+        metadata="" if offset is None else offset.metadata,
+        error_code=error,
+    )

@@ -1,9 +1,8 @@
 """The offsets that groups have committed, and those that open transactions would commit.
 
 Hard state: changed by ``replay`` and ``replay_marker`` only. An offset that was written in a transaction is pending
-until that producer's marker: then it is committed, or dropped. Where a plain and a transactional commit of one
-partition meet, the one that is later *in the log* stays, whenever the marker comes; the order of replay is that of the
-log.
+until that producer's marker: then it is committed, or dropped. Of a plain and a transactional commit of one partition,
+the one that is later *in the log* stays, whenever the marker is written; the order of replay is that of the log.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from einmal.types import ProducerId, TopicPartition
 
 
 class _Placed(NamedTuple):
-    """An offset and its place in the log's order."""
+    """An offset and its position in the log's order."""
 
     place: int
     offset: CommittedOffset
@@ -95,12 +94,12 @@ class Offsets:
     def _commit(self, group_id: str, partition: TopicPartition, placed: _Placed) -> None:
         of_group = self._committed.setdefault(group_id, {})
         known = of_group.get(partition)
-        # Compaction keeps the later of the two records: what stays in memory must be the same one.
+        # Compaction keeps the later of the two records: memory must keep the same one.
         if known is None or known.place < placed.place:
             of_group[partition] = placed
 
     def _forget(self, group_id: str, partition: TopicPartition) -> None:
-        """A tombstone: compaction takes every earlier record of its key away, pending ones too."""
+        """A tombstone: compaction removes every earlier record of its key, also pending ones."""
         _discard(self._committed, group_id, partition)
         if not self.is_unstable(group_id, partition):
             return
@@ -110,7 +109,7 @@ class Offsets:
                 self._settle(group_id, partition)
 
     def _settle(self, group_id: str, partition: TopicPartition) -> None:
-        """One transaction less would commit this partition's offset."""
+        """One transaction less has a pending offset of this partition."""
         unstable = self._unstable[group_id]
         unstable[partition] -= 1
         if not unstable[partition]:

@@ -18,7 +18,7 @@ from einmal.types import ProducerId
 NO_TIMESTAMP: Final = -1
 
 TEXT_BYTES_MAX: Final = 32_000
-"""Of a name that goes into a record. A string's length has 16 bits, and a member id is a name and a random tail."""
+"""Limit of a name in a record. A string's length has 16 bits, and a member id is a name and a random tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """One generation of a group: what a new coordinator must know to let its members go on."""
+    """One generation of a group: what a new coordinator must know to let its members continue."""
 
     protocol_type: str
     generation_id: int

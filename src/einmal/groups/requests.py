@@ -1,30 +1,32 @@
-"""What the group coordinator is asked, free of versions, and the action with which it answers later.
+"""Version-independent requests to the group coordinator, and the action with which it answers later.
 
-Field names are Kafka's. What only some versions of a request can say is said here by a field of its own.
+Field names are Kafka's. What only some versions of a request can express has a field of its own here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NewType, TypeAlias, TypeVar
+from typing import NewType, TypeAlias, TypeVar
 
 from einmal.groups.records import CommittedOffset, Record
 from einmal.shard.decision import Decision
 from einmal.types import NO_LEADER_EPOCH, ErrorCode, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.api.join_group import JoinGroupResponse
+from einmal.wire.api.sync_group import SyncGroupResponse
 
 R = TypeVar("R")
 
 Ticket = NewType("Ticket", int)
-"""Names a request whose answer may come later. Given by whoever asks; never given twice."""
+"""Identifies a request whose answer may come later. Chosen by the caller; never reused."""
 
-Response: TypeAlias = Mapping[str, Any]
-"""Fields under kio's names."""
+Response: TypeAlias = JoinGroupResponse | SyncGroupResponse
+"""Responses that may come later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Answer the request that waits under ``ticket``. Nobody waiting any more: nothing to do."""
+    """Answer the request that waits under ``ticket``, if it still waits."""
 
     ticket: Ticket
     response: Response
@@ -32,7 +34,7 @@ class Respond:
 
 @dataclass(slots=True)
 class Effects:
-    """What one decision collects on its way."""
+    """Collects the parts of one decision."""
 
     records: list[Record] = field(default_factory=list)
     actions: list[Respond] = field(default_factory=list)
@@ -56,14 +58,14 @@ class JoinGroup:
     client_host: str
     fresh_id: str
     requires_known_member_id: bool
-    """A new dynamic member is told its id first, and joins under it (v4+, KIP-394)."""
+    """A new dynamic member gets its id first, and then joins with it (v4+, KIP-394)."""
     supports_skipping_assignment: bool
-    """A restarted static leader can be told that nothing is to be assigned (v9+, KIP-814)."""
+    """The response can let a restarted static leader skip the assignment (v9+, KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """``protocol_type``, ``protocol_name``: None where the version does not say (before v5)."""
+    """``protocol_type``, ``protocol_name``: None where the version does not have them (before v5)."""
 
     group_id: str
     generation_id: int
@@ -103,11 +105,11 @@ class OffsetToCommit:
     committed_metadata: str | None
 
     def stamp(self, now: int, retention_ms: int | None = None) -> CommittedOffset:
-        """As it is written down at ``now`` (wall clock)."""
+        """The offset as it is logged at ``now`` (wall clock)."""
         metadata = self.committed_metadata or ""
         if retention_ms is None:
             return CommittedOffset(self.committed_offset, self.committed_leader_epoch, metadata, now)
-        # The only value with a time of expiry has no leader epoch: what is kept must be what can be read again.
+        # The only value version with a time of expiry has no leader epoch: memory must keep what can be read again.
         return CommittedOffset(self.committed_offset, NO_LEADER_EPOCH, metadata, now, now + retention_ms)
 
 
@@ -115,7 +117,7 @@ class OffsetToCommit:
 class OffsetCommit:
     """``retention_ms``: asked for by clients before v5; None: the broker's.
 
-    ``unknown_group``: what a generation of a group that is not there is to this client (v9+: GROUP_ID_NOT_FOUND).
+    ``unknown_group``: the error for a generation of a missing group in this version (v9+: GROUP_ID_NOT_FOUND).
     """
 
     group_id: str

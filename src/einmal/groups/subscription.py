@@ -1,7 +1,10 @@
-"""What a consumer says when it joins: the topics it wants (Kafka's ``ConsumerProtocolSubscription``).
+"""A joining consumer's subscription: the topics it wants (Kafka's ``ConsumerProtocolSubscription``).
 
-The coordinator does not read metadata to run a group; only "is this topic still wanted?" needs it. All versions begin
-alike: version, topics.
+The coordinator reads it only to find out whether a group still subscribes to a topic. All versions begin alike:
+version, topics.
+
+The bytes are another client's. kio's reader would trust the lengths in them (``wire/request_reader.py``), so it does
+not read them.
 """
 
 from __future__ import annotations

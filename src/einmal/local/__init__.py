@@ -1,4 +1,4 @@
 """A cluster of real broker processes on this machine.
 
-``layout`` says who listens where and which settings each has, ``processes`` starts and ends them.
+``layout`` plans the listeners and settings of each, ``processes`` starts and stops them.
 """

@@ -1,11 +1,11 @@
 """The plan of a cluster on one machine: ports, folders and settings of each broker.
 
 A folder holds one cluster: ``broker-N`` is broker N's data, ``broker-N.properties`` its settings, so that any of them
-can be started again by itself, and ``broker-N.log`` what it has to say. The first brokers are controllers too, an odd
-number of them. Topics get three replicas of which two must have a write, fewer where there are fewer brokers.
+can be restarted by itself, and ``broker-N.log`` its log output. The first brokers are controllers too, an odd number
+of them. Topics get three replicas of which two must have a write, fewer where there are fewer brokers.
 
-Brokers and controllers talk to each other on loopback listeners of their own, where they authenticate by the secret in
-``cluster.secret``. So no client can act as one of them.
+Brokers and controllers connect to each other on loopback listeners of their own, where they authenticate by the secret
+in ``cluster.secret``. So no client can act as one of them.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from einmal.local.ports import free_ports
 
 BROKERS_MAX: Final = 9
 PORT_STEP: Final = 1_000
 _CONTROLLERS_MAX: Final = 5
 _REPLICAS_MAX: Final = 3
-_PORT_MAX: Final = 65_535
 _INTERNAL: Final = "INTERNAL"
 _SECRET_BYTES: Final = 32
 _DATA: Final = re.compile(r"broker-(\d+)")
 
 
 class LayoutError(Exception):
-    """The folder is of another cluster. ``str()`` is a sentence for the user."""
+    """The folder belongs to another cluster. ``str()`` is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class BrokerPlan:
 
 
 def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> list[BrokerPlan]:
-    """Who listens where: on ``first_port``, 1,000 above it and so on; where one is taken, on any free one.
+    """The ports of all brokers: ``first_port``, 1,000 above it and so on; instead of an occupied one, any free one.
 
-    The controller of a broker is one port above it, and two above is what other brokers use.
+    The controller of a broker is one port above it, the listener for other brokers two above.
 
     ``first_port`` 0: all on free ones. Raises LayoutError when the folder holds a cluster of another size.
     """
@@ -90,7 +90,7 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
     for number in range(count):
         port = first_port and first_port + number * PORT_STEP
         wanted += [(host, port), (internal, port and port + 1), (internal, port and port + 2)]
-    ports = _free_ports(wanted)
+    ports = free_ports(wanted)
     return [
         BrokerPlan(
             number + 1,
@@ -105,31 +105,12 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
 
 
 def _loopback(host: str) -> str:
-    """Where the brokers of one machine find each other."""
+    """The address at which the brokers of one machine find each other."""
     return "::1" if ":" in host and host != "::" else "127.0.0.1"
 
 
-def _free_ports(wanted: Iterable[tuple[str, int]]) -> list[int]:
-    """The wanted ports, and any free one in place of one that is taken."""
-    sockets = []
-    try:
-        for host, port in wanted:
-            each = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-            sockets.append(each)
-            # As the brokers will: a port whose last connections are still closing is free.
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                each.bind((host, port if port <= _PORT_MAX else 0))
-            except OSError:
-                each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -> None:
-    """Write each broker's settings, and the secret they share; ``settings`` hold for all of them, and win.
+    """Write each broker's settings, and the secret they share; ``settings`` apply to all of them, and override.
 
     Raises OSError.
     """
@@ -161,7 +142,7 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
 
 
 def _make_secret(file: Path) -> None:
-    """One that only the owner of the folder can read, unless there is one."""
+    """Create a secret that only the folder's owner can read, unless there is one."""
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -1,6 +1,6 @@
-"""Broker processes: started, watched, ended. Each is a process group of its own and talks in lines of JSON.
+"""Broker processes: start, monitor and stop them. Each is a process group of its own and reports in JSON lines.
 
-A broker that is told so stops when its standard input is closed: so none of them outlives whoever started it, however
+These brokers stop when their standard input is closed: so none of them outlives the process that started it, however
 that ends.
 """
 
@@ -23,7 +23,7 @@ _TAIL_LINES: Final = 15
 
 
 class BrokerFailed(Exception):
-    """A broker ended before it was ready; the text has its last words."""
+    """A broker ended before it was ready; the text has its last output."""
 
 
 class BrokerProcess:
@@ -52,7 +52,7 @@ class BrokerProcess:
             )
 
     def wait_until_ready(self) -> dict[str, Any]:
-        """What the broker says of itself, once it serves. Raises BrokerFailed."""
+        """The broker's ready event, once it serves. Raises BrokerFailed."""
         assert self._child is not None and self._child.stdout is not None
         for line in self._child.stdout:
             told: dict[str, Any] = json.loads(line)
@@ -76,7 +76,7 @@ class BrokerProcess:
         self._reap()
 
     def stop(self) -> None:
-        """SIGTERM, and wait until it is gone; SIGKILL where that takes too long."""
+        """SIGTERM, and wait until it is gone; SIGKILL if that takes too long."""
         self.signal(signal.SIGTERM)
         self._reap()
 
@@ -109,7 +109,7 @@ class LocalCluster:
         return ",".join(broker.plan.bootstrap_server for broker in self.brokers.values())
 
     def start(self) -> list[dict[str, Any]]:
-        """What each says of itself, once all serve. Raises BrokerFailed; then none of them runs."""
+        """The ready event of each, once all serve. Raises BrokerFailed; then none of them runs."""
         try:
             for broker in self.brokers.values():
                 broker.start()
@@ -124,7 +124,7 @@ class LocalCluster:
             threading.Thread(target=lambda each=broker: ended(each, each.wait()), daemon=True).start()
 
     def stop(self) -> None:
-        """All of them at once: nobody is left whom their partitions could be handed over to."""
+        """All of them at once: no broker is left to hand their partitions over to."""
         for broker in self.brokers.values():
             broker.signal(signal.SIGTERM)
         for broker in self.brokers.values():

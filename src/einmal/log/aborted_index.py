@@ -14,17 +14,11 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from einmal.types import Offset, ProducerId
+from einmal.wire.fetch import AbortedTransaction
 
 _ENTRY: Final = struct.Struct(">hqqqq")
 ENTRY_SIZE: Final = _ENTRY.size
 _VERSION: Final = 0
-
-
-class AbortedTransaction(NamedTuple):
-    """What a reader is told: skip this producer's transactional records from ``first_offset`` to its abort marker."""
-
-    producer_id: ProducerId
-    first_offset: Offset
 
 
 class AbortedEntry(NamedTuple):

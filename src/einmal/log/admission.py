@@ -1,8 +1,12 @@
-"""What may be appended, as far as the bytes and the topic's settings tell; producer state is judged elsewhere.
+"""Validation of appended batches by their bytes and the topic's settings; producer state is checked elsewhere.
 
-Pure. Of a client's batch everything is checked that Apache Kafka checks, down to the last header of the last record:
-what is in the log blocks its readers if they cannot read it. Batches of replicas and coordinators were checked where
-they were made.
+Pure. A client's batch is checked for everything that Apache Kafka checks, down to the last header of the last record:
+an unreadable record in the log would block its readers. Batches of replicas and coordinators were checked where they
+were made.
+
+A CRC proves only that the sender meant these bytes. More is refused than by Apache Kafka: offset deltas that do not
+count up (it checks them in compressed batches only), bytes after a compressed frame (librdkafka cannot read them), and
+batches that decompress to more than 64 MiB. ``tests/interop/test_malformed_batches.py`` has the list with reasons.
 """
 
 from __future__ import annotations
@@ -38,9 +42,9 @@ from einmal.wire.record_batch import LOG_APPEND_TIME as APPEND_TIME_BIT
 from einmal.wire.record_scan import ERRORS_MAX, Scanned, TimeBounds, TooLong, scan_records
 
 NONE: Final = ErrorCode.none
-"""Looked up once: every append needs it."""
+"""Looked up once, because every append needs it."""
 SECTION_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What the records of a client's batch may decompress to. Apache Kafka has no bound; librdkafka's is 100 MB."""
+"""Maximum decompressed size of a client's batch. Apache Kafka has no bound; librdkafka's is 100 MB."""
 QUICK_RECORDS: Final = 2_000
 _QUICK_COMPRESSED_BYTES: Final = 32 * 1024
 QUICK_BYTES: Final = 256 * 1024
@@ -51,7 +55,7 @@ _ANY_TIME: Final = TimeBounds()
 
 
 class Admission:
-    """The verdict on a client's batch. ``headers``: its one header, empty where there is none.
+    """The validation of a client's batch. ``headers``: its one header, empty where there is none.
 
     ``max_timestamp``: the latest of its records, -1 where they have none. ``record_errors``: (index in batch, text).
     """
@@ -69,13 +73,13 @@ class Admission:
         self.record_errors: Sequence[tuple[int, str]] = ()
         self.max_timestamp = -1
         self.is_decided = False
-        """False: ``decide`` has to look at the records, which takes longer than an event loop may stand."""
+        """False: ``decide`` has to check the records, which would block an event loop for too long."""
         covered = self._check_batch()
         if covered is not None:
             self._decide_quickly(covered)
 
     def _check_batch(self) -> bytes | None:
-        """Check all but the records; what the CRC covers, or None where the batch is refused."""
+        """Check all but the records; returns the bytes covered by the CRC, or None if the batch is refused."""
         batches = self._batches
         size = len(batches)
         if size > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC:
@@ -120,13 +124,13 @@ class Admission:
         try:
             self._check_records(covered, QUICK_BYTES, QUICK_RECORDS)
         except (TooLarge, TooLong):
-            # Only a longer look can tell.
+            # Only a longer check can decide.
             return
 
     def decide(self, max_bytes: int = SECTION_BYTES_MAX) -> bool:
-        """Look at the records, however long it takes; may run in another thread. False: more than ``max_bytes``.
+        """Check the records, however long it takes; may run in another thread. False: more than ``max_bytes``.
 
-        At ``SECTION_BYTES_MAX`` there is always a verdict.
+        At ``SECTION_BYTES_MAX`` there is always a decision.
         """
         # Copied again: many batches may wait for this, and the copies would take as much memory as they do.
         covered = covered_bytes(self._batches, 0, self.headers[0].size)
@@ -190,7 +194,7 @@ class Admission:
         )
 
     def correct(self) -> None:
-        """Make the header of an admitted batch say the latest time of its records, which its producer may not have."""
+        """Set the maximum timestamp in an admitted batch's header, in case its producer has set a wrong one."""
         header = self.headers[0]
         if header.max_timestamp != self.max_timestamp and self._config.timestamp_type != LOG_APPEND_TIME:
             set_max_timestamp(self._batches, 0, self.max_timestamp)
@@ -202,7 +206,7 @@ class Admission:
 
 
 def _problem_of(header: BatchHeader, size: int) -> str | None:
-    """Why a client may not have made this batch; None: it may."""
+    """Why a client may not send this batch; None: it may."""
     count = header.record_count
     if header.size != size:
         return f"{size - header.size} bytes after the record batch: a partition takes one batch in a request"
@@ -241,7 +245,7 @@ def validated_headers(batches: bytearray | memoryview) -> list[BatchHeader]:
 def trusted_headers(
     batches: bytearray | memoryview, *, next_offset: Offset | None, segment_bytes: int
 ) -> list[BatchHeader] | ErrorCode:
-    """The headers of what a coordinator or, with ``next_offset``, a leader has sent; or why it cannot be appended."""
+    """The headers of a coordinator's or, with ``next_offset``, a leader's batches; or why they cannot be appended."""
     try:
         headers = validated_headers(batches)
         _check_markers(batches, headers)
@@ -279,7 +283,7 @@ def place(
     leader_epoch: LeaderEpoch,
     append_time: int,
 ) -> list[BatchPlace]:
-    """Write offsets, leader epoch and, unless -1, the append time into the batches; returns their places in the log."""
+    """Write offsets, leader epoch and, unless -1, the append time into the batches; returns their index entries."""
     position = 0
     places = []
     for header in headers:

@@ -1,7 +1,7 @@
 """Walks over the record batches of a segment file.
 
-``walk`` looks at headers only and believes them; ``scan`` reads every byte and believes the CRC-32C; ``pieces`` gives
-the bytes and leaves that to others; ``holds_batch`` looks for a batch among bytes that are not batches. Knows no index.
+``walk`` reads headers only and trusts them; ``scan`` reads every byte and checks the CRC-32C; ``pieces`` returns the
+bytes unchecked; ``holds_batch`` searches for a batch among bytes that are not batches. Knows no index.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _WALK_BYTES: Final = 4096
 """A page: one read for many small batches, little waste for large ones."""
 _SCAN_BYTES: Final = 1 << 20
 _CHECKED_BYTES_MAX: Final = 64 << 20
-"""So many bytes are checked at most in search of a batch: garbage may look like any number of headers."""
+"""Maximum bytes checked in search of a batch: garbage may look like any number of headers."""
 
 
 def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of the batches between ``position`` and ``end``, where batches begin and end.
 
-    Raises CorruptBatch or Truncated where that is not so, or offsets do not rise.
+    Raises CorruptBatch or Truncated if they do not, or if offsets do not rise.
     """
     chunk, chunk_position, expected = b"", position, -1
     while position < end:
@@ -55,7 +55,7 @@ def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
         except Truncated:
             if at == 0 and len(chunk) >= end - position:
                 raise
-            # The length is not checked yet; a batch longer than the rest of the file fails on the second look.
+            # The length is not checked yet; a batch longer than the rest of the file fails at the second check.
             needed = peek_header(chunk, at).size if at + HEADER_SIZE <= len(chunk) else 0
             chunk = file.read(position, min(max(_SCAN_BYTES, needed), end - position))
             chunk_position = position
@@ -68,7 +68,7 @@ def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
 
 
 def pieces(file: File, position: int, end: int, size: int) -> Iterator[bytes]:
-    """The batches between ``position`` and ``end``, where batches begin and end, so many whole ones at a time.
+    """The batches between ``position`` and ``end``, where batches begin and end, as pieces of whole batches.
 
     A piece has at most ``size`` bytes, or one batch. Raises CorruptBatch, or Truncated where the last is not whole.
     """
@@ -88,7 +88,7 @@ def pieces(file: File, position: int, end: int, size: int) -> Iterator[bytes]:
 def holds_batch(file: File, start: int, end: int, offset: int) -> bool:
     """Whether a valid batch with an offset not below ``offset`` begins between two positions, anywhere.
 
-    Also true where it would take too long to tell.
+    Also true where the search would take too long.
     """
     # A header has its magic 16 bytes after an offset whose upper half is that of its segment's other batches.
     upper = (offset >> 32).to_bytes(4, "big")

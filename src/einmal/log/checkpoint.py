@@ -1,14 +1,14 @@
-"""What is proved to be on disk: ``recovery-checkpoint``, and how a new one is made.
+"""The record of what is on disk: ``recovery-checkpoint``, and how a new one is made.
 
-A checkpoint says how much of each segment has been flushed, and the size and CRC-32C of every file that was derived
-from it (indexes, leader epochs). Recovery reads the log from there on only, and believes a derived file only if it is
-the one that the checkpoint means; so those need no flush of their own. Without a checkpoint, or with a broken one,
-all is rebuilt from the log.
+A checkpoint has the flushed size of each segment, and the size and CRC-32C of every file that was derived from it
+(indexes, leader epochs). Recovery reads the log only from there on, and trusts a derived file only if size and CRC
+match the checkpoint; so those need no flush of their own. Without a checkpoint, or with a broken one, all is rebuilt
+from the log.
 
-It bears its topic's id and its partition: a checkpoint that was on its way when its topic was deleted may end up in
-the folder of the next topic of that name.
+It has its topic's id and its partition: a checkpoint in progress when its topic is deleted may end up in the folder of
+the next topic of that name.
 
-What it names must be there: a log that holds less, or something else, is damaged (``recovery.py``). So segments that
+All that it names must exist: a log that holds less, or other bytes, is damaged (``recovery.py``). So segments that
 retention deletes stay on disk until a checkpoint is stored that does not name them.
 
 The order matters: batches are flushed, then the derived files are written, then the checkpoint replaces the last one.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -27,8 +26,8 @@ from uuid import UUID
 from google_crc32c import value as crc32c
 
 from einmal.log.disk import Disk
-from einmal.log.errors import SHORTAGES, SyncFailed
-from einmal.log.segment import IndexWrite, Segment, SegmentSummary, Stored, StoredIndexes
+from einmal.log.segment import Segment
+from einmal.log.segment_files import IndexWrite, SegmentSummary, Stored, StoredIndexes
 from einmal.types import Offset
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,12 @@ class Summary:
     leader_epochs: Stored
     topic_id: UUID | None = None
     cleaned_offset: Offset = Offset(0)
-    """Where the log is clean up to (``compaction.py``)."""
+    """The offset up to which the log is clean (``compaction.py``).
+
+    It is stored here and not in a file of its own, because it must fall with a truncation and must not pass to the next
+    topic of the same name. If a key existed twice below it, the earlier record would reappear when the tombstone of the
+    key is removed.
+    """
     partition: int | None = None
     snapshots: tuple[tuple[Offset, Stored], ...] | None = None
     """The producer snapshots that belong to this log; None: unknown."""
@@ -71,7 +75,7 @@ class Summary:
 
     @classmethod
     def decode(cls, data: bytes) -> Summary:
-        """Raises ValueError when the file is not whole."""
+        """Raises ValueError when the file is incomplete."""
         crc, _, text = data.partition(b"\n")
         text = text.removesuffix(b"\n")
         if crc != b"%08x" % crc32c(text):
@@ -107,55 +111,41 @@ def _segment_summary(numbers: list[int]) -> SegmentSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A log at one moment, to be stored while the log goes on."""
+class LogCheckpoint:
+    """A log at one moment, to be stored while the log continues to change (``durability.py``)."""
 
-    disk: Disk
-    directory: PurePosixPath
     unflushed: tuple[Segment, ...]
+    """To be flushed before anything is written."""
     index_writes: tuple[IndexWrite, ...]
     files: tuple[tuple[PurePosixPath, bytes], ...]
-    """Small derived files to be written anew: snapshots, leader epochs."""
+    """Small derived files to be rewritten: snapshots, leader epochs."""
     summary: Summary
     snapshots: dict[Offset, Stored]
     """Those among the files."""
     retired: tuple[Segment, ...]
-    """Segments that were deleted from the log before: their files may go once this is stored."""
-    sync_names: Callable[[], None]
-    failed: Callable[[bool], None]
-    """Called when ``store`` fails; True: nothing is lost, the next checkpoint may succeed."""
-    prepare: Callable[[], None] | None = None
-    """What is to be done before."""
+    """Segments that were deleted from the log before: their files may be removed once this is stored."""
 
     @property
     def end_offset(self) -> Offset:
         """The recovery point."""
         return self.summary.segments[-1].end_offset
 
-    def store(self) -> None:
-        """Flush and write; blocking. Raises OSError: then the log is offline, unless there was only a shortage."""
-        try:
-            self._store()
-        except OSError as error:
-            # What is derived is written again. But a swap that has begun must be finished, and a failed flush is final.
-            self.failed(error.errno in SHORTAGES and self.prepare is None and not isinstance(error, SyncFailed))
-            raise
-
-    def _store(self) -> None:
-        if self.prepare is not None:
-            self.prepare()
-        for segment in self.unflushed:
-            segment.sync()
-        self.sync_names()
+    def write(self, disk: Disk, directory: PurePosixPath) -> None:
+        """The derived files, then the checkpoint itself; the batches are flushed. Raises OSError."""
         for path, position, data in self.index_writes:
-            write_from(self.disk, path, position, data)
+            write_from(disk, path, position, data)
         for path, data in self.files:
-            write_from(self.disk, path, 0, data)
-        self.disk.write_file(self.directory / FILE_NAME, self.summary.encode())
+            write_from(disk, path, 0, data)
+        write_summary(disk, directory, self.summary)
+
+
+def write_summary(disk: Disk, directory: PurePosixPath, summary: Summary) -> None:
+    """Replace the last checkpoint. Raises OSError."""
+    disk.write_file(directory / FILE_NAME, summary.encode())
 
 
 def write_from(disk: Disk, path: PurePosixPath, position: int, data: bytes) -> None:
-    """Make a file that is not flushed: its first ``position`` bytes, then ``data``. Raises OSError."""
+    """Write a file that is not flushed: its first ``position`` bytes, then ``data``. Raises OSError."""
     file = disk.open(path, create=True)
     try:
         if file.size() > position:
@@ -167,7 +157,7 @@ def write_from(disk: Disk, path: PurePosixPath, position: int, data: bytes) -> N
 
 
 def load(disk: Disk, directory: PurePosixPath) -> Summary | None:
-    """The checkpoint of a partition's folder; None when there is none that can be believed."""
+    """The checkpoint of a partition's folder; None: there is no valid one."""
     path = directory / FILE_NAME
     if not disk.exists(path):
         return None
@@ -175,8 +165,7 @@ def load(disk: Disk, directory: PurePosixPath) -> Summary | None:
         return Summary.decode(disk.read_file(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning(
-            "%s cannot be believed (%s): the whole log is read instead. Records removed by DeleteRecords may be there "
-            "again",
+            "%s is invalid (%s): reading the whole log instead. Records removed by DeleteRecords may reappear",
             path,
             error,
         )

@@ -1,21 +1,50 @@
 """Log compaction: of each key the last record stays (KIP-98, KIP-354, KIP-534).
 
-A log is *clean* up to its cleaned offset: no key is there twice. A round maps the keys of the dirty part behind it, as
-far as memory allows, to their last offsets, and then writes every segment up to there anew without the records that
-have a later one. Merging small segments on the way. Offsets never change. What stays besides:
-
-- everything from the last stable offset on, and the active segment: a round takes closed segments only, whose
-  transactions are all decided and replicated. Records of aborted transactions go at once;
-- a tombstone until its delete horizon, so that whoever reads the log slowly still learns of it. The horizon is fixed,
-  in the batch itself, by the first round that meets the tombstone in the part that it cleans;
-- a marker as long as there is a batch of its transaction, and then until a horizon of its own;
-- the last batch of every producer that is remembered, if need be without records: its sequence and epoch;
-- the last batch of every new segment, if need be without records: so each segment ends where the next one begins.
-
-Segments are replaced in order. Whatever is interrupted is done again: a round changes nothing that a reader may rely
-on, and the cleaned offset moves after its last segment. Everything but ``begin`` runs in the background, in slices, on
-files of its own: the log goes on meanwhile. Knows no partition and no clock.
+A round maps the keys of the dirty part of a log to their last offsets, then rewrites every segment up to there without
+the records that a later one supersedes, and merges small segments. Knows no partition and no clock.
 """
+
+# Theory of operation
+# ===================
+#
+#       0                 cleaned offset          end of the map   first uncleanable          log end
+#       |----- clean ------------|----- dirty, in this round -----|--- dirty, later ---|--- active ---|
+#        each key at most once    keys are mapped to their last offset
+# Invariant: below the cleaned offset no key occurs twice, except for records that wait for their delete horizon. A
+# round maps the keys from the cleaned offset on, as far as memory allows, and then rewrites *everything* from the start
+# of the log to the end of the map: a key in the clean part is superseded by one in the dirty part as well. Offsets
+# never change, and a reader at any offset gets the next remaining record; so readers need not know that a round ran.
+# Limits of a round. It touches closed segments only, whose transactions are all decided and replicated (below the last
+# stable offset), and which are older than `min.compaction.lag.ms`. Records of aborted transactions are removed at once;
+# no reader with `read_committed` could see them, and an aborted record must not supersede a committed one
+# (`_Transactions.batch`).
+# What stays although a later record has its key, or none of its records remains, and why:
+#   - *A tombstone* stays until its delete horizon, so that a consumer that is behind still learns of the deletion.
+#     The horizon is fixed by the first round that meets the tombstone, written into the batch header itself (KIP-534:
+#     the base timestamp, with an attribute bit), and equals that round's time + `delete.retention.ms`. Counting from
+#     the segment's modification time, as before KIP-534, would start again with every rewrite, and the tombstone
+#     would outlive every round.
+#   - *A marker* stays as long as a batch of its transaction is in the log: without it, recovery would consider an ended
+#     transaction open, and a reader would hide the producer's next transaction with an aborted one. After that it gets
+#     a horizon of its own (KIP-534), since a reader may stand between the batches and the marker.
+#   - *The last batch of every producer* that the producer state remembers stays, if need be without records
+#     (`encode_empty`): its header has the sequence and the epoch, from which recovery recognizes a duplicate. The same
+#     holds for a marker, if nothing else is known of a producer.
+#   - *The last batch of every new segment* stays, if need be without records, so that the segment ends where the next
+#     one begins; otherwise recovery could not distinguish a compacted end from a lost one.
+#
+# Order. First `map_keys` to its end, then `rewrite` from the oldest segment on; each new segment is swapped in before
+# the next one is written. Oldest first, because a tombstone whose horizon has passed must not be removed before the
+# values that it deletes: after a crash in between they would reappear. The cleaned offset moves only when all segments
+# of the round are in place. A crash, a stop or a full map loses work, never a record: each swap is valid by itself, and
+# the next round repeats the rest.
+# Void rounds. While a round works in the background, truncation and retention may remove segments. Both increment
+# `Segments.cuts`; a round that began before is void and is discarded (`is_void`), as its map may hold offsets of
+# records that no longer exist, which would supersede records that do.
+#
+# Snapshots. A producer snapshot from below a new segment has transactions as open whose markers the round may have
+# removed; replaying from it would leave them open for ever. So the swap removes these snapshots (`durability.py`), and
+# recovery replays the compacted batches instead, which yields the same state.
 
 from __future__ import annotations
 
@@ -32,7 +61,9 @@ from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import ProducerStates
-from einmal.log.segment import LOG, Segment, place_of
+from einmal.log.segment import Segment, place_of
+from einmal.log.segment_files import LOG
+from einmal.log.segments import Segments
 from einmal.types import NO_OFFSET, Offset, ProducerEpoch, ProducerId
 from einmal.wire.compacted_batch import delete_horizon, encode_empty, encode_retained
 from einmal.wire.control_batch import ABORT, COMMIT, control_type
@@ -40,9 +71,9 @@ from einmal.wire.errors import WireError
 from einmal.wire.record_batch import BatchHeader, Record, decode_records, iter_headers, read_header, validate
 
 SLICE_BYTES: Final = 128 * 1024
-"""Of the log at a time: some milliseconds of work."""
+"""Bytes of the log per slice: some milliseconds of work."""
 _ENTRY_BYTES: Final = 160
-"""What a key takes in the map besides its own bytes: two objects, and its share of the table."""
+"""Overhead of a key in the map, besides its own bytes: two objects, and its share of the table."""
 
 
 class Cleanable(NamedTuple):
@@ -53,7 +84,7 @@ class Cleanable(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Something has been dirty for longer than ``max.compaction.lag.ms``."""
+    """Some record has been dirty for longer than ``max.compaction.lag.ms``."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -66,7 +97,7 @@ class Cleanable(NamedTuple):
 def cleanable(
     segments: Sequence[Segment], config: LogConfig, *, first_dirty: Offset, stable_offset: Offset, wall_ms: int
 ) -> Cleanable:
-    """What could be cleaned now. Raises OSError."""
+    """The part that could be cleaned now. Raises OSError."""
     closed = segments[:-1]
     dirty = [segment for segment in closed if segment.end_offset > first_dirty]
     newest = wall_ms - config.min_compaction_lag_ms if config.min_compaction_lag_ms > 0 else None
@@ -88,14 +119,14 @@ def cleanable(
 
 
 class LastBatch(NamedTuple):
-    """What is remembered of a producer. ``offset`` -1: only a marker, of this epoch."""
+    """The last known batch of a producer. ``offset`` -1: only a marker, of this epoch."""
 
     offset: Offset
     epoch: ProducerEpoch
 
 
 class CleanedSegment(NamedTuple):
-    """A new segment under its provisional name, flushed, and those that it is to replace."""
+    """A new segment under its provisional name, flushed, and those that it will replace."""
 
     segment: Segment
     replaced: tuple[Segment, ...]
@@ -126,14 +157,14 @@ class _OffsetMap:
                 offsets[key] = record.offset
 
     def is_superseded(self, record: Record) -> bool:
-        """Whether a later record has the same key. One without a key means nothing in a compacted log."""
+        """Whether a later record has the same key. A record without a key is meaningless in a compacted log."""
         return record.key is None or self._offsets.get(record.key, NO_OFFSET) > record.offset
 
 
 class _Transactions:
-    """Which batches belong to aborted transactions, and which markers end a transaction of which nothing is left.
+    """Which batches belong to aborted transactions, and which markers end a transaction without remaining records.
 
-    Is told of every batch from some offset on, in order.
+    Observes every batch from some offset on, in order.
     """
 
     __slots__ = ("_aborted", "_current", "_observed", "_position")
@@ -143,7 +174,7 @@ class _Transactions:
         self._position = 0
         self._current: dict[ProducerId, AbortedEntry] = {}
         self._observed: dict[ProducerId, None] = {}
-        """Producers of whose transaction there was a batch."""
+        """Producers with a batch in their transaction."""
 
     def batch(self, header: BatchHeader) -> bool:
         """A data batch: whether its transaction was aborted."""
@@ -155,7 +186,7 @@ class _Transactions:
         return entry is not None and header.last_offset < entry.last_offset
 
     def marker(self, header: BatchHeader) -> tuple[bool, AbortedEntry | None]:
-        """A marker: whether nothing is left of its transaction; what the aborted index has to know if something is."""
+        """A marker: whether no batch of its transaction remains; if one does, the entry for the aborted index."""
         self._advance(header.last_offset)
         is_over = header.producer_id not in self._observed
         self._observed.pop(header.producer_id, None)
@@ -178,39 +209,41 @@ class Cleaning:
 
     def __init__(
         self,
-        disk: Disk,
-        directory: PurePosixPath,
-        segments: Sequence[Segment],
+        segments: Segments,
         config: LogConfig,
         *,
         what: Cleanable,
         last_batches: Mapping[ProducerId, LastBatch],
         wall_ms: int,
         map_bytes_max: int,
-        cuts: int,
     ) -> None:
-        self._disk = disk
-        self._directory = directory
+        self._segments = segments
+        self._cuts = segments.cuts
+        self._disk = segments.disk
+        self._directory = segments.directory
         self._config = config
         self._sources = [
             _Source(segment, segment.base_offset, segment.size, segment.end_offset, following.base_offset)
-            for segment, following in pairwise(segments)
+            for segment, following in pairwise(segments.in_order)
             if segment.base_offset < what.end
         ]
         self._aborted = [
-            entry for segment in segments for entry in segment.aborted_index if entry.first_offset < what.end
+            entry for segment in segments.in_order for entry in segment.aborted_index if entry.first_offset < what.end
         ]
         self._what = what
         self._last_batches = last_batches
         self._now = wall_ms
         self._map = _OffsetMap(what.first_dirty, map_bytes_max)
         self._output: _Output | None = None
-        self.cuts = cuts
-        """How often segments had been cut or deleted when this began."""
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the log has been truncated, or segments deleted, since the round began."""
+        return self._segments.cuts != self._cuts
 
     @property
     def end(self) -> Offset:
-        """Where the log will be clean up to, once every new segment is in its place."""
+        """The offset up to which the log will be clean, once every new segment is swapped in."""
         return self._map.end
 
     # --- first: the keys ---------------------------------------------------------------------------------------------
@@ -256,9 +289,9 @@ class Cleaning:
     # --- then: the segments ------------------------------------------------------------------------------------------
 
     def rewrite(self) -> Iterator[CleanedSegment | None]:
-        """Write the segments anew; None after a slice of work. Raises LogCorruption or OSError.
+        """Rewrite the segments; None after a slice of work. Raises LogCorruption or OSError.
 
-        Each new segment is to be put in its place before the next step.
+        Each new segment must be swapped in before the next step.
         """
         transactions = _Transactions(self._aborted)
         for source in self._sources:
@@ -276,7 +309,7 @@ class Cleaning:
             yield from self._finished()
 
     def _finished(self) -> Iterator[CleanedSegment | None]:
-        assert self._output is not None, "there is something to finish"
+        assert self._output is not None, "there is a segment to finish"
         cleaned = self._output.finish()
         if cleaned is None:
             self._output.discard()
@@ -339,7 +372,7 @@ class Cleaning:
         return header.is_control and header.producer_epoch == last.epoch
 
     def discard(self) -> None:
-        """Remove what was begun and has not found its place. Blocking. Raises OSError."""
+        """Remove the unfinished segment, which is not swapped in. Blocking. Raises OSError."""
         if self._output is not None:
             self._output.discard()
 
@@ -365,7 +398,7 @@ class _Output:
         self._replaced: list[Segment] = []
         self._has_changed = False
         self._unwritten: list[bytes] = []
-        # The last batch, where nothing of it had to stay, and what of it stays if no other follows.
+        # The last batch, if nothing of it had to stay, and its remainder if no other follows.
         self._last: tuple[bytes, bytes] | None = None
 
     def has_room_for(self, source: _Source, segment_bytes: int) -> bool:
@@ -377,7 +410,7 @@ class _Output:
         self._replaced.append(source.segment)
 
     def add(self, batch: bytes, left: bytes, left_if_last: bytes) -> None:
-        """The next batch, and what must stay of it."""
+        """The next batch, and its remainder."""
         self._has_changed |= self._last is not None
         self._last = None
         if left:
@@ -393,7 +426,7 @@ class _Output:
             self._unwritten = []
 
     def finish(self) -> CleanedSegment | None:
-        """None: it is the same as what it was made from."""
+        """None: it is the same as its source."""
         if self._last is not None:
             batch, left = self._last
             self._has_changed |= left != batch
@@ -409,7 +442,7 @@ class _Output:
 
 
 def last_batches(producers: ProducerStates) -> dict[ProducerId, LastBatch]:
-    """Of every producer that is remembered."""
+    """Of every known producer."""
     found = {}
     for producer in producers.describe():
         entry = producers.entry(producer.producer_id)

@@ -1,9 +1,9 @@
 """The disk seam: the only way the log reaches files.
 
-Calls are synchronous and raise OSError. ``File.sync`` may take long: whoever may not block the event
-loop hands it to ``Disk.in_background``, which is a thread on a real disk and virtual time in the simulator.
-A name (create, rename, remove) is durable only after ``sync_directory`` of its folder. What is not synced is lost only
-with the machine: within one ``boot_id`` the next process finds all that the last one has written.
+Calls are synchronous and raise OSError. ``File.sync`` may take long: callers that must not block the event loop pass it
+to ``Disk.in_background``, which is a thread on a real disk and virtual time in the simulator. A name (create, rename,
+remove) is durable only after ``sync_directory`` of its folder. Unsynced data is lost only with the machine: within one
+``boot_id`` the next process finds all that the last one has written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BOOT_ID: Final = PurePosixPath("/proc/sys/kernel/random/boot_id")
 
 class File(Protocol):
     def append(self, data: Buffer) -> int:
-        """Write all of ``data`` at the end, in one piece as readers see it; returns the position it went to."""
+        """Append all of ``data``, atomically for readers; returns its position."""
 
     def read(self, position: int, size: int) -> bytes:
         """At most ``size`` bytes; fewer only at the end of the file."""
@@ -54,7 +54,7 @@ class Disk(Protocol):
         """Names in the folder, sorted."""
 
     def make_directory(self, path: PurePosixPath) -> None:
-        """Create it with its parents; no error when it exists."""
+        """Create a folder with its parents; no error when it exists."""
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None: ...
 
@@ -64,7 +64,7 @@ class Disk(Protocol):
     def sync_directory(self, path: PurePosixPath) -> None: ...
 
     def boot_id(self) -> str:
-        """A name for the time since the machine was started; empty: it has none."""
+        """An id of the time since the machine was started; empty: unknown."""
 
     async def in_background(self, work: Callable[[], T]) -> T:
         """Run blocking work without stopping the event loop."""
@@ -127,7 +127,7 @@ class OsDisk:
                 view = view[os.write(fd, view) :]
             os.fdatasync(fd)
         except OSError:
-            # Half a file would keep the room on a full disk.
+            # Half a file would keep occupying a full disk.
             os.unlink(temporary)
             raise
         finally:

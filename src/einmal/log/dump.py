@@ -1,7 +1,7 @@
-"""The content of a partition's files as plain values, for people and tests to look at.
+"""The content of a partition's files as plain values, for people and tests.
 
-Believes nothing: a batch that is not valid is listed as far as it can be read, and ends the list. Keys and values stay
-bytes. Knows no recovery: it changes nothing on disk.
+Trusts nothing: an invalid batch is listed as far as it can be read, and ends the list. Keys and values stay bytes.
+Knows no recovery: it changes nothing on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from einmal.log.aborted_index import AbortedIndex
 from einmal.log.disk import Disk
 from einmal.log.offset_index import OffsetIndex
 from einmal.log.producer_state import ProducerStates
-from einmal.log.segment import ABORTED_INDEX, LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX
+from einmal.log.segment_files import ABORTED_INDEX, LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX
 from einmal.log.time_index import TimeIndex
 from einmal.types import Instant, Offset
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
@@ -34,7 +34,7 @@ _FOR_EVER_MS = 1 << 62
 def dump(disk: Disk, path: PurePosixPath) -> Iterator[dict[str, Any]]:
     """The entries of a ``.log``, ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot`` file.
 
-    Raises OSError; ValueError for a file of another kind, or an index or a snapshot that is not whole.
+    Raises OSError; ValueError for a file of another kind, or an incomplete index or snapshot.
     """
     if path.suffix not in (LOG, OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX, SNAPSHOT):
         raise ValueError(f"{path.name} is no file of a log")
@@ -53,7 +53,7 @@ def dump(disk: Disk, path: PurePosixPath) -> Iterator[dict[str, Any]]:
 
 
 def dump_batches(disk: Disk, path: PurePosixPath) -> Iterator[dict[str, Any]]:
-    """The batches of a segment with their records; ``error`` says what is wrong with one. Raises OSError."""
+    """The batches of a segment with their records; ``error`` describes a broken one. Raises OSError."""
     file = disk.open(path)
     try:
         position, size = 0, file.size()

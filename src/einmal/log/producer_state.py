@@ -1,18 +1,55 @@
 """What a partition remembers of each producer id: epoch, the last five batches, the open transaction.
 
-A value machine: ``check`` and ``check_marker`` judge an append against the state and change nothing; ``replay_batch``
-and ``replay_marker`` are told what is in the log, at run time and in recovery alike. So the state is a function of the
-log, and a retry is recognised by whoever holds a copy of it (KIP-98, KIP-360, KIP-890, KIP-1228). Knows no file.
-
-The window: a client's batch whose first and last sequence equal one of the last five at the same epoch is a duplicate
-and answered as the original was. A repeat older than that looks like a gap.
-
-An *unstable* offset belongs to a transaction that is open, or whose marker is not below the high watermark yet.
-
-Idle time is counted on the monotonic clock from the last append (or load), never from timestamps that a producer
-chose: a backfill with old timestamps would otherwise lose its window at once. A snapshot holds the wall clock's time
-of the last append in Kafka's timestamp field, so that age survives a restart.
+A value machine: ``check`` and ``check_marker`` validate an append against the state and change nothing;
+``replay_batch`` and ``replay_marker`` take over what is in the log, at run time and in recovery alike (KIP-98, KIP-360,
+KIP-890, KIP-1228). Knows no file.
 """
+
+# Theory of operation
+# ===================
+#
+# The state is a function of the log: only the ``replay_*`` methods change it, and they are called for what has been
+# written, in order. So every replica has the same state at the same offset, whichever of them leads recognizes a
+# retry that another has accepted, and recovery needs nothing but the batches. (Verifications and idle times are the
+# exception: both are of this process only, and losing them costs a retry, never a record.)
+#
+# Idempotence (KIP-98). A producer numbers its records per partition; a batch carries the first number. The window holds
+# the last five batches, as many as a client may have in flight:
+#
+#   - a batch whose first and last sequence equal one in the window is a duplicate: it is answered with the offset of
+#     the original and not written;
+#   - the batch right after the last one is next, and is written;
+#   - anything else is a gap, OUT_OF_ORDER_SEQUENCE_NUMBER, and the client must not skip it: something before it is
+#     lost, or still on its way. A repeat that has left the window looks like a gap too.
+#
+# A new epoch starts at sequence 0 with an empty window. A producer that is not known (expired, or its records are
+# deleted) may start anywhere (KIP-360): nobody knows what would be a gap. Sequences wrap from 2**31 - 1 to 0.
+#
+# Fencing. A batch of an older epoch is refused, always; that is how a successor keeps its predecessor out. A batch of a
+# newer epoch is accepted, because only the coordinator hands out epochs.
+#
+# Transactions. A transaction is open from its first batch to its marker. Its first offset bounds the last stable
+# offset: an *unstable* offset belongs to a transaction that is open (`_open`), or whose marker is in the log but not
+# yet below the high watermark (`_unreplicated`). The second kind matters: another leader may not have the marker, and
+# a consumer that has read past it would see records of a transaction that is open again. `_open` is ordered by first
+# offset without sorting, since a transaction that begins now begins at the end of the log.
+#
+# A marker ends the transaction, moves the epoch to its own, and is written even if there is no transaction, because
+# it fences. Under version 2 (KIP-890) the coordinator raises the epoch with every transaction, so a marker of the
+# *current* epoch can only be a repeat of the last one, or late: refused if a transaction of that epoch is open
+# (KIP-1228), else it would end a transaction that has nothing to do with it.
+#
+# Verification (KIP-890). The first batch of a transaction is appended only if the coordinator confirms that the
+# partition is part of it; otherwise a late batch could open a transaction that nobody will ever end, and hold the
+# last stable offset for good ("hanging transaction"). The answer takes a round trip, in which the world may change,
+# so the check is bound to a *guard*: taken before asking, void once a marker has been replayed, presented with the
+# append. While it is pending, the lowest sequence asked for is remembered, so that of several batches on their way
+# the first is appended first.
+#
+# Expiry. Idle time is counted on the monotonic clock from the last append or load, never from timestamps that a
+# producer chose: a backfill with old timestamps would lose its window at once. A snapshot stores the wall clock's
+# time of the last append in Kafka's timestamp field, so that age survives a restart. A producer with an open
+# transaction never expires.
 
 from __future__ import annotations
 
@@ -53,7 +90,7 @@ CONTINUES: Final = VerificationGuard(0)
 """The guard of a batch that needed no verification: its transaction must still be open here when it is appended."""
 
 
-class Origin(Enum):
+class AppendOrigin(Enum):
     """Who appends, and so what has to be checked."""
 
     CLIENT = "client"
@@ -66,8 +103,8 @@ class Origin(Enum):
 
 # Looked up once: every append needs them.
 _NONE: Final = ErrorCode.none
-CLIENT: Final = Origin.CLIENT
-REPLICATION: Final = Origin.REPLICATION
+CLIENT: Final = AppendOrigin.CLIENT
+REPLICATION: Final = AppendOrigin.REPLICATION
 
 
 class BatchMetadata(NamedTuple):
@@ -91,7 +128,7 @@ class CompletedTransaction(NamedTuple):
     """The first offset of the oldest transaction that is open after this one; else the offset after the marker."""
 
 
-class ProducerDescription(NamedTuple):
+class KnownProducer(NamedTuple):
     """A producer as DescribeProducers (KIP-664) shows it; -1 where there is none."""
 
     producer_id: ProducerId
@@ -190,9 +227,9 @@ class ProducerStates:
             and entry.producer_epoch == producer.producer_epoch
         )
 
-    def describe(self) -> list[ProducerDescription]:
+    def describe(self) -> list[KnownProducer]:
         return [
-            ProducerDescription(
+            KnownProducer(
                 producer_id,
                 entry.producer_epoch,
                 entry.last_sequence,
@@ -203,10 +240,10 @@ class ProducerStates:
             for producer_id, entry in self._entries.items()
         ]
 
-    # --- judging an append -----------------------------------------------------------------------------------
+    # --- checking an append ----------------------------------------------------------------------------------
 
     def check(
-        self, header: BatchHeader, origin: Origin, verification: VerificationGuard | None = None
+        self, header: BatchHeader, origin: AppendOrigin, verification: VerificationGuard | None = None
     ) -> BatchMetadata | ErrorCode:
         """The original of a duplicate; else the error that refuses the batch, or ``ErrorCode.none``.
 
@@ -224,6 +261,8 @@ class ProducerStates:
             # Nearly always it is the next; then the window need not be searched.
             is_next = len(batches) > 0 and header.base_sequence == batches[-1].last_sequence + 1
             if not is_next:
+                # Sequences that restart at 0 under an unchanged epoch look like this, too, and would be acknowledged
+                # without being written. A producer that restarts them needs a new epoch.
                 original = entry.find(header)
                 if original is not None:
                     return original
@@ -231,6 +270,8 @@ class ProducerStates:
         if entry is not None and epoch < entry.producer_epoch:
             return ErrorCode.invalid_producer_epoch
         if verification is not None and is_transactional:
+            # An open transaction of an earlier epoch does not count. Its marker is on its way, and would end a batch of
+            # the next transaction that was appended to it: the records of that batch were lost.
             is_open = entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == epoch
             if not is_open and (pending is None or pending.guard != verification):
                 return ErrorCode.invalid_txn_state
@@ -286,7 +327,7 @@ class ProducerStates:
     ) -> VerificationGuard | None:
         """A guard to append the first batch of a transaction with, once the coordinator has confirmed it.
 
-        None: the transaction is open here already, or the producer is fenced here, which the append will say: append
+        None: the transaction is open here already, or the producer is fenced here, as the append will find: append
         with ``CONTINUES``. A marker of the producer makes the guard void, so a batch that was verified before the
         transaction ended cannot be written after it; not where that marker begins the very epoch that is asked for, as
         under version 2: then it has ended the transaction before. Until an append succeeds, the lowest sequence asked
@@ -317,7 +358,7 @@ class ProducerStates:
     ) -> None:
         """A data batch with a producer id is in the log.
 
-        Offsets and the largest timestamp are given beside the header, which may still have those of its producer.
+        Offsets and the largest timestamp come separately from the header, which may still have those of its producer.
         """
         self._now = now
         producer_id = header.producer_id

@@ -1,14 +1,58 @@
 """Opening a partition's folder: from files of unknown state to segments, producer state and leader epochs.
 
-Only the log is believed. What the last checkpoint proves to be flushed is taken over, and must be there: a segment that
-is missing, shorter or another one is LogCorruption, found before anything is changed. Everything after the checkpoint
-is read and validated. The first batch there that is not valid is where the log ends, and later segments go, if it can
-be a torn tail: after a power cut anything that was never flushed, within one boot of the machine only the beginning of
-a single last write. What is cut is logged. Other invalid bytes are LogCorruption. Without a checkpoint all segments are
-read; a segment that has an index file was flushed once, as indexes are written after that.
-
-State derived from batches is replayed from a snapshot, or from the start where no snapshot can be believed.
+Only the log is believed. What the last checkpoint proves to be flushed must be there, which is checked before anything
+is changed; everything after it is read and validated, and what is derived from batches is replayed.
 """
+
+# Theory of operation
+# ===================
+#
+# The question that recovery answers is: which of the bytes in this folder did the log contain when its process ended?
+# After a clean close the answer is in the checkpoint. After a crash, the log is what the checkpoint promises, followed
+# by as many whole, valid batches as there are. The difficulty is to distinguish three things at the first batch that is
+# not valid, because they call for opposite reactions:
+#
+#   - *A torn tail*: bytes that were written and never flushed. Nobody was promised that they are durable, so they are
+#     cut off and the log continues there.
+#   - *Damage*: bytes that had been flushed and changed since (a failing disk, a file copied or edited by hand). Cutting
+#     there would silently drop acknowledged records, perhaps the only copy, so this is LogCorruption: the partition
+#     stays offline and the message lists the ways out.
+#   - *Loss*: a file that is missing or shorter than promised. Also LogCorruption.
+#
+# What can be torn depends on how the last process ended. The boot id shows which it was (`lost_power`):
+#
+#   - The process was killed, the machine kept running: the page cache survived, so only the very last write can be
+#     incomplete, and the remaining bytes of it are a prefix (`_is_partial_write`). Anything else is damage.
+#   - The machine lost power: of what was not flushed any page may be missing, zeroed or old, in any order. So
+#     everything after the checkpoint may be torn, and whole later segments with it (`_drop`); what was flushed may not.
+#
+# Order of events, and why:
+#
+#   1. `_own`: is the checkpoint this topic's and this partition's? One that was on its way when its topic was deleted
+#      may end up in the folder of the next topic of that name. One of another partition means exchanged folders.
+#   2. `_check_promises`: every segment that the checkpoint names is there, long enough, and the same file by its
+#      fingerprint. This comes first, because every later step changes the folder.
+#   3. `segment_swap.settle`: finish or undo a swap that was interrupted, so that the folder holds one log, not two.
+#   4. `_segments`: take closed segments over as they are; scan the growing one from where the checkpoint ends, and
+#   those
+#      that the checkpoint does not know. Each segment must reach to where the next begins (`_reaches`), except where
+#      compaction has emptied the end of one.
+#   5. `_load_epochs`, `load_state`: leader epochs, aborted indexes and producer state, from the file if it is the one
+#      that the checkpoint means, else from the batches.
+#
+# Without a checkpoint (lost, or unreadable) all segments are scanned, and one that has an index file counts as flushed,
+# as indexes are written after that. What only the checkpoint knows is forgotten: records that DeleteRecords removed may
+# be there again, and a compacted log counts as dirty.
+#
+# Replay. Producer state at the end of the log = a snapshot + every batch behind it (`_replay`). The snapshot must not
+# lie behind the first batch that the aborted indexes or the epochs need replayed, so one gap in them may move the
+# start back by several snapshots, in the worst case to the first segment. A snapshot holds only the last batch of
+# each producer's window, as Apache Kafka's does; the batches shortly before it fill the windows up again
+# (`_fill_windows`), so that a retry of any of the last five is still recognized after a restart.
+#
+# Idempotence. A crash during recovery is followed by another recovery: each change of the folder (a cut, a removed
+# segment, a finished rename) leaves a folder that recovers to the same log. The cut is synced at once, as what is
+# appended next must not be followed by the old bytes after another power cut.
 
 from __future__ import annotations
 
@@ -29,14 +73,14 @@ from einmal.log.errors import LogCorruption
 from einmal.log.leader_epochs import LeaderEpochs
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import ProducerStates
-from einmal.log.segment import (
+from einmal.log.segment import Segment, place_of
+from einmal.log.segment_files import (
     ABORTED_INDEX,
     LOG,
     NOTHING_STORED,
     OFFSET_INDEX,
     SNAPSHOT,
     TIME_INDEX,
-    Segment,
     SegmentSummary,
     Stored,
     file_name,
@@ -65,9 +109,9 @@ class Recovered:
     epochs: LeaderEpochs
     producers: ProducerStates
     snapshots: dict[Offset, Stored | None]
-    """Rising; None: no checkpoint says what is in the file."""
+    """Rising; None: no checkpoint has the CRC of the file."""
     matches_checkpoint: bool = False
-    """Whether a new checkpoint would say nothing new."""
+    """Whether a new checkpoint would be the same as the last one."""
     stored_epochs: Stored = NOTHING_STORED
     aborted_from: dict[Offset, Offset] = field(default_factory=dict)
     """By a segment's base offset: from which marker on its aborted index has to be filled."""
@@ -244,12 +288,12 @@ def _scan(segment: Segment, *, may_be_torn: bool, lost_power: bool) -> bool:
                 error, held = f"offset {header.base_offset} at {position}", None
                 break
             if held is not None:
-                segment.adopt(*held)
+                segment.include(held[0], [place_of(held[1])])
             held, end_offset = (position, header), header.next_offset
     except WireError as wire_error:
         error, is_short = f"{wire_error} at {end_offset}", isinstance(wire_error, Truncated)
     if held is not None:
-        segment.adopt(*held)
+        segment.include(held[0], [place_of(held[1])])
     if not error:
         return True
     is_torn = may_be_torn and (lost_power or (is_short and _is_partial_write(segment)))
@@ -276,6 +320,8 @@ def _scan(segment: Segment, *, may_be_torn: bool, lost_power: bool) -> bool:
 
 def _is_partial_write(segment: Segment) -> bool:
     """Whether what follows the last valid batch can be the beginning of one write that a kill has cut short."""
+    # A wider definition truncates acknowledged records: one flipped bit after kill -9 cut the metadata log, and topics
+    # disappeared with it.
     start, end = segment.size, segment.file.size()
     head = segment.file.read(start, HEADER_SIZE)
     if len(head) == HEADER_SIZE and is_whole_batch(segment.file.read(start, end - start)):
@@ -285,8 +331,9 @@ def _is_partial_write(segment: Segment) -> bool:
 
 
 def _reaches(segment: Segment, following: Offset, config: LogConfig, *, may_be_torn: bool) -> bool:
-    """Whether the segment goes on to where the next begins; false: its end was never flushed, and is lost."""
-    # Compaction may have left a hole in what was flushed. Anywhere else one means that batches are gone.
+    """Whether the segment reaches to where the next begins; false: its end was never flushed, and is lost."""
+    # Compaction may have left a hole in what was flushed. Anywhere else one means that batches are gone: a torn tail
+    # looks the same, and only the checkpoint distinguishes the two.
     is_hole = segment.end_offset < following and config.is_compacted and not may_be_torn
     is_whole = segment.end_offset == following or is_hole
     if not is_whole and (not may_be_torn or segment.end_offset > following):
@@ -381,7 +428,7 @@ def _fill_windows(recovered: Recovered, snapshot_offset: Offset) -> None:
     for segment in reversed(recovered.segments[max(0, number - 2) : number]):
         end = segment.position_of(snapshot_offset)
         first = segment.offset_index.floor_before(end, _LOOK_BACK_ENTRIES)
-        for header in reversed(segment.headers_between(first, end)):
+        for _, header in reversed(list(segment.headers(first, end))):
             if header.producer_id >= 0:
                 recovered.producers.refill_window(header)
 
@@ -391,7 +438,7 @@ def _replay(recovered: Recovered, start: Offset, now: Instant) -> None:
         if segment.end_offset <= start:
             continue
         since = recovered.aborted_from.get(segment.base_offset, segment.base_offset)
-        for position, header in segment.headers_from(segment.position_of(start)):
+        for position, header in segment.headers(segment.position_of(start)):
             recovered.epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id < 0:
                 continue

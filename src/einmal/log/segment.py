@@ -1,10 +1,31 @@
 """One segment: a ``.log`` file of record batches, and its three indexes.
 
-While it grows, the indexes live in memory; they are stored at checkpoints (``checkpoint.py``) and loaded again when
-an old segment is read. Stored bytes are used only if they are what the checkpoint says: else they are rebuilt from the
-batches. Every byte is validated once before it is served: when it is appended, scanned by recovery, or first read.
 Knows no producer and no high watermark.
 """
+
+# Theory of operation
+# ===================
+#
+# The ``.log`` file is batches end to end, offsets rising, appended by one writer. Nothing but appends and the cut of a
+# truncation changes it; compaction writes another file. Three indexes derive from it:
+#
+#   - ``.index`` has an entry (last offset of a batch, position) about every `index.interval.bytes`, so a lookup walks
+#     at most that many bytes of headers (`_find`);
+#   - ``.timeindex`` has the largest timestamp so far and its offset, at the same batches;
+#   - ``.txnindex`` has the aborted transactions whose marker is here (KIP-98). It cannot be rebuilt from this segment
+#     alone, as a transaction may have begun in an earlier one: recovery replays producers for it.
+#
+# While a segment grows its indexes live in memory. A checkpoint appends new entries to their files and records size and
+# CRC (`index_writes`); they need no sync, because files that do not match these are rebuilt. So an index is either
+# right or absent, and a closed segment need not hold one in memory (`forget_indexes`).
+#
+# Validation. Every byte is validated once before it is served: when it is appended, when recovery scans it, or,
+# for bytes that a checkpoint covers and this process has not read (`restore`), with the first read (`_verify`).
+# `_trusted_from` and `_verified` record the progress. The CRC of a batch does not cover its base offset and leader
+# epoch, which brokers patch, so these are checked against the neighbours and the index. A failure is LogCorruption:
+# such a batch is reported, never served, and never cut off, for it was flushed once and may be the only copy.
+# Readers return to the offset at which their last read ended: `_known` remembers where those batches begin, so that a
+# consumer that keeps up costs no lookup.
 
 from __future__ import annotations
 
@@ -14,7 +35,6 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple, TypeVar
 
 from google_crc32c import extend as extend_crc
-from google_crc32c import value as crc32c
 
 from einmal.log.aborted_index import ENTRY_SIZE as ABORTED_ENTRY_SIZE
 from einmal.log.aborted_index import AbortedIndex
@@ -23,86 +43,36 @@ from einmal.log.disk import Buffer, Disk, File
 from einmal.log.errors import LogCorruption, SyncFailed
 from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from einmal.log.offset_index import OffsetIndex
+from einmal.log.segment_files import (
+    ABORTED_INDEX,
+    INDEXES,
+    LOG,
+    NOTHING_STORED,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    IndexWrite,
+    SegmentSummary,
+    Stored,
+    StoredIndexes,
+    file_name,
+    fingerprint_of,
+)
 from einmal.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from einmal.log.time_index import TimeIndex
+from einmal.log.verified_ranges import VerifiedRanges
 from einmal.types import LeaderEpoch, Offset, Position
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
 
 log = logging.getLogger(__name__)
 
-LOG: Final = ".log"
-OFFSET_INDEX: Final = ".index"
-TIME_INDEX: Final = ".timeindex"
-ABORTED_INDEX: Final = ".txnindex"
-SNAPSHOT: Final = ".snapshot"
-
-_INDEXES: Final = (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX)
 _KNOWN_POSITIONS: Final = 64
-_VERIFIED_RANGES: Final = 16
-_FINGERPRINT_BYTES: Final = 4096
 
 T = TypeVar("T")
 
 
-def file_name(offset: Offset, suffix: str) -> str:
-    """Kafka's name of a segment's file: the base offset in 20 digits."""
-    return f"{offset:020d}{suffix}"
-
-
-class Stored(NamedTuple):
-    """How much of an index file is proved to be right, and its CRC-32C."""
-
-    size: int
-    crc: int
-
-    @classmethod
-    def of(cls, data: bytes) -> Stored:
-        return cls(len(data), crc32c(data))
-
-
-NOTHING_STORED: Final = Stored(0, 0)
-
-
-class StoredIndexes(NamedTuple):
-    offsets: Stored = NOTHING_STORED
-    times: Stored = NOTHING_STORED
-    aborted: Stored = NOTHING_STORED
-
-
-class IndexWrite(NamedTuple):
-    """Bytes that make an index file complete: keep its first ``position`` bytes, then ``data``."""
-
-    path: PurePosixPath
-    position: int
-    data: bytes
-
-
-class SegmentSummary(NamedTuple):
-    """A segment as a checkpoint knows it."""
-
-    base_offset: Offset
-    size: int
-    end_offset: Offset
-    max_timestamp: int
-    max_timestamp_offset: Offset
-    stored: StoredIndexes
-    fingerprint: int | None = None
-    """Of the first ``size`` bytes of its file, see ``fingerprint_of``; None: unknown."""
-
-
-def fingerprint_of(file: File, size: int) -> int:
-    """CRC-32C of the beginning and the end of the first ``size`` bytes: tells segments of the same size apart.
-
-    Both hold the header of a batch, and with it the CRC of everything in the batch. Raises OSError.
-    """
-    tail = min(size, _FINGERPRINT_BYTES)
-    fingerprint: int = crc32c(file.read(0, min(size, HEADER_SIZE)) + file.read(size - tail, tail))
-    return fingerprint
-
-
 class BatchPlace(NamedTuple):
-    """What the indexes want to know of a batch that is appended; its offsets are final."""
+    """The index entry of an appended batch; its offsets are final."""
 
     size: int
     base_offset: Offset
@@ -112,7 +82,7 @@ class BatchPlace(NamedTuple):
 
 
 def place_of(header: BatchHeader) -> BatchPlace:
-    # Where compaction has left the header alone there is nothing to be found by its time.
+    # A batch without records after compaction cannot be found by its time.
     timestamp = header.max_timestamp if header.record_count else -1
     return BatchPlace(header.size, header.base_offset, header.last_offset, timestamp, header.partition_leader_epoch)
 
@@ -151,7 +121,7 @@ class Segment:
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.is_dirty = False
-        """Whether bytes may not have been flushed yet."""
+        """Whether there may be unflushed bytes."""
         self.stored = StoredIndexes()
         self.aborted_index = AbortedIndex()
         self._offset_index: OffsetIndex | None = OffsetIndex(base_offset)
@@ -160,11 +130,12 @@ class Segment:
         self._first_timestamp: int | None = None
         self._bytes_since_entry = 0
         self._fingerprint: tuple[int, int | None] = (-1, None)
-        # Where some batches begin: a reader comes back at the offset at which its last read ended.
+        # Where some batches begin: a reader returns to the offset at which its last read ended.
         self._known: dict[Offset, int] = {}
-        # From here to the end every byte was validated when it was written or recovered; before, ranges by and by.
+        # From here to the end every byte was validated when it was written or recovered; before it, ranges were
+        # validated one by one.
         self._trusted_from = 0
-        self._verified: list[tuple[int, int]] = []
+        self._verified = VerifiedRanges()
 
     @classmethod
     def create(
@@ -192,7 +163,7 @@ class Segment:
         return self._file
 
     def restore(self, summary: SegmentSummary) -> None:
-        """Take over what a checkpoint knows; the offset and time indexes are loaded when asked for."""
+        """Restore the state in a checkpoint; the offset and time indexes are loaded on demand."""
         self.size = summary.size
         self.end_offset = summary.end_offset
         self.max_timestamp, self.max_timestamp_offset = summary.max_timestamp, summary.max_timestamp_offset
@@ -219,7 +190,7 @@ class Segment:
             try:
                 fingerprint = fingerprint_of(self.file, self.size)
             except OSError:
-                # The flush that follows says what is wrong with the disk.
+                # The flush that follows reports the disk's error.
                 fingerprint = None
             self._fingerprint = (self.size, fingerprint)
         return fingerprint
@@ -229,16 +200,12 @@ class Segment:
     def append(self, data: Buffer, batches: list[BatchPlace]) -> None:
         """Write whole, validated batches. Raises OSError, and then nothing has changed."""
         position = (self._file or self.file).append(data)
-        assert position == self.size, "a segment has one writer"
         self.is_dirty = True
-        self._include(position, batches)
+        self.include(position, batches)
 
-    def adopt(self, position: int, header: BatchHeader) -> None:
-        """A valid batch was found in the file by recovery, right after those known so far."""
-        assert position == self.size
-        self._include(position, [place_of(header)])
-
-    def _include(self, position: int, batches: list[BatchPlace]) -> None:
+    def include(self, position: int, batches: list[BatchPlace]) -> None:
+        """Valid batches are in the file, right after those known so far: appended, or found by recovery."""
+        assert position == self.size, "a segment has one writer"
         for size, _, last_offset, max_timestamp, _ in batches:
             if max_timestamp > self.max_timestamp:
                 self.max_timestamp = max_timestamp
@@ -254,7 +221,7 @@ class Segment:
 
     def sync(self) -> None:
         """Flush; blocking. Raises SyncFailed."""
-        # Cleared first: an append of another thread meanwhile makes the segment dirty again.
+        # Cleared first: a concurrent append makes the segment dirty again.
         self.is_dirty = False
         try:
             self.file.sync()
@@ -271,7 +238,7 @@ class Segment:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def position_of(self, offset: Offset) -> int:
-        """Where the first batch begins that ends at or after ``offset``. Raises LogCorruption."""
+        """The position of the first batch that ends at or after ``offset``. Raises LogCorruption."""
         if offset >= self.end_offset:
             return self.size
         if offset <= self.base_offset:
@@ -279,12 +246,12 @@ class Segment:
         known = self._known.get(offset)
         if known is not None:
             return known
-        return self._corruption_named(lambda: self._find(offset))
+        return _naming(self, lambda: self._find(offset))
 
     def _find(self, offset: Offset) -> int:
         start, entry_offset = self.offset_index.lookup(offset)
         for position, header in walk(self.file, start, self.size):
-            # The CRC does not cover a batch's offset: it is held against the index and the neighbours.
+            # The CRC does not cover a batch's offset: it is compared with the index and the neighbours.
             is_entry = position == start > 0
             if header.base_offset < self.base_offset or (is_entry and header.last_offset != entry_offset):
                 raise LogCorruption(f"{self.path(LOG)}: offset {header.base_offset} at {position}")
@@ -294,7 +261,7 @@ class Segment:
         raise LogCorruption(f"{self.path(LOG)}: offset {offset} is missing")
 
     def read(self, offset: Offset, max_bytes: int, below: Offset, min_one: bool) -> bytes:
-        """Whole batches from the one that holds ``offset``, none that reaches ``below`` or beyond.
+        """Whole batches from the one that contains ``offset``, all of them below ``below``.
 
         At most ``max_bytes``, but with ``min_one`` at least one batch. Raises LogCorruption or OSError.
         """
@@ -302,17 +269,17 @@ class Segment:
         end = self.position_of(below)
         next_offset = min(below, self.end_offset)
         if end - start > max_bytes:
-            end, next_offset = self._corruption_named(lambda: self._boundary(start, start + max_bytes, min_one))
+            end, next_offset = _naming(self, lambda: self._boundary(start, start + max_bytes, min_one))
         if end <= start:
             return b""
         data = self.file.read(start, end - start)
-        if not self._is_verified(start, end):
-            self._corruption_named(lambda: self._verify(data, start, end))
+        if start < self._trusted_from and not self._verified.cover(start, end):
+            _naming(self, lambda: self._verify(data, start, end))
         self._remember(next_offset, end)
         return data
 
     def _boundary(self, start: int, limit: int, min_one: bool) -> tuple[int, Offset]:
-        """The last end of a batch that is not above ``limit``, and the offset there."""
+        """The last end of a batch up to position ``limit``, and the offset there."""
         boundary = max(start, self.offset_index.floor(limit))
         next_offset: Offset | None = None
         for position, header in walk(self.file, boundary, self.size):
@@ -330,16 +297,7 @@ class Segment:
             del known[next(iter(known))]
         known[offset] = position
 
-    def _corruption_named(self, work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except WireError as error:
-            raise LogCorruption(f"{self.path(LOG)}: {error}") from error
-
     # --- validity --------------------------------------------------------------------------------------------
-
-    def _is_verified(self, start: int, end: int) -> bool:
-        return self._trusted_from <= start or any(first <= start and end <= last for first, last in self._verified)
 
     def _verify(self, data: bytes, start: int, end: int) -> None:
         """Check batches that this process has not written: the CRC, and the offsets, which it does not cover."""
@@ -355,30 +313,12 @@ class Segment:
         following = peek_header(self.file.read(end, HEADER_SIZE)).base_offset if end < self.size else self.end_offset
         if following < expected:
             raise LogCorruption(f"{self.path(LOG)}: offset {following} at {end}")
-        self._mark_verified(start, end)
+        self._verified.add(start, end)
 
-    def _mark_verified(self, start: int, end: int) -> None:
-        apart = []
-        for first, last in self._verified:
-            if last < start or end < first:
-                apart.append((first, last))
-            else:
-                start, end = min(first, start), max(last, end)
-        apart.append((start, end))
-        # Forgetting one costs a second look later, nothing else.
-        self._verified = sorted(apart)[-_VERIFIED_RANGES:]
-
-    def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of all batches from ``position``, where one begins. Raises LogCorruption."""
-        return self._headers(position, self.size)
-
-    def headers_between(self, start: int, end: int) -> list[BatchHeader]:
-        """The headers of the batches between two positions where batches begin. Raises LogCorruption."""
-        return [header for _, header in self._headers(start, end)]
-
-    def _headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    def headers(self, start: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from ``start`` to ``end``, where batches begin. Raises LogCorruption."""
         try:
-            yield from walk(self.file, start, end)
+            yield from walk(self.file, start, self.size if end is None else end)
         except WireError as error:
             raise LogCorruption(f"{self.path(LOG)}: {error}") from error
 
@@ -399,15 +339,15 @@ class Segment:
         return self._time_index
 
     def forget_indexes(self) -> None:
-        """Free the memory of indexes that are stored and not growing."""
+        """Free the memory of indexes that are stored and do not grow."""
         if self._offset_index is not None and len(self._offset_index) * OFFSET_ENTRY_SIZE == self.stored.offsets.size:
             self._offset_index = self._time_index = None
 
     def _load_indexes(self) -> None:
-        offsets = self._load(OFFSET_INDEX, self.stored.offsets)
-        times = self._load(TIME_INDEX, self.stored.times)
+        offsets = _load(self._disk, self.path(OFFSET_INDEX), self.stored.offsets)
+        times = _load(self._disk, self.path(TIME_INDEX), self.stored.times)
         if offsets is None or times is None:
-            log.warning("%s: an index is not what the checkpoint knows: rebuilt", self.path(LOG))
+            log.warning("%s: an index does not match the checkpoint: rebuilt", self.path(LOG))
             self._rebuild_indexes()
             return
         self._offset_index = OffsetIndex.decode(self.base_offset, offsets)
@@ -415,38 +355,29 @@ class Segment:
         self._bytes_since_entry = self.size - self._offset_index.floor(self.size)
 
     def load_aborted_index(self) -> bool:
-        """False: what is on disk is not what was stored, the caller has to replay the segment's markers."""
-        data = self._load(ABORTED_INDEX, self.stored.aborted)
+        """False: the file does not match the checkpoint, the caller has to replay the segment's markers."""
+        data = _load(self._disk, self.path(ABORTED_INDEX), self.stored.aborted)
         if data is not None:
             self.aborted_index = AbortedIndex.decode(data)
         else:
             self.stored = self.stored._replace(aborted=NOTHING_STORED)
         return data is not None
 
-    def _load(self, suffix: str, stored: Stored) -> bytes | None:
-        if not stored.size:
-            return b""
-        try:
-            data = self._disk.read_file(self.path(suffix))[: stored.size]
-        except OSError:
-            return None
-        return data if len(data) == stored.size and crc32c(data) == stored.crc else None
-
     def _rebuild_indexes(self) -> None:
-        """Make both indexes anew from the batches' headers."""
+        """Rebuild both indexes from the batches' headers."""
         size = self.size
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._bytes_since_entry = 0
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self.stored = StoredIndexes(aborted=self.stored.aborted)
-        batches = [place_of(header) for _, header in self.headers_from(0)]
+        batches = [place_of(header) for _, header in self.headers(0)]
         self.size = 0
         if batches:
-            self._include(0, batches)
+            self.include(0, batches)
         assert self.size == size
 
     def index_writes(self) -> tuple[list[IndexWrite], StoredIndexes]:
-        """What is missing in the index files, and what will be stored once it is written."""
+        """The entries missing in the index files, and the stored state once they are written."""
         offsets, times, aborted = self.stored
         parts = [(ABORTED_INDEX, aborted, self.aborted_index.encode(aborted.size // ABORTED_ENTRY_SIZE))]
         if self._offset_index is not None and self._time_index is not None:
@@ -457,7 +388,7 @@ class Segment:
                 *parts,
             ]
         writes = []
-        after = dict(zip(_INDEXES, self.stored, strict=True))
+        after = dict(zip(INDEXES, self.stored, strict=True))
         for suffix, stored, data in parts:
             # Apache Kafka wants the first two files even when they are empty.
             if data or (not stored.size and suffix != ABORTED_INDEX):
@@ -468,26 +399,26 @@ class Segment:
     # --- shrinking -------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: Offset) -> None:
-        """Cut off the batches that end at or after ``offset``. Raises OSError or LogCorruption."""
+        """Truncate the batches that end at or after ``offset``. Raises OSError or LogCorruption."""
         position = self.position_of(offset)
-        kept = self.headers_between(self.offset_index.floor(position - 1), position)
+        kept = list(self.headers(self.offset_index.floor(position - 1), position))
         self.cut(position)
         self._known.clear()
         self._trusted_from = min(self._trusted_from, position)
-        self.end_offset = kept[-1].next_offset if kept else self.base_offset
+        self.end_offset = kept[-1][1].next_offset if kept else self.base_offset
         self.offset_index.truncate_to(self.end_offset)
         self.time_index.truncate_to(self.end_offset)
         self.aborted_index.truncate_to(self.end_offset)
         self._bytes_since_entry = self.size - self.offset_index.floor(self.size)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
-        for header in self.headers_between(self.position_of(self.max_timestamp_offset), position):
+        for _, header in self.headers(self.position_of(self.max_timestamp_offset), position):
             timestamp = place_of(header).max_timestamp
             if timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = timestamp, header.last_offset
         self.stored = StoredIndexes()
 
     def cut(self, size: int) -> None:
-        """Make the file ``size`` bytes long, where a batch ends. Raises OSError."""
+        """Truncate the file to ``size`` bytes, where a batch ends. Raises OSError."""
         self.file.truncate(size)
         self.size = size
         self.is_dirty = True
@@ -502,14 +433,33 @@ class Segment:
     def remove(self) -> None:
         """Close, and delete the segment's files. Raises OSError."""
         self.close()
-        # The log first: an index without its log is swept up when the partition is opened.
+        # The log first: an index without its log is removed when the partition is opened.
         if self._disk.exists(self.path(LOG)):
             self._disk.remove(self.path(LOG))
         self.remove_indexes()
 
     def remove_indexes(self) -> None:
-        """Delete what can be made again from the batches. Raises OSError."""
-        for suffix in _INDEXES:
+        """Delete the files that can be rebuilt from the batches. Raises OSError."""
+        for suffix in INDEXES:
             path = self.path(suffix)
             if self._disk.exists(path):
                 self._disk.remove(path)
+
+
+def _naming(segment: Segment, work: Callable[[], T]) -> T:
+    """Convert a WireError to LogCorruption that names the file."""
+    try:
+        return work()
+    except WireError as error:
+        raise LogCorruption(f"{segment.path(LOG)}: {error}") from error
+
+
+def _load(disk: Disk, path: PurePosixPath, stored: Stored) -> bytes | None:
+    """The checkpointed part of an index file; None: it does not match the checkpoint."""
+    if not stored.size:
+        return b""
+    try:
+        data = disk.read_file(path)[: stored.size]
+    except OSError:
+        return None
+    return data if Stored.of(data) == stored else None

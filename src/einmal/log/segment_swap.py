@@ -1,15 +1,15 @@
-"""How new segments take the place of old ones, so that a crash at any moment leaves the one or the other.
+"""How new segments replace old ones, so that a crash at any moment leaves either the old or the new ones.
 
 1. The new segment is written and flushed under names that end in ``.cleaned``. Found by recovery: removed.
 2. Its files are renamed to ``.swap``, the log last; the folder is synced.
 3. A checkpoint that has the new segment instead of the old ones replaces the last one. Now it is decided.
 4. The old segments, but for that of the same base offset, get names that end in ``.deleted``. The ``.swap`` files get
-   their final names, the log last, over those of the old segment that is left. What is deleted is removed.
+   their final names, the log last, over those of the remaining old segment. Then the ``.deleted`` files are removed.
 
-Recovery finishes step 4 where the checkpoint means the swap, which its size and end offset tell, and else undoes it.
-Segments that lie before the checkpoint's last one but are not in it are old ones. Without a checkpoint every whole swap
-is finished, as Apache Kafka does it, whose names these are: it can replace what it was made from at any time.
-Knows no log: whoever swaps keeps everybody else off the folder's files.
+Recovery finishes step 4 if the size and end offset in the checkpoint are those of the swap, and else undoes it.
+Segments that lie before the checkpoint's last one but are not in it are old ones. Without a checkpoint every complete
+swap is finished, as in Apache Kafka, whose names these are: it can replace its sources at any time.
+Knows no log: the caller keeps everybody else off the folder's files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Final
 from einmal.log.batches import scan
 from einmal.log.checkpoint import Summary, write_from
 from einmal.log.disk import Disk
-from einmal.log.segment import ABORTED_INDEX, LOG, OFFSET_INDEX, TIME_INDEX, Segment, file_name
+from einmal.log.segment import Segment
+from einmal.log.segment_files import ABORTED_INDEX, LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from einmal.types import Offset
 from einmal.wire.errors import WireError
 
@@ -47,7 +48,7 @@ def create(disk: Disk, directory: PurePosixPath, base_offset: Offset, index_inte
 
 
 def finish(disk: Disk, segment: Segment) -> None:
-    """It is whole: write its indexes, all three, and flush. Raises OSError."""
+    """The segment is complete: write its three indexes, and flush. Raises OSError."""
     writes, stored = segment.index_writes()
     contents = {write.path: write.data for write in writes}
     for suffix in (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX):
@@ -57,7 +58,7 @@ def finish(disk: Disk, segment: Segment) -> None:
 
 
 def discard(disk: Disk, segment: Segment) -> None:
-    """It will not be used, unless it has gone beyond its first name. Raises OSError."""
+    """Remove the segment, unless it is renamed already. Raises OSError."""
     paths = [path for suffix in _LOG_LAST if disk.exists(path := segment.path(suffix + CLEANED))]
     if paths:
         segment.close()
@@ -103,7 +104,7 @@ def _rename(disk: Disk, directory: PurePosixPath, base_offset: Offset, before: s
 
 
 def settle(disk: Disk, directory: PurePosixPath, summary: Summary | None) -> None:
-    """Finish or undo what a crash has interrupted, and remove what nobody needs any more. Raises OSError."""
+    """Finish or undo swaps that a crash has interrupted, and remove unneeded files. Raises OSError."""
     known = {segment.base_offset: segment for segment in summary.segments} if summary else {}
     last = max(known, default=Offset(-1))
     old = [base for base in _bases(disk, directory, LOG) if base < last and base not in known]
@@ -112,10 +113,11 @@ def settle(disk: Disk, directory: PurePosixPath, summary: Summary | None) -> Non
         size, end_offset = _extent(disk, directory / file_name(base, LOG + SWAP))
         if summary is None and size:
             old += [each for each in _bases(disk, directory, LOG) if base < each < end_offset]
+        # Two swaps can have the same size; their end offsets differ.
         elif base not in known or (size, end_offset) != (known[base].size, known[base].end_offset):
             continue
         decided.append(base)
-    # A swap keeps its name until the old segments are gone: the next start may have to go on from here.
+    # A swap keeps its name until the old segments are gone: the next start may have to resume from here.
     for base in old:
         Segment(disk, directory, base, 0).remove()
     for base in decided:
@@ -132,7 +134,7 @@ def _bases(disk: Disk, directory: PurePosixPath, suffix: str) -> list[Offset]:
 
 
 def _extent(disk: Disk, path: PurePosixPath) -> tuple[int, Offset]:
-    """Size and end offset of a log file; 0 and 0 for one that is not whole."""
+    """Size and end offset of a log file; 0 and 0 for an incomplete one."""
     file = disk.open(path)
     try:
         size, end_offset = file.size(), Offset(0)

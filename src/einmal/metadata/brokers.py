@@ -1,10 +1,10 @@
-"""Brokers come and go: registration, heartbeats, fencing, controlled shutdown (KIP-500, KIP-631, KIP-841, KIP-966).
+"""Membership of brokers: registration, heartbeats, fencing, controlled shutdown (KIP-500, KIP-631, KIP-841, KIP-966).
 
-A broker is fenced when it registers. It takes part once it has seen its own registration record, and until it is not
-heard of for the session timeout, its connection is lost, or it shuts down. Fenced or shutting down it leads nothing and
-is in no ISR: both go in the same decision. Fencing is always safe; it costs availability only.
+A broker is fenced when it registers. It is unfenced once it has seen its own registration record, until its session
+times out, its connection is lost, or it shuts down. Fenced or shutting down it leads nothing and is in no ISR: the same
+decision changes both. Fencing is always safe; it costs only availability.
 
-Sessions are soft state: nothing of them is written down, a new controller begins them anew. Times are monotonic.
+Sessions are soft state: they are not logged, a new controller restarts them. Times are monotonic.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, Offset
 
 LOST_GRACE_MS: Final = 100
-"""So long a broker whose connection is gone may take to be heard of on another one."""
+"""Time for a broker that has lost its connection to send a heartbeat on another one."""
 _NO_OFFSET: Final = Offset(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself when its process has come up.
+    """A broker's registration when its process has started.
 
-    ``previous_broker_epoch``: the one under which it stopped without losing anything; -1 where it may have.
+    ``previous_broker_epoch``: the one under which it stopped without losing data; -1: it may have lost data.
     """
 
     broker_id: BrokerId
@@ -65,7 +65,7 @@ class Unregistered:
 class Heartbeat:
     """``metadata_offset``: of the last record that the broker has applied.
 
-    ``is_disk_broken``: it cannot write any more, and says so until its process ends.
+    ``is_disk_broken``: it cannot write any more, and reports this until its process ends.
     """
 
     broker_id: BrokerId
@@ -86,13 +86,13 @@ class HeartbeatAnswer:
 
 @dataclass(slots=True)
 class _Session:
-    """Of a broker that is not fenced. ``is_heard``: its process has spoken to this controller."""
+    """Of a broker that is not fenced. ``is_heard``: this controller has received a heartbeat of its process."""
 
     deadline_ms: int
     is_heard: bool = False
     metadata_offset: int = -1
     shutdown_offset: int | None = None
-    """Others must have seen the metadata up to here before the broker may go."""
+    """Others must have seen the metadata up to here before the broker may shut down."""
 
 
 class BrokerDecisions(Deciding):
@@ -103,10 +103,10 @@ class BrokerDecisions(Deciding):
     # --- registration --------------------------------------------------------------------------------------------
 
     def register_broker(self, registration: Registration, next_offset: Offset, now: Instant) -> Decision[Registered]:
-        """A broker process has come up, or asks again. Its epoch is the offset of its registration record.
+        """A broker process has started, or retries. Its epoch is the offset of its registration record.
 
-        Where it may have lost what it had not flushed it is not eligible to lead; where its folder was wiped, not even
-        as the last one that led.
+        If it may have lost unflushed data it is not eligible to lead; if its folder was wiped, not even as the last
+        leader.
         """
         existing = self.image.brokers.get(registration.broker_id)
         if (message := self._unsupported_by(registration)) is not None:
@@ -128,6 +128,7 @@ class BrokerDecisions(Deciding):
         plan = self._plan({broker_id: False})
         plan.records.append(_register_record(registration, next_offset, None))
         is_clean = existing is not None and registration.previous_broker_epoch == existing.broker_epoch
+        # By the id of the directory, not by its contents: a wiped one may not be elected as the last known leader.
         is_wiped = existing is not None and _is_wiped(existing.log_dirs, registration.log_dirs)
         self._withdraw(plan, broker_id, is_unclean=is_wiped or not is_clean, is_wiped=is_wiped)
         return plan.decision(Registered(broker_epoch=next_offset))
@@ -144,7 +145,7 @@ class BrokerDecisions(Deciding):
         return None
 
     def _withdraw(self, plan: Plan, broker_id: BrokerId, *, is_unclean: bool = False, is_wiped: bool = False) -> None:
-        """Take a broker out of every ISR, and where it may have lost records also from those who may lead later."""
+        """Remove a broker from every ISR, and if it may have lost records also from every ELR."""
         unclean = (broker_id,) if is_unclean else ()
         wiped = (broker_id,) if is_wiped else ()
         for topic, partition_id, partition in plan.partitions():
@@ -157,7 +158,7 @@ class BrokerDecisions(Deciding):
                 plan.change(topic, partition_id, replace(partition, isr=isr), unclean=unclean, wiped=wiped)
 
     def unregister_broker(self, broker_id: BrokerId) -> Decision[Unregistered]:
-        """Forget a broker that will not come back; not one that takes part: it would only register again."""
+        """Forget a broker that will not return; refused for an unfenced one, which would only register again."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
             message = f"Broker {broker_id} is not registered."
@@ -219,11 +220,11 @@ class BrokerDecisions(Deciding):
         return plan.decision(answer)
 
     def _is_useless(self, beat: Heartbeat) -> bool:
-        """A broken disk serves nobody while there are others; the only broker does what it still can."""
+        """A broker with a broken disk is useless while there are others; the only broker does what it still can."""
         return beat.is_disk_broken and len(self.image.brokers) > 1
 
     def _why_fence(self, broker: BrokerImage, beat: Heartbeat, session: _Session) -> str | None:
-        """Of a broker that takes part; None: it goes on."""
+        """The reason to fence an unfenced broker; None: there is none."""
         if self._is_useless(beat):
             return "its disk is broken"
         if beat.wants_shutdown and (beat.wants_fence or self._may_go(broker, session)):
@@ -237,7 +238,7 @@ class BrokerDecisions(Deciding):
         return session
 
     def _may_go(self, broker: BrokerImage, session: _Session) -> bool:
-        """Whether nobody misses it: it leads nothing, and whoever is active knows that."""
+        """Whether it may shut down: it leads nothing, and all active brokers know that."""
         leads = any(partition.leader == broker.broker_id for _, _, partition in self._plan().partitions())
         if leads or not broker.in_controlled_shutdown:
             return not leads
@@ -261,9 +262,9 @@ class BrokerDecisions(Deciding):
     def broker_lost(
         self, broker_id: BrokerId, broker_epoch: int, now: Instant, *, is_gone: bool = False
     ) -> Decision[None]:
-        """Nobody answers at a broker, or its connection is gone: its session ends soon, unless it is heard of again.
+        """A broker does not answer, or its connection is lost: its session ends soon, unless it sends a heartbeat.
 
-        ``is_gone``: where it listened nobody listens; then it ends at once.
+        ``is_gone``: nothing listens at its address; then the session ends at once.
         """
         session = self._sessions.get(broker_id)
         broker = self.image.brokers.get(broker_id)
@@ -290,15 +291,15 @@ class BrokerDecisions(Deciding):
         return min((session.deadline_ms for session in self._sessions.values()), default=None)
 
     def _fence_one_stale(self, now: Instant) -> Plan | None:
-        """One at a time: who is next decided on what the cluster is without it.
+        """One at a time: the next one is decided on the cluster without this one.
 
-        The only broker, in the controller's own process, is as alive as the controller: both are starved, and nobody
-        could take over.
+        The only broker, in the controller's own process, is as alive as the controller: if it is late both are starved,
+        and no other could take over.
         """
         for broker_id, session in self._sessions.items():
             if session.deadline_ms <= now.monotonic_ms:
                 if list(self.image.brokers) != [self.defaults.own_broker]:
-                    return self._fence(self.image.brokers[broker_id], "it is not heard of")
+                    return self._fence(self.image.brokers[broker_id], "its session timed out")
                 self._session(broker_id, now)
         return None
 
@@ -316,7 +317,7 @@ def _answer(
 def _register_record(
     registration: Registration, broker_epoch: int, existing: BrokerImage | None
 ) -> RegisterBrokerRecord:
-    """``existing``: what the same process has registered before; it is no more fenced by registering again."""
+    """``existing``: the same process's earlier registration; a repeated one does not fence it."""
     return RegisterBrokerRecord(
         registration.broker_id,
         registration.incarnation_id,

@@ -1,6 +1,6 @@
-"""Settings change: those of topics, and those of all brokers that topics inherit; one by one, or all at once (KIP-339).
+"""Changes of settings: those of topics, and of all brokers, which topics inherit; single ones or all (KIP-339).
 
-Where a setting says how many replicas must be in sync, or that anybody may lead, it is looked at once more who may.
+After a change of min.insync.replicas or unclean.leader.election.enable the eligible leaders are evaluated again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHANGED_FOR_ALL: Final[Mapping[str, str]] = {
     for name, setting in TOPIC_SETTINGS.items()
     if setting.broker_key not in (None, MIN_INSYNC_REPLICAS)
 }
-"""The settings of all brokers that can be changed while they run, with the name that topics have for them."""
+"""The settings of all brokers that can be changed while they run, with their topic-level names."""
 
 
 class ConfigDecisions(Deciding):
@@ -49,7 +49,7 @@ class ConfigDecisions(Deciding):
     def replace_topic_configs(
         self, settings: Sequence[tuple[str, Mapping[str, str | None]]], *, validate_only: bool = False
     ) -> Decision[list[TopicResult]]:
-        """Give topics these settings and no others."""
+        """Replace all settings of topics."""
         plan = self._plan()
         results = []
         for name, wanted in settings:
@@ -72,7 +72,7 @@ class ConfigDecisions(Deciding):
     def replace_cluster_configs(
         self, wanted: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Decision[TopicResult]:
-        """Give all brokers these settings and no others. What the controllers agree on by their files stays."""
+        """Replace all settings of all brokers, except those from the controllers' files."""
         dropped = [name for name in self.image.cluster_configs if name not in wanted and name != MIN_INSYNC_REPLICAS]
         changes = [ConfigChange(name=name, operation=DELETE, value=None) for name in dropped]
         changes += [ConfigChange(name=name, operation=SET, value=value) for name, value in wanted.items()]
@@ -114,11 +114,11 @@ def _apply(
     changes: Sequence[ConfigChange],
     changed: Callable[[str | None, ConfigChange], tuple[str | None, str | None]],
 ) -> tuple[dict[str, None], str | None]:
-    """Make the changes in ``settings``: which names they touch, and what is wrong with the first that is refused."""
+    """Make the changes in ``settings``: returns the changed names, and the problem of the first refused change."""
     touched: dict[str, None] = {}
     for change in changes:
         if change.operation == DELETE and change.name not in settings:
-            # Not even an unknown one is a mistake: operators' tools take back what may never have been set.
+            # Not even an unknown one is an error: operators' tools reset settings that may never have been set.
             continue
         value, problem = changed(settings.get(change.name), change)
         if problem is not None:
@@ -132,7 +132,7 @@ def _changed_at_brokers(current: str | None, change: ConfigChange) -> tuple[str 
     """As ``_changed``, of a setting that all brokers have."""
     topic_name = CHANGED_FOR_ALL.get(change.name)
     if change.name == MIN_INSYNC_REPLICAS:
-        return None, f"{MIN_INSYNC_REPLICAS} of all brokers is what the controllers' file says: change it there."
+        return None, f"{MIN_INSYNC_REPLICAS} of all brokers is set in the controllers' file: change it there."
     if topic_name is None:
         return None, f"Cannot update these configs dynamically: {change.name}"
     value, problem = _changed(current, replace(change, name=topic_name))
@@ -140,7 +140,7 @@ def _changed_at_brokers(current: str | None, change: ConfigChange) -> tuple[str 
 
 
 def _changed(current: str | None, change: ConfigChange) -> tuple[str | None, str | None]:
-    """The new value of a setting, and what is wrong with the change."""
+    """The new value of a setting, and the problem of the change."""
     value = change.value
     if change.operation == DELETE:
         value = None

@@ -1,7 +1,7 @@
-"""What may be done to the cluster's metadata: decided here, written to ``__cluster_metadata``, done by ``replay``.
+"""Changes of the cluster's metadata: decided here, logged in ``__cluster_metadata``, carried out by ``replay``.
 
 A shard (``shard/decision.py``): its decisions are in the files beside this one, by subject. Knows no files, no clock,
-no network and no randomness. The image may be ahead of what is committed; whoever is answered has waited for that.
+no network and no randomness. The image may be ahead of the committed records; answers wait for these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PRODUCER_IDS_PER_BLOCK: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CallOnBrokers:
-    """Action: find out which of these brokers, with their epochs, are still there."""
+    """Action: find out which of these brokers, with their epochs, still run."""
 
     brokers: tuple[tuple[BrokerId, int], ...]
 
@@ -47,7 +47,7 @@ class Controller(
     ConfigDecisions,
     FeatureDecisions,
 ):
-    """``image``: what was known when this controller took over; it becomes this controller's own."""
+    """``image``: the metadata when this controller took over; the controller modifies it."""
 
     def __init__(self, defaults: ControllerDefaults | None = None, image: ClusterImage | None = None) -> None:
         super().__init__(defaults or ControllerDefaults())
@@ -72,10 +72,10 @@ class Controller(
         return (self._settle(), Decision(response=None, actions=(call_on,)))
 
     def _settle(self) -> Decision[None]:
-        """What a new cluster begins with, what the controller's file demands, and what everybody must agree on.
+        """Record a new cluster's initial values, and the values of the controller's file that all nodes must agree on.
 
-        The leader must know the same min.insync.replicas as the controller: who is eligible rests on it (KIP-966). So
-        what the brokers' files say is what the controller's file says.
+        The leader must know the same min.insync.replicas as the controller: eligibility depends on it (KIP-966). So the
+        value in the controller's file overrides those in the brokers' files.
         """
         plan = self._plan()
         levels = {**self.defaults.features, **self.image.features, **self.defaults.fixed_features}
@@ -104,7 +104,7 @@ class Controller(
     # --- producer ids --------------------------------------------------------------------------------------------
 
     def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> Decision[range | ErrorCode]:
-        """A block of producer ids that nobody else will get (KIP-730)."""
+        """A block of producer ids that is never allocated again (KIP-730)."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             return Decision(response=ErrorCode.stale_broker_epoch)

@@ -1,4 +1,4 @@
-"""Fields of a metadata record: a layout says what comes in which order, since which version; this writes and reads it.
+"""Fields of a metadata record: writes and reads them by a layout, which has their order and first versions.
 
 The encoding is Kafka's flexible one: compact strings and arrays, tagged fields at the end of every structure. Tags that
 a layout does not name are skipped when reading. Knows no record in particular (KIP-482).
@@ -17,7 +17,7 @@ from einmal.wire.messages import read_uvarint
 
 
 class Kind(Protocol):
-    """How one value is written."""
+    """The encoding of one value."""
 
     def write(self, buffer: bytearray, value: Any) -> None: ...
 
@@ -113,7 +113,7 @@ class Array:
 
 
 class Unused:
-    """A field that we have no use for: always written with the same value, skipped when read."""
+    """An unused field: always written with the same value, skipped when read."""
 
     def __init__(self, kind: Kind, value: Any) -> None:
         self._kind = kind
@@ -140,7 +140,7 @@ BROKERS: Final = Array(INT32)
 
 
 class Field(NamedTuple):
-    """``name``: the attribute; ``since``: the version that it came with."""
+    """``name``: the attribute; ``since``: its first version."""
 
     name: str
     kind: Kind
@@ -158,7 +158,7 @@ class Tag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What ``make`` takes by keyword, as a record or as a part of one, in the newest version that we write."""
+    """The arguments of ``make``, for a record or a part of one, in the newest version that we write."""
 
     make: Callable[..., Any]
     fields: tuple[Field, ...]

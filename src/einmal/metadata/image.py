@@ -1,8 +1,8 @@
-"""What the cluster knows of itself: brokers, topics, partitions, settings, features, producer ids.
+"""The cluster's metadata: brokers, topics, partitions, settings, features, producer ids.
 
 Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
-immutable: whoever holds a ``TopicImage`` holds one moment of it. A partition's epoch grows with each change of it, its
-leader epoch when a leader is named. ``snapshot_records`` of an image make an equal one.
+immutable: a ``TopicImage`` is a snapshot. A partition's epoch grows with each change of it, its leader epoch when a
+leader is elected. ``snapshot_records`` of an image build an equal one.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ from einmal.metadata.records import (
     UnregisterBrokerRecord,
 )
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
-from einmal.types import BrokerId, LeaderEpoch, ProducerId
+from einmal.types import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 CLUSTER_DEFAULT: Final = ""
-"""Name of the broker resource whose settings hold for all brokers."""
+"""Name of the broker resource whose settings apply to all brokers."""
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 CLUSTER_METADATA: Final = "__cluster_metadata"
+METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA, 0)
+METADATA_TOPIC_ID: Final = UUID(int=1)
+"""Kafka's fixed id of the metadata topic."""
 INTERNAL_TOPICS: Final = (CONSUMER_OFFSETS, TRANSACTION_STATE)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """``leader`` -1: nobody leads. ``elr``: replicas outside the ISR that have all that is committed (KIP-966).
+    """``leader`` -1: no leader. ``elr``: replicas outside the ISR that have all committed records (KIP-966).
 
-    ``last_known_elr``: the last leader, where nobody leads and nobody is known to have everything.
+    ``last_known_elr``: the last leader, if there is no leader and no replica is known to have everything.
     """
 
     leader: BrokerId
@@ -68,7 +71,7 @@ class PartitionImage:
         return bool(self.removing or self.adding)
 
     def record(self, topic_id: UUID, partition_id: int) -> PartitionRecord:
-        """The record that makes this image."""
+        """The record that builds this image."""
         return PartitionRecord(
             partition_id,
             topic_id,
@@ -138,11 +141,11 @@ class BrokerImage:
         return not self.is_fenced and not self.in_controlled_shutdown
 
     def end_point(self, *, for_brokers: bool = False) -> BrokerEndpoint:
-        """Where clients find it, or other brokers do: the last one that it registers."""
+        """Its address for clients, or for other brokers: the last one that it registers."""
         return self.end_points[-1 if for_brokers else 0]
 
     def record(self) -> RegisterBrokerRecord:
-        """The record that makes this image."""
+        """The record that builds this image."""
         return RegisterBrokerRecord(
             self.broker_id,
             self.incarnation_id,
@@ -158,7 +161,7 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
-    """What some records have changed. Look up in the image what it is now.
+    """The parts that some records have changed. The image has the new values.
 
     ``topics``: new ones and those with a changed partition. ``deleted``: name and id; a new topic may have the name by
     now. ``configs``: topics whose settings have changed, and ``cluster_configs``: whether those of all brokers have.
@@ -178,14 +181,14 @@ class ClusterImage:
     topics: dict[str, TopicImage] = field(default_factory=dict)
     topic_names: dict[UUID, str] = field(default_factory=dict)
     configs: dict[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
-    """By resource type and name: the settings that were given."""
+    """The explicit settings, by resource type and name."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
     version: int = field(default=0, compare=False)
-    """Grows with every record: whoever caches something made of the image compares it."""
+    """Grows with every record: caches of values derived from the image compare it."""
 
     def copy(self) -> ClusterImage:
-        """An image of its own, of this moment."""
+        """A copy of the present image."""
         return ClusterImage(
             dict(self.brokers),
             dict(self.topics),
@@ -196,28 +199,32 @@ class ClusterImage:
             self.version,
         )
 
+    def name_of(self, topic_id: UUID | None) -> str | None:
+        """The topic's name; None: its id is unknown."""
+        return None if topic_id is None else self.topic_names.get(topic_id)
+
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
 
     def setting(self, topic: str, name: str) -> str | None:
-        """The topic's own, else what holds for all brokers; None: what is in a broker's file holds."""
+        """The topic's own value, else that of all brokers; None: the one in a broker's file applies."""
         own = self.topic_configs(topic).get(name)
         broker_key = TOPIC_SETTINGS[name].broker_key
         return self.cluster_setting(broker_key) if own is None and broker_key is not None else own
 
     def cluster_setting(self, name: str) -> str | None:
-        """What holds for all brokers, under the broker's name of the setting."""
+        """The value for all brokers, by the broker-level name of the setting."""
         return self.cluster_configs.get(name)
 
     @property
     def cluster_configs(self) -> Mapping[str, str]:
-        """The settings that were given for all brokers."""
+        """The explicit settings of all brokers."""
         return self.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {})
 
     # --- records in ----------------------------------------------------------------------------------------------
 
     def apply(self, records: Iterable[MetadataRecord]) -> ImageDelta:
-        """Replay the records; what has changed by them."""
+        """Replay the records; returns the changes."""
         topics: dict[str, None] = {}
         deleted: dict[UUID, str] = {}
         configs: dict[str, None] = {}
@@ -289,7 +296,7 @@ class ClusterImage:
 
     def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
         broker = self.brokers[record.broker_id]
-        assert broker.broker_epoch == record.broker_epoch, "a change of a registration that is gone"
+        assert broker.broker_epoch == record.broker_epoch, "a change of a missing registration"
         if record.fenced:
             broker = replace(broker, is_fenced=record.fenced != UNFENCE)
         if record.in_controlled_shutdown:
@@ -334,7 +341,7 @@ class ClusterImage:
     # --- records out ---------------------------------------------------------------------------------------------
 
     def snapshot_records(self) -> Iterator[MetadataRecord]:
-        """Records that make this image out of an empty one."""
+        """Records that build this image from an empty one."""
         for name, level in self.features.items():
             yield FeatureLevelRecord(name, level)
         for broker in self.brokers.values():
@@ -347,5 +354,5 @@ class ClusterImage:
             for name, value in settings.items():
                 yield ConfigRecord(kind, resource, name, value)
         if self.next_producer_id:
-            # Whose the last block was does not matter any more.
+            # The owner of the last block does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)

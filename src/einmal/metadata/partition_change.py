@@ -3,6 +3,8 @@
 Pure arithmetic on one ``PartitionImage``; knows no broker but through ``may_lead``. The order of election is: a member
 of the ISR in replica order, a member of the ELR where the ISR is empty, the last leader where both are, and only where
 it is asked for any replica at all (unclean). The leader stays where it can, and its epoch moves only when it changes.
+So a reassignment that removes replicas moves only the partition epoch. The restart of a single broker moves the leader
+epoch twice: when its session ends, and when it leads again.
 
 A replica that leaves an ISR of fewer than min.insync.replicas becomes eligible (ELR): the leader does not move the high
 watermark any more, so the replica has all that is committed, as long as it has not lost its end in a crash (KIP-966).

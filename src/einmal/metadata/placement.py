@@ -1,7 +1,7 @@
-"""Where the replicas of a new partition go: spread over brokers, over racks, and the leads over all.
+"""Placement of a new partition's replicas: spread over brokers and racks, and leaders over all brokers.
 
-Deterministic: whoever has the fewest of the same topic comes first, then whoever has the fewest of all, then the lowest
-id. Brokers that are fenced get a replica only where there are too few others, and never the lead.
+Deterministic: the broker with the fewest replicas of the same topic comes first, then the one with the fewest of all,
+then the lowest id. Fenced brokers get a replica only if there are too few others, and are never the preferred leader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _load(partitions: Iterable[Replicas]) -> _Load:
 
 
 class Placement:
-    """Of one decision: what it has placed before counts too."""
+    """For one decision: its earlier placements count too."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._load = _load(partition.replicas for topic in image.topics.values() for partition in topic.partitions)
@@ -46,16 +46,17 @@ class Placement:
 
     @property
     def usable(self) -> int:
-        """How many brokers there are to place replicas on."""
+        """How many brokers can get replicas."""
         return len(self._brokers)
 
     @property
     def has_leader(self) -> bool:
-        """Whether anybody could lead."""
+        """Whether any broker could lead."""
         return any(broker.is_active for broker in self._brokers.values())
 
     def place(self, existing: Iterable[Replicas], count: int, factor: int) -> list[Replicas]:
-        """``existing``: replicas of the topic's partitions so far. There must be enough brokers, and a leader."""
+        """``existing``: replicas of the topic's partitions so far. There must be enough brokers, and one that can
+        lead."""
         topic = _load(existing)
         placed = []
         for _ in range(count):
@@ -74,7 +75,7 @@ class Placement:
         while len(replicas) < factor:
             racks = [self._brokers[broker].rack for broker in replicas]
             others = [broker for broker in self._brokers.values() if broker.broker_id not in replicas]
-            # After all else the next id after the leader's: who takes over from a leader differs too.
+            # The last criterion is the next id after the leader's: so the successors of leaders differ too.
             best = min(
                 others,
                 key=lambda broker: (

@@ -1,7 +1,7 @@
-"""A decision in the making: records that belong together, each part seeing what the ones before it will have done.
+"""A decision in progress: its records, and the state after the records so far.
 
-``decide`` never changes the image, so whatever a decision does to a partition is kept here until it is written down and
-replayed. Also what the deciding parts of the controller share: its settings, and what the decisions' actions are.
+``decide`` never changes the image, so changes of a partition are kept here until they are logged and replayed. Also
+shared by all parts of the controller: its settings and its actions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 class ControllerDefaults:
     """The controller's own settings.
 
-    ``features``: levels that a new cluster begins with; ``fixed_features``: levels that its file demands.
+    ``features``: initial levels of a new cluster; ``fixed_features``: levels that its file requires.
     """
 
     partitions: int = 1
@@ -38,14 +38,14 @@ class ControllerDefaults:
     own_broker: BrokerId | None = None
     """The broker in the controller's own process."""
     preferred_leaders_every_ms: int | None = 300_000
-    """None: leaders are not moved back unless somebody asks."""
+    """None: leaders are moved back only on request."""
     features: Mapping[str, int] = field(default_factory=dict)
     fixed_features: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LedAtRisk:
-    """Action: a replica leads that may lack committed records; ``outcome`` tells by what right.
+    """Action: a replica leads that may lack committed records; ``outcome``: why it may lead.
 
     ``has_others``: whether there are other replicas, which may have more.
     """
@@ -59,7 +59,7 @@ class LedAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFenced:
-    """Action: a broker leads nothing and is in no ISR until it is heard of again."""
+    """Action: a broker is fenced: it leads nothing and is in no ISR until it sends heartbeats again."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -68,14 +68,14 @@ class BrokerFenced:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnfenced:
-    """Action: a broker takes part."""
+    """Action: a broker is unfenced."""
 
     broker_id: BrokerId
     broker_epoch: int
 
 
 class Plan:
-    """``active``: brokers that will be active, or not, other than the image says."""
+    """``active``: brokers that will be active, or not, other than in the image."""
 
     def __init__(
         self, image: ClusterImage, defaults: ControllerDefaults, active: Mapping[BrokerId, bool] | None = None
@@ -83,7 +83,7 @@ class Plan:
         self.records: list[MetadataRecord] = []
         self.actions: list[Any] = []
         self.settings: dict[str, Mapping[str, str]] = {}
-        """Topics' settings, all of them, of those topics whose settings this decision changes."""
+        """All settings of the topics whose settings this decision changes."""
         self.cluster_settings: dict[str, str | None] = {}
         """Those settings of all brokers that this decision changes."""
         self._image = image
@@ -103,7 +103,7 @@ class Plan:
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def partition(self, topic: TopicImage, partition_id: int) -> PartitionImage | None:
-        """As it will be after what has been planned; None: there is none."""
+        """The partition after the planned records; None: there is none."""
         planned = self._partitions.get((topic.topic_id, partition_id))
         if planned is None and 0 <= partition_id < len(topic.partitions):
             return topic.partitions[partition_id]
@@ -126,12 +126,13 @@ class Plan:
         wiped: Collection[BrokerId] = (),
         restate_isr: bool = False,
     ) -> PartitionImage:
-        """Change a partition to ``wanted`` and to what follows from it. The partition afterwards.
+        """Change a partition to ``wanted`` and its consequences. Returns the partition afterwards.
 
-        ``election`` None: unclean where the topic's settings allow it. ``restate_isr``: a change even if none is left.
+        ``election`` None: unclean if the topic's settings allow it. ``restate_isr``: write a record even without a
+        change.
         """
         before = self.partition(topic, partition_id)
-        assert before is not None, "a partition that is there"
+        assert before is not None, "an existing partition"
         if election is None:
             election = Election.UNCLEAN if self.allows_unclean(topic) else Election.ONLINE
         circumstances = Circumstances(
@@ -155,7 +156,7 @@ class Plan:
         return after
 
     def reconsider(self, topic: TopicImage) -> None:
-        """Look at every partition once more: who may lead depends on settings, too."""
+        """Reconsider every partition: eligibility depends on settings, too."""
         for partition_id, partition in enumerate(topic.partitions):
             self.change(topic, partition_id, self.partition(topic, partition_id) or partition)
 
@@ -177,7 +178,7 @@ class Plan:
 
 
 class Deciding:
-    """What every part of the controller that decides has: what is known, and its settings."""
+    """The common state of all parts of the controller: the image, and its settings."""
 
     def __init__(self, defaults: ControllerDefaults) -> None:
         self.image = ClusterImage()

@@ -40,7 +40,7 @@ _FRAME_VERSION: Final = 1
 NO_LEADER: Final = BrokerId(-1)
 RECOVERED: Final = 0
 RECOVERING: Final = 1
-"""What a leader is that was elected although it may lack what was committed, until it says that it has recovered."""
+"""Leader recovery state: elected uncleanly, may lack committed records until it reports that it has recovered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class SupportedFeature:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """A broker process has come up; ``broker_epoch``, the record's own offset, tells it from the ones before.
+    """A broker process has started; ``broker_epoch``, the record's own offset, distinguishes it from earlier ones.
 
-    ``log_dirs``: the ids of its data folders. A folder that was wiped has another one.
+    ``log_dirs``: the ids of its data folders. A wiped folder gets a new id.
     """
 
     broker_id: BrokerId
@@ -84,7 +84,7 @@ UNFENCE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistrationChangeRecord:
-    """``fenced``: FENCE, UNFENCE, or 0 where that stays; ``in_controlled_shutdown``: 1, or 0 where that stays."""
+    """``fenced``: FENCE, UNFENCE, or 0 for no change; ``in_controlled_shutdown``: 1, or 0 for no change."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -122,7 +122,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChangeRecord:
-    """What changes in a partition; None: stays. Naming a leader, also the same one, begins a new leader epoch."""
+    """Changes of a partition; None: no change. A leader, also the same one, begins a new leader epoch."""
 
     partition_id: int
     topic_id: UUID
@@ -161,7 +161,7 @@ class FeatureLevelRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """Every producer id below ``next_producer_id`` has been given away in a block."""
+    """Every producer id below ``next_producer_id`` has been allocated in a block."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -245,7 +245,7 @@ _LAYOUTS: Final[Mapping[type[Any], _Layout]] = {
                 Field("leader", INT32),
                 Field("leader_epoch", INT32),
                 Field("partition_epoch", INT32),
-                # A broker has one data folder: which of them holds a replica need not be said.
+                # A broker has one log directory, so records need not name a replica's directory.
                 Field("directories", Unused(UUIDS, ()), since=1),
             ),
             (

@@ -1,6 +1,6 @@
-"""The settings of a topic: Kafka's keys, what they may be, and which broker setting they fall back to.
+"""The settings of a topic: Kafka's keys, their valid values, and the broker settings they fall back to.
 
-Knows what a value may look like, not what it does.
+Knows the syntax of values, not their effect.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _THROTTLED: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
-    """``broker_key``: the broker's setting that holds where the topic has none; else ``default`` holds.
+    """``broker_key``: the broker's setting that applies if the topic has none; else ``default`` applies.
 
-    ``kind``: Kafka's type name, as DescribeConfigs reports it. ``only``: the one value that is supported, and why. What
-    has no effect is described as such in ``docs/topic-settings.md``.
+    ``kind``: Kafka's type name, as DescribeConfigs reports it. ``only``: the one value that is supported, and why.
+    ``docs/topic-settings.md`` lists those without effect.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class TopicSetting:
     pattern: str | None = None
 
     def problem(self, value: str) -> str | None:
-        """Why ``value`` cannot be meant; None: it can."""
+        """Why ``value`` is invalid; None: it is valid."""
         if self.only is not None and value.lower() != self.only[0]:
             return f"{value!r} is not supported: {self.only[1]}"
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
@@ -117,7 +117,7 @@ COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def problem_of(name: str, value: str | None) -> str | None:
-    """Why this setting cannot be given to a topic; None: it can. ``value`` None (back to the default) always can."""
+    """Why a topic cannot have this setting; None: it can. ``value`` None (reset to the default) is always valid."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         return f"Unknown topic config name: {name}"
@@ -128,7 +128,7 @@ def problem_of(name: str, value: str | None) -> str | None:
 
 
 def conflict_of(configs: Mapping[str, str | None]) -> str | None:
-    """What a topic's own settings, each of which can be given, cannot be together; None: nothing."""
+    """The conflict between a topic's own settings, each of which is valid; None: there is none."""
     least, most = COMPACTION_LAGS
     if int(configs.get(least) or 0) > int(configs.get(most) or _INT64_MAX):
         return f"conflict topic config setting {least} ({configs[least]}) > {most} ({configs[most]})"

@@ -1,6 +1,6 @@
-"""Topics: created with settings and replicas, deleted, and given more partitions.
+"""Topics: create them with settings and replicas, delete them, and add partitions.
 
-A topic's answer is decided alone: one that cannot be made does not stop the others. Topic ids are given in, because
+Each topic is decided alone: one that cannot be created does not stop the others. Topic ids are arguments, because
 they are random. A new partition's ISR are those of its replicas that are active.
 """
 
@@ -22,7 +22,7 @@ from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-"""As in Kafka, where one request may write so many records."""
+"""The limit of records of one request, as in Kafka."""
 _NAME_LENGTH_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _RESERVED: Final = {name: name for name in (CLUSTER_METADATA, *INTERNAL_TOPICS)}
@@ -54,7 +54,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """``count``: how many the topic shall have in the end."""
+    """``count``: the new total."""
 
     name: str
     count: int
@@ -62,7 +62,7 @@ class NewPartitions:
 
 
 def name_problem(name: str) -> tuple[ErrorCode, str | None]:
-    """What is wrong with the name of a new topic, whatever topics there are."""
+    """The problem of a new topic's name, whatever topics exist."""
     if not name or name in (".", "..") or len(name) > _NAME_LENGTH_MAX or not _LEGAL_NAME.fullmatch(name):
         return (
             ErrorCode.invalid_topic_exception,
@@ -73,13 +73,13 @@ def name_problem(name: str) -> tuple[ErrorCode, str | None]:
         return ErrorCode.topic_authorization_failed, f"Topic name {name} is reserved for the metadata log."
     reserved = _RESERVED.get(name.replace(".", "_"), name)
     if reserved != name:
-        # The internal topic may not exist yet, and could not be created any more.
+        # The internal topic may not exist yet, and could then not be created any more.
         return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with internal topic: {reserved}"
     return ErrorCode.none, None
 
 
 def policy_problem(name: str, configs: Mapping[str, str | None]) -> str | None:
-    """What would let an internal topic forget committed offsets or transactional ids by age; None: nothing."""
+    """The setting that would let an internal topic forget committed offsets or transactional ids; None: none does."""
     if name in INTERNAL_TOPICS and configs.get("cleanup.policy") != "compact":
         return f"{name} keeps the state of coordinators: it must have cleanup.policy=compact."
     return None
@@ -104,7 +104,7 @@ class TopicDecisions(Deciding):
         return Decision(records=() if validate_only else tuple(records), response=results)
 
     def _plan_topic(self, topic: NewTopic, placement: Placement, room: int) -> tuple[TopicResult, list[Replicas]]:
-        """What would come of a new topic, and the replicas of its partitions."""
+        """The result for a new topic, and the replicas of its partitions."""
         error, message = self._name_problem(topic.name)
         if error is ErrorCode.none:
             for name, value in topic.configs.items():
@@ -146,7 +146,7 @@ class TopicDecisions(Deciding):
     def _place(self, topic: NewTopic, placement: Placement, room: int) -> tuple[ErrorCode, str | None, list[Replicas]]:
         if topic.assignments:
             if topic.partitions != -1 or topic.replication_factor != -1:
-                return ErrorCode.invalid_request, "A manual assignment goes without partition count and factor.", []
+                return ErrorCode.invalid_request, "A manual assignment excludes partition count and factor.", []
             return self._by_hand([topic.assignments.get(number, ()) for number in range(len(topic.assignments))])
         count = self.defaults.partitions if topic.partitions == -1 else topic.partitions
         factor = self.defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
@@ -158,7 +158,7 @@ class TopicDecisions(Deciding):
         return error, message, [] if message else placement.place((), count, factor)
 
     def _by_hand(self, assignments: Sequence[Sequence[int]]) -> tuple[ErrorCode, str | None, list[Replicas]]:
-        """Replicas as somebody wants them, or what is wrong with them."""
+        """Replicas by a manual assignment, or its problem."""
         plan = self._plan()
         replicas = [tuple(map(BrokerId, item)) for item in assignments]
         for item in replicas:
@@ -254,7 +254,7 @@ class TopicDecisions(Deciding):
         if added > room:
             return refuse(ErrorCode.invalid_partitions, _TOO_MANY)
         if wanted.name in INTERNAL_TOPICS:
-            # Who coordinates a group or a transaction follows from the count: it must never change.
+            # The coordinator of a group or a transaction depends on the count: it must never change.
             return refuse(ErrorCode.invalid_request, f"The partitions of {wanted.name} are fixed.")
         existing = [partition.replicas for partition in topic.partitions]
         factor = len(existing[0])

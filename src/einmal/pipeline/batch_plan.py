@@ -1,7 +1,7 @@
 """What to do with a micro-batch, from the commit record and the checkpoint. A pure comparison.
 
-Never "batch id <= record's: skip": a fresh checkpoint begins at 0 again, and its data would be lost. A batch is already
-in only if query, batch id and end offsets are all the record's.
+The rule is not "skip if the batch id is at most the record's": a fresh checkpoint begins at 0 again, and its data would
+be lost. A batch is committed already only if query, batch id and end offsets are all the record's.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.positions import are_same, recreated, short
 
 NOBODY: Final = ""
-"""The query id of a record that an owner has set: any query may go on from it that begins where it says."""
+"""The query id of a record that an owner has set: any query that begins at its end may resume from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A micro-batch as the checkpoint describes it: ``offsets/N-1`` and ``offsets/N``, one JSON value per source.
 
-    ``start`` is None where nothing says where the batch begins: batch 0. (Our source makes it an empty one, so that
-    ``offsets/0`` holds the resolved ``startingOffsets``, and a crash in it does not move ``latest``.)
+    ``start`` is None where the checkpoint has no position before the batch: batch 0. (Our source makes it empty, so
+    that ``offsets/0`` holds the resolved ``startingOffsets``, and a crash in it does not move ``latest``.)
     """
 
     query_id: str
@@ -35,8 +35,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStart:
-    """The checkpoint of a query that starts. ``next_batch_id``: the batch that Spark runs next. ``others``: who ran on
-    it last, where that was under another transactional.id or in another cluster."""
+    """The checkpoint of a query that starts. ``next_batch_id``: the batch that Spark runs next. ``others``: where the
+    last run on it wrote, if that was under another transactional.id or in another cluster."""
 
     query_id: str
     checkpoint: str
@@ -51,12 +51,12 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyIn:
-    """The batch was committed by a driver that died before Spark's own commit file."""
+    """A driver committed the batch, and died before it wrote Spark's own commit file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Neither can be shown to be right. ``reason`` says what disagrees, ``hint`` what to do."""
+    """Neither can be shown to be right. ``reason`` names the contradiction, ``hint`` the way out."""
 
     reason: str
     hint: str
@@ -70,7 +70,7 @@ BATCH_WRITES: Final = "batch writes"
 _HINT_ADOPT = (
     "if the output up to the start of this batch is known to be complete: einmal pipeline adopt NAME --checkpoint DIR, "
     "or start once with einmal.adopt=true; "
-    "otherwise give the pipeline a transactional.id of its own"
+    "otherwise set a transactional.id of its own"
 )
 _HINT_NO_RECORD = (
     "check kafka.bootstrap.servers and transactional.id, and that __einmal_commits was not deleted; " + _HINT_ADOPT
@@ -85,7 +85,7 @@ def plan_start(record: CommitRecord | None, start: QueryStart, *, stateful: bool
     """Whether this query may acquire the pipeline's transactional.id; asked before anything is fenced, and again after.
 
     A record of another checkpoint means that the pipeline may be running elsewhere. A copy of a checkpoint has the same
-    query id as its original, so only the location tells them apart. Another query in the same location means that its
+    query id as its original, so only the location distinguishes them. Another query in the same location means that its
     checkpoint was deleted.
     """
     if adopt:
@@ -98,7 +98,7 @@ def plan_start(record: CommitRecord | None, start: QueryStart, *, stateful: bool
         return Refuse(
             f"transactional.id {record.transactional_id!r} belongs to batch writes, which committed txnVersion "
             f"{record.batch_id}",
-            "give this pipeline a transactional.id of its own",
+            "set a transactional.id of its own for this pipeline",
         )
     if record.checkpoint != start.checkpoint:
         is_copy = record.query_id == start.query_id
@@ -168,7 +168,7 @@ def plan_version(record: CommitRecord | None, version: int) -> Plan:
         )
         return Refuse(
             f"transactional.id {record.transactional_id!r} belongs to {owner}",
-            "give the batch writes a transactional.id of their own",
+            "set a transactional.id of their own for the batch writes",
         )
     if version == record.batch_id:
         return AlreadyIn()
@@ -176,8 +176,8 @@ def plan_version(record: CommitRecord | None, version: int) -> Plan:
         return Write()
     return Refuse(
         f"txnVersion {version} of {record.transactional_id!r} comes after {record.batch_id}, the last that was "
-        "committed: whether it was written before is not known",
-        "count txnVersion upwards; what may be run again out of order needs a transactional.id of its own, "
+        "committed: einmal cannot know whether it was written before",
+        "increase txnVersion with every batch; a batch that may run again out of order needs its own transactional.id, "
         f"for example {record.transactional_id}-{version}",
     )
 
@@ -198,12 +198,12 @@ def plan_batch(record: CommitRecord | None, batch: Batch, *, adopt: bool) -> Pla
         return Write()
     if record.query_id == NOBODY:
         return Refuse(
-            f"the pipeline was reset to {short(record.end)}, but this checkpoint goes on at {short(batch.start)}",
+            f"the pipeline was reset to {short(record.end)}, but this checkpoint resumes at {short(batch.start)}",
             "delete the checkpoint: a new one begins where the pipeline was reset to",
         )
     return Refuse(
         f"this query begins at {short(batch.start)}, but batch {record.batch_id} of the query before it was "
-        f"committed up to {short(record.end)}{_in_others(record, batch.start)}: going on would lose or repeat records",
+        f"committed up to {short(record.end)}{_in_others(record, batch.start)}: to resume would lose or repeat records",
         _HINT_ADOPT,
     )
 
@@ -213,7 +213,7 @@ def _plan_same_query(record: CommitRecord, batch: Batch, adopt: bool) -> Plan:
         if are_same(batch.end, record.end):
             return AlreadyIn()
         return Refuse(
-            f"batch {batch.batch_id} was committed up to {short(record.end)}, but the checkpoint now says "
+            f"batch {batch.batch_id} was committed up to {short(record.end)}, but the checkpoint now has "
             f"{short(batch.end)}{_in_others(record, batch.end)}",
             _HINT_BEHIND,
         )
@@ -243,7 +243,7 @@ def _behind(record: CommitRecord, batch_id: int) -> Refuse:
 def _ahead(record: CommitRecord, batch_id: int) -> Refuse:
     return Refuse(
         f"the checkpoint is at batch {batch_id}, but the last committed batch is {record.batch_id}: "
-        "what lies between was never committed",
+        "the batches between them were never committed",
         _HINT_ADOPT,
     )
 

@@ -1,10 +1,10 @@
 """One writer per target partition and transaction: the driver's table of claims.
 
-All executors write under the same producer id and epoch, so sequences keep two writers of one partition apart no more:
+All executors write under the same producer id and epoch, so sequences do not keep two writers of a partition apart:
 the second one's records would be acknowledged without being written. Hence a task must claim a partition before its
-first record, and only the first claimant gets it. A task attempt is known by an id that is unique in the application
-(Spark's ``taskAttemptId``): attempt numbers start again at 0 when a stage is run again.
-Knows nothing of how claims travel.
+first record, and only the first claimant gets it. A task attempt is identified by an id that is unique in the
+application (Spark's ``taskAttemptId``): attempt numbers start again at 0 when a stage is run again.
+Knows nothing of how claims travel; ``spark.output.claim_service`` has the theory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """``by``: the attempt that has the partition, where the one that asked may wait for its end: it has none itself, so
-    no two wait for each other."""
+    """``by``: the attempt that owns the partition, if the asking attempt may wait for its end: only an attempt without
+    partitions may, so no two wait for each other."""
 
     reason: str
     by: int | None = None
@@ -86,7 +86,7 @@ class Claims:
 
     def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
         """No claim is granted any more. The outputs in order, if every claim was reported and Spark's own result
-        (``collected``, from the attempts that it counted as successful) says the same."""
+        (``collected``, from the attempts that it counted as successful) agrees."""
         self._closed = True
         missing = sorted(target for target in self._owners if target not in self._outputs)
         if missing:

@@ -1,7 +1,7 @@
-"""What an owner may do to a pipeline's name from outside, and what it means: reset it, or give it another checkpoint.
+"""Changes of a pipeline's commit record by its owner, and their consequences: reset it, or adopt another checkpoint.
 
-Pure: from the record that is there, and where the user wants to be, the record that is to be written, with everything
-that follows said in advance. Whether it is done, and the fencing, is somebody else's.
+Pure: computes the new record from the existing record and the wanted position, and lists the consequences. The caller
+fences and writes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from einmal.pipeline.positions import are_same, offsets_of, recreated, short
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """``record``: what the name's record becomes; None: it is deleted. ``says``: what this means, line by line."""
+class RecordChange:
+    """``record``: the new commit record; None: it is deleted. ``consequences``: line by line."""
 
     record: CommitRecord | None
-    says: tuple[str, ...]
+    consequences: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a checkpoint is. ``query_id`` is None where there is none yet; ``batch_id`` the newest that Spark believes
-    done, ``end`` where it ends; ``commit_text``: Spark's file of it, where the query keeps state."""
+    """The position of a checkpoint. ``query_id`` is None before the first start; ``batch_id``: the newest batch that
+    Spark considers done, ``end``: its end; ``commit_text``: Spark's commit file of it, if the query keeps state."""
 
     checkpoint: str
     query_id: str | None
@@ -35,37 +35,37 @@ class Standing:
     commit_text: str | None = None
 
 
-def plan_reset(transactional_id: str, record: CommitRecord | None, end: tuple[Any, ...] | None) -> Change:
-    """Let a new checkpoint begin at ``end``; None: where its own options say."""
-    says = [_FENCE]
+def plan_reset(transactional_id: str, record: CommitRecord | None, end: tuple[Any, ...] | None) -> RecordChange:
+    """Let a new checkpoint begin at ``end``; None: at its own starting options."""
+    lines = [_FENCE]
     if record is not None:
-        says.append(f"forget that {_standing(record)} is committed")
+        lines.append(f"forget that {_standing(record)} is committed")
     if end is None:
-        says.append("a new checkpoint then begins where startingOffsets says, with empty state")
+        lines.append("a new checkpoint then begins at its startingOffsets, with empty state")
     else:
-        says.append(f"a new checkpoint then begins at {short(end)}, with empty state")
-        says += _gaps(None if record is None else record.end, end)
+        lines.append(f"a new checkpoint then begins at {short(end)}, with empty state")
+        lines += _gaps(None if record is None else record.end, end)
     if record is not None and record.checkpoint:
-        says.append(
-            f"the checkpoint {record.checkpoint} will be refused: delete it, or give the pipeline another place"
+        lines.append(
+            f"the checkpoint {record.checkpoint} will be refused: delete it, or choose another checkpointLocation"
         )
     if end is None:
-        return Change(None, tuple(says))
-    return Change(_of_nobody(transactional_id, end), tuple(says))
+        return RecordChange(None, tuple(lines))
+    return RecordChange(_of_nobody(transactional_id, end), tuple(lines))
 
 
-def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Standing) -> Change | Refuse:
-    """Let the query of this checkpoint go on under the name, from where the checkpoint is."""
-    says = [_FENCE]
+def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Standing) -> RecordChange | Refuse:
+    """Let the query of this checkpoint resume under the name, from the position of the checkpoint."""
+    lines = [_FENCE]
     if standing.query_id is None or standing.batch_id is None or standing.end is None:
         if record is None:
             return Refuse(
                 f"{standing.checkpoint} has no finished batch, and {transactional_id!r} has no commit record: there is "
-                "nothing to go on from",
+                "no position to resume from",
                 "start the pipeline as a new one",
             )
-        says.append(f"{standing.checkpoint} has no finished batch: it begins at {short(record.end)}, with empty state")
-        return Change(_of_nobody(transactional_id, record.end), tuple(says))
+        lines.append(f"{standing.checkpoint} has no finished batch: it begins at {short(record.end)}, with empty state")
+        return RecordChange(_of_nobody(transactional_id, record.end), tuple(lines))
     adopted = CommitRecord(
         transactional_id=transactional_id,
         query_id=standing.query_id,
@@ -79,15 +79,15 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
             f"{transactional_id!r} is at batch {record.batch_id} of this checkpoint already", "start the pipeline"
         )
     if record is None:
-        says.append(f"take it that everything up to {short(standing.end)} has been written")
+        lines.append(f"assume that all output up to {short(standing.end)} has been written")
     else:
-        says.append(f"forget that {_standing(record)} is committed")
-        says += _gaps(record.end, standing.end)
-    says.append(f"go on with batch {standing.batch_id + 1} of {standing.checkpoint}, from {short(standing.end)}")
-    return Change(adopted, tuple(says))
+        lines.append(f"forget that {_standing(record)} is committed")
+        lines += _gaps(record.end, standing.end)
+    lines.append(f"resume with batch {standing.batch_id + 1} of {standing.checkpoint}, from {short(standing.end)}")
+    return RecordChange(adopted, tuple(lines))
 
 
-_FENCE = "fence whoever runs under this name, and abort what it has open"
+_FENCE = "fence the instance that runs under this name, and abort its open transaction"
 
 
 def _of_nobody(transactional_id: str, end: tuple[Any, ...]) -> CommitRecord:
@@ -108,7 +108,7 @@ def _standing(record: CommitRecord) -> str:
 
 
 def _gaps(committed: tuple[Any, ...] | None, begin: tuple[Any, ...]) -> Iterator[str]:
-    """What is written twice, or never, if output up to ``committed`` goes on at ``begin``."""
+    """What is written twice, or never, if output up to ``committed`` resumes at ``begin``."""
     if committed is None or are_same(committed, begin):
         return
     others = recreated(committed, begin)

@@ -1,4 +1,4 @@
-"""What a member of the quorum hears (events) and what is to be done then (effects), as values.
+"""The inputs of a quorum member (events) and their consequences (effects), as values.
 
 Members are node ids. Epochs are leader epochs of ``__cluster_metadata-0``. Offsets and times (ms) are plain ints.
 """
@@ -13,14 +13,14 @@ from einmal.types import ErrorCode, Offset
 
 
 class OffsetAndEpoch(NamedTuple):
-    """Where a log, or a snapshot, ends, and the epoch of what is before it."""
+    """The end of a log, or of a snapshot, and the epoch of the record before it."""
 
     offset: int
     epoch: int
 
 
 class RaftLog(Protocol):
-    """What the machine reads of its log; it changes it by effects only."""
+    """The machine's view of its log, which it changes by effects only."""
 
     @property
     def start_offset(self) -> int: ...
@@ -30,21 +30,21 @@ class RaftLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """What is before it survives a power cut: only that counts towards a majority."""
+        """Records before it survive a power cut: only these count towards a majority."""
 
     @property
     def high_watermark(self) -> Offset: ...
 
     @property
     def last_epoch(self) -> int:
-        """Of the last batch, or of the snapshot that the log begins with; 0 when there is neither."""
+        """Of the last batch, or of the snapshot that the log begins with; 0 without either."""
 
     @property
     def snapshot_id(self) -> OffsetAndEpoch | None:
         """The latest snapshot, if there is one, from the log's start to its end."""
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
-        """The largest epoch here that is not above ``epoch``, and where it ends; None: all that is here is later."""
+        """The largest epoch here that is not above ``epoch``, and its end; None: all epochs here are later."""
 
 
 class Reply(NamedTuple):
@@ -68,12 +68,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """This node is about to stop: a leader gives up its office."""
+    """This node is about to stop: a leader resigns."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLost:
-    """The connection to ``leader_id`` was lost and cannot be made again: it is probably dead."""
+    """The connection to ``leader_id`` was lost and cannot be reopened: it is probably dead."""
 
     leader_id: int
 
@@ -82,7 +82,7 @@ class LeaderLost:
 class VoteRequested:
     candidate_id: int
     epoch: int
-    """The candidate's; with ``pre_vote`` it has not begun this epoch for the sake of the election."""
+    """The candidate's; with ``pre_vote`` it has not begun this epoch."""
     log_end: OffsetAndEpoch
     pre_vote: bool
 
@@ -120,7 +120,7 @@ class EpochAnswered:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequested:
-    """``epoch`` -1: the replica does not say. Everything before ``log_end`` is flushed there."""
+    """``epoch`` -1: the replica did not send it. Everything before ``log_end`` is flushed there."""
 
     replica_id: int
     epoch: int
@@ -129,7 +129,7 @@ class FetchRequested:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswered:
-    """``log_end``: what was asked from. ``records``: whole batches from there on."""
+    """``log_end``: the fetch offset. ``records``: whole batches from there on."""
 
     asked_id: int
     epoch: int
@@ -147,7 +147,7 @@ class SnapshotRequested:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAnswered:
-    """A part of a snapshot has come, or an error in its place."""
+    """A part of a snapshot has arrived, or an error."""
 
     asked_id: int
     epoch: int
@@ -175,14 +175,14 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write the state down, durably, before anything else of the same step is done or answered."""
+    """Write the state down, durably, before any other effect or reply of the same step."""
 
     state: ElectionState
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """This node leads: append a LeaderChange record first of all."""
+    """This node leads: append a LeaderChange record first."""
 
     epoch: int
     granting: tuple[int, ...]
@@ -195,7 +195,7 @@ class StopLeading:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """``leader_id`` None: nobody is known to lead."""
+    """``leader_id`` None: no known leader."""
 
     leader_id: int | None
     epoch: int
@@ -231,7 +231,7 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class AppendFetched:
-    """Append what the leader has sent, which may be nothing, and flush it before the next fetch."""
+    """Append the leader's records, if any, and flush them before the next fetch."""
 
     records: bytes
     high_watermark: int
@@ -244,7 +244,7 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshot:
-    """The leader no longer has what comes next: get this snapshot of it, and go on from its end."""
+    """The leader no longer has the next records: get this snapshot of it, and continue from its end."""
 
     leader_id: int
     snapshot_id: OffsetAndEpoch

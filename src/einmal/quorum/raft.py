@@ -2,11 +2,61 @@
 
 Values in, values out: ``step`` takes an event, the time and one random number, changes the role, and returns effects in
 the order in which they must be done. Knows no network, no timer and no file; reads its log through ``RaftLog``.
-
-Invariants: epoch and vote are persisted before anything that follows from them leaves the node (``Persist`` is always
-first). At most one leader per epoch. The high watermark is what a majority has *flushed*, and it moves only once that
-includes a record of the leader's own epoch. Nothing below the high watermark is ever truncated.
 """
+
+# Theory of operation
+# ===================
+#
+# Sections refer to Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (USENIX ATC 2014), and
+# Ongaro's dissertation (2014). Roles and their transitions are in ``roles.py``.
+#
+# What Raft promises, and where it is kept here:
+#
+#   - *Election safety* (5.2): at most one leader per epoch. A voter votes once per epoch (`_vote_requested`), and
+#     both epoch and vote are on disk before anything that follows from them leaves the node: `Persist` is the first
+#     effect of any step that changes them (`_effects_of_role`), and the runtime does effects in order, the reply
+#     last.
+#   - *Leader completeness* (5.4.1): a voter refuses a candidate whose log ends earlier than its own, by (epoch,
+#     offset). A majority has every committed record, so whoever a majority elects has it too.
+#   - *Log matching* (5.3): a follower's fetch names the end of its log and the epoch of its last batch. A leader
+#     whose log does not contain that point answers with where they part (`_where_logs_part`, KIP-595's diverging
+#     epoch), and the follower cuts its log there and asks again. In Raft proper the leader looks for that point by
+#     trying.
+#   - *Commitment* (5.4.2): the high watermark is what a majority has, and it moves only once that includes a record
+#     of the leader's own epoch (`_high_watermark`); counting replicas of an older epoch's record is not enough
+#     (figure 8). That is why a leader begins by appending a LeaderChange record.
+#   - *State machine safety* (5.4.3): nothing below the high watermark is ever truncated (`_truncation_point` asserts
+#     it).
+#
+# Pulling instead of pushing. Followers fetch; there is no AppendEntries. A fetch is three things at once: a request for
+# what comes next, the acknowledgement of everything before its offset, and a sign of life. Hence:
+#
+#   - only *flushed* offsets may be fetched from: what a follower asks after, it will have after a power cut. The
+#     leader counts its own flushed end in the same way (`local_end_moved`);
+#   - a leader cannot reach followers that do not know it, so it announces itself with BeginQuorumEpoch, again and
+#     again to those that have not fetched since (`_begin_epoch`);
+#   - a follower that hears nothing for `fetch_timeout_ms` seeks an election; a leader from which no majority has
+#     fetched for `check_quorum_ms` resigns (dissertation, 6.2: check quorum). Otherwise a leader cut off from its
+#     followers would accept requests that can never commit.
+#
+# Elections. Before it raises the epoch a member asks whether it would be elected (pre-vote, KIP-996; dissertation,
+# 9.6). A member that was cut off returns with its epoch unchanged and disturbs nobody; and voters that have fetched
+# from a live leader do not grant a pre-vote against it (`_would_elect_another`). Timeouts are drawn between once and
+# twice the configured time, so that votes rarely split (5.2). A leader whose connections break is probably dead, and
+# then waiting for the timeout is a waste: its followers seek an election *in haste*, after 20 to 120 ms, and after
+# more with every election that they lose (`_in_haste`). Haste costs nothing in safety, as no election does; pre-vote
+# keeps it from costing availability. A leader that stops names its successors, the most caught up first
+# (EndQuorumEpoch).
+#
+# Epochs are finite (int32), and in a cluster without authentication anybody can claim one. So requests can raise the
+# epoch only at the rate at which elections could (`_is_incredible`), and a member that is farther behind learns the
+# epoch from the answers to its own requests, whose senders it has chosen.
+#
+# After a restart a member that led its epoch does not lead it again: its log may have lost a tail that was appended and
+# not flushed, and which a follower may have (`__init__`).
+#
+# Snapshots (KIP-630). A follower that asks for something before the leader's log start gets the id of a snapshot
+# instead of records, fetches that, and continues from its end.
 
 from __future__ import annotations
 
@@ -66,7 +116,7 @@ _HASTE_DOUBLINGS_MAX: Final = 10
 _SUCCESSION_MS: Final = 50
 """Between one preferred successor and the next."""
 _OBSERVERS_MAX: Final = 1_000
-"""Of which it is known how far they are: anybody can say that he is one."""
+"""Observers whose position is tracked; anybody can claim to be one."""
 EPOCH_MAX: Final = 2**31 - 1
 _EPOCH_LEAP_MAX: Final = 1_000
 _EPOCH_INTERVAL_MS: Final = 100
@@ -273,7 +323,7 @@ class Raft:
         return False
 
     def _learn(self, leader_id: int | None, epoch: int) -> None:
-        """Somebody says who leads in which epoch."""
+        """Take over who leads in which epoch, as another member reports it."""
         if leader_id == self.node_id:
             leader_id = None
         if epoch > self.epoch:
@@ -351,6 +401,8 @@ class Raft:
         if reply is not None and reply.vote_granted:
             role.granted[event.voter_id] = None
             role.refused.pop(event.voter_id, None)
+        # Without a reply, too: a voter whose connection cannot be opened has probably died. Only a machine that
+        # vanishes without a FIN costs the fetch timeout.
         elif event.voter_id not in role.granted:
             role.refused[event.voter_id] = None
         self._count_votes(role)
@@ -374,7 +426,7 @@ class Raft:
         self._begin_epoch(leader)
 
     def _lose_election(self) -> None:
-        """Try again later; meanwhile go on with the leader of this epoch, if there is one."""
+        """Try again later; meanwhile continue with the leader of this epoch, if there is one."""
         retry_at = self._in_haste()
         self._lost_elections += 1
         if self.leader_id is None:
@@ -416,10 +468,10 @@ class Raft:
             case _:
                 return True
 
-    # --- epochs: what leaders say ------------------------------------------------------------------------------------
+    # --- epochs: announcements of leaders ----------------------------------------------------------------------------
 
     def _begin_epoch(self, leader: Leader) -> None:
-        """Tell those voters who leads that have not shown that they know."""
+        """Announce the leader to those voters that have not shown that they know it."""
         interval = self._config.fetch_timeout_ms // 2
         leader.begin_epoch_at = self._now + interval
         for voter, state in leader.voters.items():
@@ -427,7 +479,10 @@ class Raft:
                 self._effects.append(SendBeginQuorumEpoch(voter, self.epoch))
 
     def _refusal_of_leader(self, leader_id: int, epoch: int) -> ErrorCode:
-        """Why not to believe who says that it leads, or led, if so."""
+        """The error for a request of a leader that cannot be one; none: it may be.
+
+        Only voters lead: a request of another node, however late it arrives, does not show who leads.
+        """
         if epoch < self.epoch:
             return ErrorCode.fenced_leader_epoch
         if leader_id not in self._others:
@@ -560,7 +615,7 @@ class Raft:
             self._effects.append(AppendFetched(event.records, event.high_watermark))
 
     def _truncation_point(self, diverging: OffsetAndEpoch) -> Offset:
-        """Up to where the log may agree with the leader's (KIP-595); the next fetch tells whether it does."""
+        """Up to where the log may agree with the leader's (KIP-595); the next fetch shows whether it does."""
         own = self._log.end_offset_for_epoch(diverging.epoch)
         if own is None:
             offset = self._log.start_offset

@@ -1,7 +1,7 @@
-"""The roles of a quorum's member, what each remembers, and which may follow which.
+"""The roles of a quorum member, their state, and the valid transitions.
 
 Every member is in one role of one epoch. An observer (a broker without a vote) is Unattached or a Follower only.
-Nothing here changes a role: ``raft`` does, and the table below holds it to what is drawn there.
+Only ``raft`` changes a role, within the transitions of the table below.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Unattached:
 
 @dataclass(slots=True)
 class Follower:
-    """``has_fetched``: the leader has answered in this epoch, so it lives, and no pre-vote is granted against it."""
+    """``has_fetched``: the leader has answered in this epoch, so it is alive, and no pre-vote is granted against it."""
 
     leader_id: int
     deadline: int
     has_fetched: bool = False
     is_leader_lost: bool = False
     candidacy_at: int | None = None
-    """When to seek election although the deadline is far: the leader seems dead."""
+    """When to seek election before the deadline: the leader seems dead."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Seeking:
 
 @dataclass(slots=True)
 class Prospective(Seeking):
-    """Asks whether it would be elected, without a new epoch (KIP-996): nobody is disturbed if not."""
+    """Asks whether it would be elected, without a new epoch (KIP-996), so that a lost election disturbs no leader."""
 
 
 @dataclass(slots=True)
@@ -53,14 +53,14 @@ class Candidate(Seeking):
 
 @dataclass(slots=True)
 class ReplicaState:
-    """What the leader knows of another member, voter or observer. -1: nothing yet."""
+    """The leader's view of another member, voter or observer. -1: unknown."""
 
     end_offset: int = -1
     fetched_at: int = -1
     caught_up_at: int = -1
     leader_end_when_fetched: int = -1
     has_fetched: bool = False
-    """In this epoch: it knows who leads."""
+    """In this epoch: it knows the leader."""
 
     def fetched(self, end_offset: int, leader_end: int, now: int) -> None:
         if end_offset >= leader_end:
@@ -76,20 +76,20 @@ class ReplicaState:
 @dataclass(slots=True)
 class Leader:
     epoch_start: int
-    """Where its LeaderChange record is: nothing counts as committed before that is."""
+    """The offset of its LeaderChange record: nothing counts as committed before that is."""
     granting: tuple[int, ...]
     voters: dict[int, ReplicaState]
     """The others, not the leader itself."""
     begin_epoch_at: int
-    """When to tell again who leads."""
+    """When to send BeginQuorumEpoch again."""
     observers: dict[int, ReplicaState] = field(default_factory=dict)
 
     def committed_offset(self, own_end: int) -> Offset:
-        """What a majority of all voters has."""
+        """The offset that a majority of all voters has."""
         return Offset(self._of_majority(own_end, [voter.end_offset for voter in self.voters.values()]))
 
     def heard_at(self, now: int) -> int:
-        """Since when no majority, the leader included, has been heard of."""
+        """The time since which no majority, including the leader, has fetched."""
         return self._of_majority(now, [voter.fetched_at for voter in self.voters.values()])
 
     def _of_majority(self, own: int, others: list[int]) -> int:
@@ -102,7 +102,7 @@ class Leader:
 
 @dataclass(slots=True)
 class Resigned:
-    """Led this epoch and does no longer; waits for a successor, or seeks election at the deadline."""
+    """Led this epoch and has resigned; waits for a successor, or seeks election at the deadline."""
 
     deadline: int
 
@@ -117,7 +117,7 @@ TRANSITIONS: Final[Mapping[type[Role], tuple[type[Role], ...]]] = {
     Leader: (Unattached, Follower, Resigned),
     Resigned: (Unattached, Follower, Prospective),
 }
-"""A Follower or Unattached of a later epoch is another one."""
+"""A Follower or Unattached of a later epoch is another role."""
 
 
 def majority_of(voters: int) -> int:

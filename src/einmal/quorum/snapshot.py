@@ -1,7 +1,7 @@
-"""A metadata snapshot's bytes (KIP-630): what the log before an offset comes to, as record batches in a file.
+"""A metadata snapshot's bytes (KIP-630): the state of the log before an offset, as record batches in a file.
 
 Header and footer are control batches; between them the values of metadata records. A snapshot without its footer is
-not whole. Offsets inside count from 0 and mean nothing; the file's name says what log it stands for. Pure.
+incomplete. Offsets inside count from 0 and mean nothing; the file's name has the offset and epoch. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, re
 
 _SUFFIX: Final = ".checkpoint"
 _BATCH_BYTES: Final = 512 * 1024
-"""A batch ends at the first record that makes it so large."""
+"""A batch ends at the record with which it reaches this size."""
 
 
 def file_name(snapshot_id: OffsetAndEpoch) -> str:
@@ -25,7 +25,7 @@ def file_name(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def id_of(name: str) -> OffsetAndEpoch | None:
-    """The snapshot that a file is, by its name; None: none."""
+    """The snapshot id in a file's name; None: it is not a snapshot."""
     offset, separator, epoch = name.removesuffix(_SUFFIX).partition("-")
     is_one = name.endswith(_SUFFIX) and separator and (len(offset), len(epoch)) == (20, 10)
     return OffsetAndEpoch(int(offset), int(epoch)) if is_one and (offset + epoch).isdecimal() else None
@@ -57,7 +57,7 @@ def _batches(values: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 def decode(data: bytes) -> list[bytes]:
-    """The values. Raises Truncated or CorruptBatch for what is not a whole snapshot."""
+    """The values. Raises Truncated or CorruptBatch for an incomplete snapshot."""
     values: list[bytes] = []
     kinds: list[int] = []
     position = 0

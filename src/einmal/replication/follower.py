@@ -1,8 +1,8 @@
-"""What a follower asks its leader for, and what it does with the answer.
+"""A follower's fetch requests, and what it does with the answers.
 
-Pure: decides on what the log says of itself; the caller carries it out. A follower never truncates to its high
-watermark, which may be behind what is committed, but to where its epochs and its leader's part (KIP-101, KIP-279, with
-the leader's side of it in the answer as in KIP-595). Each truncation cuts something off, so the two soon agree.
+Pure: decides from the log's offsets and epochs; the caller carries it out. A follower never truncates to its high
+watermark, which may be behind what is committed, but to where its epochs and its leader's diverge (KIP-101, KIP-279;
+the answer has the leader's side, as in KIP-595). Each truncation removes records, so the two soon agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from einmal.wire.produce import Records
 
 
 class ReplicaLog(Protocol):
-    """A log, as far as it matters here. In a follower's, an epoch without a batch is none."""
+    """The required interface of a log. In a follower's log an epoch without a batch does not exist."""
 
     @property
     def log_start_offset(self) -> Offset: ...
@@ -27,13 +27,13 @@ class ReplicaLog(Protocol):
     def latest_epoch(self) -> LeaderEpoch: ...
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch here that is not above ``epoch``, and where it ends."""
+        """The largest epoch here that is not above ``epoch``, and its end."""
 
 
 class Append(NamedTuple):
-    """Append ``records``, which may be empty, then take over how far the leader's log is committed and where it starts.
+    """Append ``records``, which may be empty, then adopt the leader's high watermark and log start offset.
 
-    ``high_watermark`` may be beyond the own end, and -1: unknown.
+    ``high_watermark`` may be beyond the own end; -1: unknown.
     """
 
     records: Records
@@ -42,25 +42,25 @@ class Append(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Cut off what is at or after ``offset``, and ask again."""
+    """Truncate to ``offset``, and fetch again."""
 
     offset: Offset
 
 
 class Restart(NamedTuple):
-    """Nothing here is of use: begin with an empty log at ``offset``, and ask again."""
+    """The whole log is useless: begin with an empty one at ``offset``, and fetch again."""
 
     offset: Offset
 
 
 class Later(NamedTuple):
-    """Ask again after a pause; the leader may not know yet that it leads."""
+    """Fetch again after a pause; the leader may not know yet that it leads."""
 
     error: ErrorCode
 
 
 class Outdated(NamedTuple):
-    """There is a newer leader epoch: ask nobody before it is known here."""
+    """There is a newer leader epoch: do not fetch before it is known here."""
 
 
 Step: TypeAlias = Append | Truncate | Restart | Later | Outdated
@@ -68,14 +68,14 @@ _OUTDATED: Final = Outdated()
 
 
 def question(log: ReplicaLog, partition: int, leader_epoch: LeaderEpoch, max_bytes: int) -> FetchPartition:
-    """What to ask the leader of ``leader_epoch`` for."""
+    """The request to the leader of ``leader_epoch``."""
     return FetchPartition(
         partition, log.log_end_offset, max_bytes, leader_epoch, log.latest_epoch, log.log_start_offset
     )
 
 
 def divergence(leader_log: ReplicaLog, asked: FetchPartition) -> EpochEndOffset | None:
-    """The leader's side: where the log of whoever asks and the leader's part, if they do."""
+    """The leader's side: where the follower's log and the leader's diverge, if they do."""
     if asked.last_fetched_epoch < 0:
         return None
     epoch, end_offset = leader_log.end_offset_for_epoch(LeaderEpoch(asked.last_fetched_epoch))
@@ -85,7 +85,7 @@ def divergence(leader_log: ReplicaLog, asked: FetchPartition) -> EpochEndOffset 
 
 
 def next_step(log: ReplicaLog, answer: FetchedPartition) -> Step:
-    """What to do with the answer to ``question``; the log is as it was then."""
+    """The step after the answer to ``question``; the log has not changed since."""
     error = answer.error_code
     if error is ErrorCode.offset_out_of_range:
         return _out_of_range(log, answer)
@@ -99,7 +99,7 @@ def next_step(log: ReplicaLog, answer: FetchedPartition) -> Step:
 
 
 def _out_of_range(log: ReplicaLog, answer: FetchedPartition) -> Step:
-    """The leader no longer has what comes next; that the log is too long it would have told by its epochs."""
+    """The leader no longer has the next records; to a log that is too long it would have sent a diverging epoch."""
     start = Offset(answer.log_start_offset)
     if start < 0 or start == log.log_end_offset:
         return Later(answer.error_code)
@@ -107,13 +107,13 @@ def _out_of_range(log: ReplicaLog, answer: FetchedPartition) -> Step:
 
 
 def _truncation(log: ReplicaLog, leader_epoch: LeaderEpoch, leader_end: Offset) -> Step:
-    """Where to go on after the leader has said which of its epochs is the largest up to our last, and where it ends."""
+    """Where to continue after the answer with the leader's largest epoch up to our last one, and the end of that."""
     if leader_epoch == NO_LEADER_EPOCH:
         return Later(ErrorCode.unknown_leader_epoch)
-    # Where only the leader has written in that epoch, ours before it ends earlier: ask again from there.
+    # If only the leader has records of that epoch, our previous epoch ends earlier: ask again from there.
     _epoch, end = log.end_offset_for_epoch(leader_epoch)
     offset = min(end, leader_end)
     if not 0 <= offset < log.log_end_offset:
-        # A leader that makes sense lets every truncation cut something off.
+        # With a correct leader every truncation removes records.
         return Later(ErrorCode.unknown_server_error)
     return Truncate(offset) if offset >= log.log_start_offset else Restart(offset)

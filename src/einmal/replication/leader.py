@@ -1,12 +1,12 @@
-"""What the leader of a partition knows of its followers: high watermark, in-sync replicas, and who should be one.
+"""The leader's view of its followers: high watermark, in-sync replicas, and proposals of the ISR.
 
-Pure; knows no log, no controller and no clock. The high watermark is the smallest end among the *maximal* ISR: those
-who are in it, those who may be by now because the controller was asked for them, and those who are about to ask.
+Pure; knows no log, no controller and no clock. The high watermark is the smallest end among the *maximal* ISR: its
+members, those that may be members by now because they were proposed to the controller, and those about to be proposed.
 It does not move while fewer than min.insync.replicas are in sync (KIP-966), and it never falls.
 
-The ISR is the controller's. A proposal goes out with the partition epoch that it is based on, so at most one of all
-that were ever sent under an epoch is carried out. Until a newer epoch is seen, all of them count: a copy of one that
-was refused may still be on its way. Asking for the ISR as it is brings a newer epoch, too.
+The ISR is the controller's. A proposal has the partition epoch that it is based on, so at most one of all proposals
+under an epoch is carried out. Until a newer epoch is seen, all of them count: a copy of a refused one may still be in
+flight. A proposal of the present ISR results in a newer epoch, too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from einmal.types import NO_OFFSET, BrokerId, ErrorCode, LeaderEpoch, Offset
 
 _RETRY_MS: Final = 500
-"""After a refusal nobody is proposed anew before."""
+"""After a refusal the next proposal waits for so long."""
 NOT_CARRIED_OUT: Final = (ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted)
-"""Answers to a proposal that say that it would be useless to send it again."""
+"""Errors after which it would be useless to send a proposal again."""
 
 
 class Membership(NamedTuple):
@@ -44,24 +44,24 @@ class IsrProposal:
 class _Follower:
     broker_id: BrokerId
     caught_up_ms: int
-    """When it last had all that the leader had."""
+    """When it last had the leader's whole log."""
     fetch_offset: Offset = NO_OFFSET
-    """Up to here it has everything, as it says itself; -1: it has not fetched in this leader epoch."""
+    """Its fetch offset, below which it has everything; -1: it has not fetched in this leader epoch."""
     log_start: Offset = NO_OFFSET
     broker_epoch: int = -1
     fetched_ms: int = -1
     end_when_fetched: Offset = NO_OFFSET
-    """Where the leader's log ended when it last fetched."""
+    """The leader's log end at its last fetch."""
     is_near: bool = False
-    """Whether it had, at its last fetch, all that the leader had at the one before."""
+    """Whether it had, at its last fetch, all records up to the leader's end at the one before."""
     is_joining: bool = False
-    """Not in the ISR, but so near that the high watermark waits for it."""
+    """Not in the ISR, but so close that the high watermark waits for it."""
     heard_in: int = 0
-    """The last round in which it was asked, and fetched: see ``heard``."""
+    """The last round in which it fetched: see ``heard``."""
 
 
 class Leader:
-    """``epoch_start``: where the leader's log ended when the epoch began."""
+    """``epoch_start``: the leader's log end when the epoch began."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Leader:
         self._eligible = eligible
         self._followers: dict[BrokerId, _Follower] = {}
         self._counted: list[_Follower] = []
-        """Those whose ends count for the high watermark."""
+        """The replicas whose ends count for the high watermark."""
         self._may_commit = True
         self._proposed: IsrProposal | None = None
         self._possible: dict[BrokerId, None] = {}
-        """Who may be in the ISR by a proposal of this partition epoch."""
+        """The possible ISR members by proposals of this partition epoch."""
         self._was_refused = False
         self._joins_from_ms = now_ms
         self._update_followers(now_ms)
@@ -120,7 +120,7 @@ class Leader:
         now_ms: int,
         log_start: Offset = NO_OFFSET,
     ) -> ErrorCode:
-        """A follower asks for what comes after ``fetch_offset``, so it has all before. Look at ``high_watermark`` then.
+        """A follower fetches from ``fetch_offset``, so it has all records before it. Check ``high_watermark`` then.
 
         ``log_end`` is the leader's, flushed or not; ``log_start`` the follower's.
         """
@@ -130,7 +130,7 @@ class Leader:
         if broker_epoch < follower.broker_epoch:
             return ErrorCode.stale_broker_epoch
         if broker_epoch > follower.broker_epoch:
-            # Started anew, perhaps with less than it had.
+            # Restarted, perhaps with fewer records.
             follower.broker_epoch = broker_epoch
             follower.end_when_fetched = NO_OFFSET
             follower.is_joining = False
@@ -165,7 +165,7 @@ class Leader:
         return self.high_watermark
 
     def low_watermark(self, log_start: Offset) -> Offset:
-        """Before which offset no replica that may lead has anything; ``log_start`` is the leader's."""
+        """The offset below which no eligible replica has records; ``log_start`` is the leader's."""
         starts = [follower.log_start for follower in self._followers.values() if self._is_eligible(follower)]
         return min([log_start, *starts])
 
@@ -174,7 +174,7 @@ class Leader:
     def heard(self, broker_id: BrokerId, round_: int) -> None:
         """A follower has fetched in this leader epoch, by a request that it sent after the round had begun.
 
-        Rounds only grow. Whoever leads in a newer epoch does not fetch any more, so then it did not.
+        Rounds only grow. A leader of a newer epoch does not fetch any more, so this one did not lead then.
         """
         follower = self._followers.get(broker_id)
         if follower is not None and round_ > follower.heard_in:
@@ -197,7 +197,7 @@ class Leader:
     # --- what others decide ------------------------------------------------------------------------------------------
 
     def membership_changed(self, membership: Membership, now_ms: int) -> Offset:
-        """The controller has recorded other replicas; what is not newer than what is known changes nothing."""
+        """The controller has recorded other replicas; an older or equal epoch changes nothing."""
         if membership.partition_epoch <= self.partition_epoch:
             return self.high_watermark
         self.replicas, self.isr, self.partition_epoch = membership
@@ -233,7 +233,7 @@ class Leader:
         self._count()
 
     def _count(self) -> None:
-        """Whose ends count, and whether there are enough of them."""
+        """The replicas whose ends count, and whether there are enough of them."""
         self._counted = [
             follower
             for follower in self._followers.values()
@@ -250,7 +250,7 @@ class Leader:
 
     @property
     def wants_change(self) -> bool:
-        """Whether a follower waits to be taken into the ISR and nothing has been proposed yet."""
+        """Whether a follower waits to join the ISR and nothing has been proposed yet."""
         return self._proposed is None and any(
             follower.is_joining and self._may_join(follower) for follower in self._counted
         )
@@ -262,9 +262,9 @@ class Leader:
         return now_ms - follower.caught_up_ms > self._lag_max_ms
 
     def look(self, log_end: Offset, now_ms: int) -> Offset:
-        """From time to time, and when brokers have changed: who lags behind, who may join. Returns the high watermark.
+        """Periodically, and when brokers have changed: find lagging and joining replicas. Returns the high watermark.
 
-        A follower that has everything may not be heard of for hours.
+        A follower that has everything may not fetch for hours.
         """
         for follower in self._followers.values():
             if follower.fetch_offset >= log_end:
@@ -276,10 +276,10 @@ class Leader:
         return self._advance()
 
     def propose(self, now_ms: int) -> IsrProposal | None:
-        """The ISR that the controller is to be asked for; None: it is as it should be.
+        """The ISR to propose to the controller; None: no change is needed.
 
-        Until ``membership_changed`` brings a newer partition epoch, or ``refused`` is called, it stays the same one,
-        to be sent again and again.
+        Until ``membership_changed`` brings a newer partition epoch, or ``refused`` is called, it stays the same one, to
+        be retried.
         """
         if self._proposed is not None:
             return self._proposed
@@ -306,7 +306,7 @@ class Leader:
     def refused(self, proposal: IsrProposal, now_ms: int) -> None:
         """The controller has answered with one of ``NOT_CARRIED_OUT``.
 
-        The next proposal asks for nobody new, so that the high watermark soon need not wait for who was refused.
+        The next proposal has no new members, so that the high watermark soon need not wait for the refused ones.
         """
         if proposal is self._proposed:
             self._proposed = None

@@ -1,9 +1,9 @@
-"""The value a replicated state machine answers with, and the order in it.
+"""The result of a replicated state machine's method, and the order of its effects.
 
 A shard is one partition of a coordinator (``__transaction_state``, ``__consumer_offsets``, ``__cluster_metadata``).
-Its runtime does, without waiting in between: decide, append the records, replay them. It then parks the answer and
-the actions at the end offset and releases them, in order, when the high watermark has passed it. So an action
-(a marker, say) cannot run before the record that decided it is committed: the order is in the type.
+Its runtime decides, appends the records and replays them, without waiting in between. It then parks the answer and the
+actions at the end offset and releases them, in order, when the high watermark has passed it. So an action (such as a
+marker) cannot run before the record that decided it is committed: the type enforces the order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RecordT = TypeVar("RecordT", contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[R]):
-    """Append these records; once they are committed, give this answer and do these actions.
+    """Append these records; once they are committed, send this answer and do these actions.
 
     Every answer waits, also one without records: it was decided on state that may not be committed yet.
     ``producer``: append the records as one transactional batch of this producer (offsets in a transaction).
@@ -32,7 +32,7 @@ class Decision(Generic[R]):
 
 
 class Shard(Protocol[RecordT]):
-    """What the shard runtime needs of a machine. The machine's other methods bear the API's names."""
+    """The shard runtime's interface of a machine. The machine's other methods have the API's names."""
 
     def replay(self, record: RecordT) -> None:
         """Apply one record: the only mutator of hard state, at run time and while loading alike."""
@@ -41,10 +41,10 @@ class Shard(Protocol[RecordT]):
         """Apply an end-of-transaction marker that was appended to this shard's partition."""
 
     def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
-        """Once, after the log was replayed: start ages and timers, resume what was begun."""
+        """Once, after the log was replayed: start ages and timers, resume unfinished work."""
 
     def next_deadline(self) -> int | None:
-        """``monotonic_ms`` at which ``tick`` has something to do; None: nothing is due."""
+        """``monotonic_ms`` of the next ``tick``; None: nothing is due."""
 
     def tick(self, now: Instant) -> tuple[Decision[None], ...]:
-        """What time alone decides (timeouts, expiry)."""
+        """Decisions by time alone (timeouts, expiry)."""

@@ -1,10 +1,10 @@
 """The pipeline's commit protocol, simulated: the real ``Committer`` and ``Claims`` between models of Kafka and Spark.
 
-A schedule is a seed. Drivers die between any two steps, go on as zombies beside their successor, lose their checkpoint;
-answers are lost and requests come late; markers take their time; another pipeline holds the last stable offset back;
-the leader of the commit records is replaced, and goes on answering from the past. Checkpoints are copied, and the copy
-is run beside its original, adopted or not; queries restart in their process; the transactional id expires.
-At the end, when the faults are over and a driver has come to the end of the input, what a ``read_committed`` reader
+A schedule is a seed. Drivers die between any two steps, continue as zombies beside their successor, lose their
+checkpoint; answers are lost and requests are late; markers are delayed; another pipeline holds the last stable offset
+back; the leader of the commit records is replaced, and keeps sending stale answers. Checkpoints are copied, and the
+copy is run beside its original, adopted or not; queries restart in their process; the transactional id expires.
+At the end, when the faults are over and a driver has reached the end of the input, what a ``read_committed`` reader
 sees must be f(input): every input offset once, each batch's part of a partition from one attempt, and for a stateful
 query the state that Spark keeps is the state that the committed output was made with. No driver acquires the name again
 that a newer one has acquired since.
@@ -19,14 +19,15 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Final
 
-from einmal.pipeline import committer as protocol
+from einmal.pipeline import effects as protocol
 from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.claims import Claims, Denied
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer, Held, Query
+from einmal.pipeline.committer import Committer
+from einmal.pipeline.run_state import Held, Query
 from einmal.simulation.kafka_model import Deposed
 from einmal.simulation.result import Result
-from einmal.simulation.spark_model import TARGETS, TASK_COUNT, Checkpoint, Job, Row, Steps, World
+from einmal.simulation.spark_model import TARGETS, TASK_COUNT, ModelCheckpoint, ModelJob, ModelWorld, Row, Steps
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
 
 INPUT_END: Final = 24
@@ -36,45 +37,45 @@ RUNS_MAX: Final = 3
 _RECORDS: Final = "commits-0"
 _MARKER_STEPS: Final = 1_000
 """How long a marker may take to appear."""
-_TERMINAL: Final = (protocol.Ready, protocol.Refused, protocol.Restart, protocol.Dead)
+_TERMINAL: Final = (protocol.Ready, protocol.Refused, protocol.RestartQuery, protocol.Dead)
 
 
 class RestartedInPlace(Exception):
     """The query has ended, and its process starts it again."""
 
 
-class Crash(Exception):
-    """The driver's process is gone, or its query has ended with an error."""
+class DriverCrash(Exception):
+    """The driver's process has died, or its query has ended with an error."""
 
 
 @dataclass(slots=True)
 class Pipeline:
     """The query under test, over all its drivers."""
 
-    world: World
+    world: ModelWorld
     stateful: bool
-    checkpoint: Checkpoint
+    checkpoint: ModelCheckpoint
     latest: int
     finished: bool = False
     incarnations: int = 0
     refusals: list[str] | None = None
-    copies: dict[str, Checkpoint] = field(default_factory=dict)
+    copies: dict[str, ModelCheckpoint] = field(default_factory=dict)
     """By location."""
     owner: int = 0
     """The incarnation that acquired the name last."""
     anomalies: list[str] = field(default_factory=list)
 
     def follow_the_record(self) -> None:
-        """What an operator does with a refusal: run the checkpoint that the commit record names."""
+        """The operator's reaction to a refusal: run the checkpoint that the commit record names."""
         records = self.world.kafka.committed(_RECORDS)
         if records and records[-1].checkpoint in self.copies:
             self.checkpoint = self.copies[records[-1].checkpoint]
 
 
-class Driver:
+class SimulatedDriver:
     """One process: Spark's micro-batch loop around our sink."""
 
-    def __init__(self, pipeline: Pipeline, checkpoint: Checkpoint, *, adopt: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, checkpoint: ModelCheckpoint, *, adopt: bool = False) -> None:
         self._pipeline = pipeline
         self._world = pipeline.world
         self._checkpoint = checkpoint
@@ -129,7 +130,7 @@ class Driver:
             self._check(outcome)
             yield
             if batch.batch_id in checkpoint.commits:
-                raise Crash("commits/N is there already: another driver runs on this checkpoint")
+                raise DriverCrash("commits/N exists already: another driver runs on this checkpoint")
             checkpoint.commits[batch.batch_id] = self._state
 
     def _next_batch(self) -> Generator[None, None, Batch | None]:
@@ -150,7 +151,7 @@ class Driver:
                 end = world.rng.randint(start + 1, self._pipeline.latest)
             yield
             if batch_id in checkpoint.offsets:
-                raise Crash("offsets/N is there already: another driver runs on this checkpoint")
+                raise DriverCrash("offsets/N exists already: another driver runs on this checkpoint")
             checkpoint.offsets[batch_id] = end
         yield
         return Batch(
@@ -165,22 +166,22 @@ class Driver:
     def _check(self, outcome: protocol.Effect) -> None:
         if isinstance(outcome, protocol.Ready):
             return
-        assert isinstance(outcome, protocol.Refused | protocol.Restart | protocol.Dead)
+        assert isinstance(outcome, protocol.Refused | protocol.RestartQuery | protocol.Dead)
         if isinstance(outcome, protocol.Refused) and self._pipeline.refusals is not None:
             self._pipeline.refusals.append(outcome.reason)
             self._pipeline.follow_the_record()
-        if isinstance(outcome, protocol.Restart) and self._has_started and self._world.rng.random() < 0.5:
+        if isinstance(outcome, protocol.RestartQuery) and self._has_started and self._world.rng.random() < 0.5:
             raise RestartedInPlace
-        raise Crash(outcome.reason)
+        raise DriverCrash(outcome.reason)
 
     def _converse(self, committer: Committer, effect: protocol.Effect) -> Generator[None, None, protocol.Effect]:
         while not isinstance(effect, _TERMINAL):
             yield
             if self._world.fault(0.03):
-                raise Crash("killed")
+                raise DriverCrash("killed")
             event = yield from self._perform(effect)
             if self._world.fault(0.03):
-                raise Crash("killed")
+                raise DriverCrash("killed")
             effect = committer.step(event)
         return effect
 
@@ -216,19 +217,19 @@ class Driver:
             leader = self._leader()
             if kafka.high_watermark(_RECORDS, leader) >= reached and not kafka.has_undecided(_RECORDS, leader):
                 return self._last_record(leader)
-        return protocol.Failed("a commit record is not decided")
+        return protocol.Failed("an undecided commit record")
 
     def _last_record(self, leader: Deposed | None) -> protocol.RecordRead:
         records = self._world.kafka.decided_values(_RECORDS, leader)
         return protocol.RecordRead(records[-1] if records else None)
 
     def _leader(self) -> Deposed | None:
-        """Whom the next request goes to: each has metadata of its own, which may be old."""
+        """The target of the next request: each process has metadata of its own, which may be stale."""
         deposed = self._world.kafka.deposed.get(_RECORDS)
         return deposed if deposed is not None and self._world.rng.random() < 0.5 else None
 
     def _prove(self) -> Generator[None, None, int]:
-        """Write behind everything that is committed; where that is."""
+        """Append after all committed records; returns the offset."""
         while True:
             yield
             offset = self._world.kafka.append_plain(_RECORDS, self._leader())
@@ -279,25 +280,25 @@ class Driver:
         start = checkpoint.offsets.get(batch_id - 1, end)
         token = f"{identity.producer_epoch}:{self._world.next_attempt()}"
         claims = Claims(token)
-        job = Job(self._world, claims, token, identity, range(start, end))
+        job = ModelJob(self._world, claims, token, identity, range(start, end))
         job.start()
         while job.result is None and not job.failure:
             yield
             if self._world.fault(0.005):
-                raise Crash("killed between tasks")
+                raise DriverCrash("killed between tasks")
         if job.result is None:
             return protocol.Failed(job.failure)
         outputs = claims.close(job.result)
         if isinstance(outputs, Denied):
             return protocol.Failed(outputs.reason)
         if not self._pipeline.stateful:
-            return protocol.Written(outputs)
+            return protocol.Acknowledged(outputs)
         if any(len(ids) != 1 for ids in job.state_ids.values()):
             return protocol.Failed("a state stage ran twice: state and output may disagree")
-        # What Spark keeps is the state of the first attempt of each task.
+        # Spark keeps the state of each task's first attempt.
         self._state = ",".join(str(ids[0]) for _task, ids in sorted(job.state_ids.items()))
         checkpoint.states.setdefault(batch_id, []).append(self._state)
-        return protocol.Written(outputs, self._state)
+        return protocol.Acknowledged(outputs, self._state)
 
     def _append(self, identity: ProducerIdAndEpoch, record: CommitRecord) -> Generator[None, None, protocol.Event]:
         kafka = self._world.kafka
@@ -347,9 +348,9 @@ def run_seed(seed: int) -> Result:
     """One schedule, decided by ``seed`` alone."""
     rng = random.Random(seed)
     version = rng.choice((TransactionVersion.TV_1, TransactionVersion.TV_2))
-    world = World(rng, version)
+    world = ModelWorld(rng, version)
     stateful = rng.random() < 0.4
-    pipeline = Pipeline(world, stateful, Checkpoint("query-0"), latest=rng.randrange(0, 4), refusals=[])
+    pipeline = Pipeline(world, stateful, ModelCheckpoint("query-0"), latest=rng.randrange(0, 4), refusals=[])
     trace = hashlib.sha256()
     anomalies = pipeline.anomalies
     drivers: list[Steps] = []
@@ -380,32 +381,32 @@ def run_seed(seed: int) -> Result:
 
 
 def _start(pipeline: Pipeline) -> Steps:
-    """A new driver process; now and then it finds its checkpoint deleted (only where that may be survived)."""
+    """A new driver process; sometimes it finds its checkpoint deleted (only where it can recover from that)."""
     pipeline.incarnations += 1
     world, checkpoint = pipeline.world, pipeline.checkpoint
     pipeline.copies[checkpoint.location] = checkpoint
     if checkpoint.offsets and world.fault(0.1):
         copied = checkpoint.copy(f"copy-{pipeline.incarnations}")
         pipeline.copies[copied.location] = copied
-        return Driver(pipeline, copied, adopt=world.rng.random() < 0.7).run()
+        return SimulatedDriver(pipeline, copied, adopt=world.rng.random() < 0.7).run()
     if not pipeline.stateful and checkpoint.offsets and world.fault(0.1):
-        checkpoint = Checkpoint(f"query-{pipeline.incarnations}", checkpoint.location)
+        checkpoint = ModelCheckpoint(f"query-{pipeline.incarnations}", checkpoint.location)
         pipeline.checkpoint = pipeline.copies[checkpoint.location] = checkpoint
-    return Driver(pipeline, checkpoint, adopt=checkpoint.location != "cp" and world.fault(0.3)).run()
+    return SimulatedDriver(pipeline, checkpoint, adopt=checkpoint.location != "cp" and world.fault(0.3)).run()
 
 
 def _advance(processes: list[Steps], index: int) -> bool:
-    """One step of one process; it is gone when it has ended."""
+    """One step of one process, which is removed when it has ended."""
     try:
         next(processes[index])
-    except (StopIteration, Crash):
+    except (StopIteration, DriverCrash):
         del processes[index]
         return False
     return True
 
 
-def _disturb(world: World, foreign: tuple[int, int] | None, step: int) -> tuple[int, int] | None:
-    """What happens around the pipeline: transactions time out, another's stay open, a leader is replaced."""
+def _disturb(world: ModelWorld, foreign: tuple[int, int] | None, step: int) -> tuple[int, int] | None:
+    """Events around the pipeline: transactions time out, another's stay open, a leader is replaced."""
     if world.fault(0.005):
         world.kafka.depose(_RECORDS)
     if foreign is not None:
@@ -423,8 +424,8 @@ def _disturb(world: World, foreign: tuple[int, int] | None, step: int) -> tuple[
     return None
 
 
-def _settle(world: World, foreign: tuple[int, int] | None) -> None:
-    """Faults are over: late requests arrive, markers too, and what is still open is timed out."""
+def _settle(world: ModelWorld, foreign: tuple[int, int] | None) -> None:
+    """Faults are over: late requests and markers arrive, and open transactions time out."""
     for process in world.running:
         for _ in process:
             pass
@@ -462,7 +463,7 @@ def check(pipeline: Pipeline) -> list[str]:
 
 
 def _check_attempts(record: CommitRecord, written: list[Row]) -> list[str]:
-    """What one task wrote for a batch comes from one attempt: for a stateful query, that whose state is kept."""
+    """A task's output of a batch comes from one attempt: for a stateful query, the one whose state is kept."""
     anomalies = []
     kept = [int(text) for text in record.commit_text.split(",")] if record.commit_text else None
     for target in range(len(TARGETS)):

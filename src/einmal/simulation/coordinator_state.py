@@ -1,15 +1,15 @@
-"""A coordinator's state must be a function of its log: here another one is made from the log, and the two compared.
+"""A coordinator's state must be a function of its log: this builds another one from the log, and compares the two.
 
-What is compared is what both say when asked: transactions as they are kept (their ages are no part of the log), and of
-groups the offsets, what is unstable, and the members of those that are at rest.
+It compares transactions as they are kept (their ages are no part of the log), and of groups the offsets, the unstable
+offsets, and the members of groups that are at rest.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from einmal.broker.partition import Partition
-from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.replicas.partition import Partition
 from einmal.groups import records as group_records
 from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
@@ -33,10 +33,10 @@ def coordinator_difference(runtime: ShardRuntime[Any]) -> str:
         return _difference(dict(shard.transactions), dict(fresh.transactions))
     assert isinstance(shard, GroupCoordinator)
     known, logged = _group_view(shard), _group_view(_groups(runtime.partition))
-    # A rebalance under way is written down when it is over: until then the log has the generation before it.
-    for group in shard.list_groups((), ()).response["groups"]:
-        if group["group_state"] in _REBALANCING:
-            logged.pop(_members_of(group["group_id"]), None)
+    # A running rebalance is logged when it is over: until then the log has the generation before it.
+    for group in shard.list_groups((), ()).response.groups:
+        if group.group_state in _REBALANCING:
+            logged.pop(_members_of(group.group_id), None)
     return _difference(known, logged)
 
 
@@ -56,7 +56,7 @@ def _transactions(partition: Partition) -> TransactionCoordinator:
 def _groups(partition: Partition) -> GroupCoordinator:
     shard = GroupCoordinator(GroupConfig())
     _replay(shard, partition, group_records)
-    # Groups are made of what was read at the end of it.
+    # Groups are built at the end of the load.
     shard.loaded(_BEGINNING)
     return shard
 
@@ -64,13 +64,13 @@ def _groups(partition: Partition) -> GroupCoordinator:
 def _group_view(shard: GroupCoordinator) -> dict[str, Any]:
     listed = shard.list_groups((), ()).response
     view: dict[str, Any] = {}
-    for group in listed["groups"]:
-        group_id = group["group_id"]
+    for group in listed.groups:
+        group_id = group.group_id
         stable = shard.offset_fetch(OffsetFetchGroup(group_id, None), require_stable=True).response
         offsets = shard.offset_fetch(OffsetFetchGroup(group_id, None), require_stable=False).response
         view[f"{group_id}, its offsets"] = (_sorted(stable), _sorted(offsets))
-        if group["group_state"] == "Stable":
-            described = shard.describe_groups([group_id]).response["groups"][0]
+        if group.group_state == "Stable":
+            described = shard.describe_groups([group_id]).response.groups[0]
             view[_members_of(group_id)] = _sorted(described)
     return view
 
@@ -80,7 +80,7 @@ def _members_of(group_id: str) -> str:
 
 
 def _sorted(response: Any) -> str:
-    """One text for two answers that differ in order alone."""
+    """The same text for two answers that differ only in order."""
     if isinstance(response, dict):
         return str({key: _sorted(value) for key, value in sorted(response.items())})
     if isinstance(response, tuple | list):
@@ -89,10 +89,9 @@ def _sorted(response: Any) -> str:
 
 
 def _replay(shard: Any, partition: Partition, codec: Any) -> None:
-    partition_log = partition.log
-    offset, end = partition_log.log_start_offset, partition_log.log_end_offset
+    offset, end = partition.log_start_offset, partition.log_end_offset
     while offset < end:
-        batches = partition_log.read(offset, _READ_BYTES, below=end)
+        batches = partition.read(offset, _READ_BYTES, below=end)
         if not batches:
             return
         for position, header in iter_headers(batches):

@@ -1,8 +1,8 @@
-"""A file of a simulated disk changes while nobody looks: a bit flips, or its end is gone.
+"""Silent damage to a file of a simulated disk: a bit flips, or its end is lost.
 
-Only where it must be noticed. No checksum covers the first 16 bytes of a batch (its offset and leader epoch), as in
-Apache Kafka, and a log may end anywhere after what its checkpoint promises. What was there is remembered, for the
-operator who restores it.
+Only where it must be detected. No checksum covers the first 16 bytes of a batch (its offset and leader epoch), as in
+Apache Kafka, and a log may end anywhere after what its checkpoint promises. The original bytes are kept, for the
+operator who restores them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from einmal.log import checkpoint
-from einmal.log.segment import LOG, file_name
+from einmal.log.segment_files import LOG, file_name
 from einmal.simulation.disk import HostDisk, Inode, SimulatedDisk
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import iter_headers
 
 _UNCHECKED_BYTES: Final = 16
 _RESTORED: Final = (LOG, ".checkpoint", "quorum-state", "meta.properties", "partition.metadata")
-"""How the names of files end that cannot be made again."""
+"""Suffixes of files that cannot be rebuilt."""
 
 
 class Damage:
@@ -38,7 +38,7 @@ class Damage:
         self._inode.synced = len(data)
 
     def restore(self) -> None:
-        """Put back what was there, but for a file that the broker has written anew; what was appended since stays."""
+        """Restore the original bytes, unless the broker has rewritten the file; what was appended since stays."""
         if self.path.name.endswith(_RESTORED) and self._is_there():
             self._write(self._before + bytes(self._inode.data[self._size :]))
 
@@ -51,7 +51,7 @@ class Damage:
 
 
 def inflict(disk: SimulatedDisk, view: HostDisk, directory: PurePosixPath, source: random.Random) -> Damage | None:
-    """Damage some file of a data directory; None: the one that was drawn cannot be."""
+    """Damage a random file of a data directory; None: the drawn one cannot be damaged."""
     paths = [path for path in _files(view, directory) if view.read_file(path)]
     if not paths:
         return None
@@ -75,7 +75,7 @@ def inflict(disk: SimulatedDisk, view: HostDisk, directory: PurePosixPath, sourc
 def _files(view: HostDisk, directory: PurePosixPath) -> list[PurePosixPath]:
     found = []
     for name in view.list_directory(directory):
-        # What is remembered of the machine's boot decides what counts as torn: it is left alone.
+        # The recorded boot id decides what counts as torn: it is never damaged.
         if name.startswith("."):
             continue
         path = directory / name
@@ -87,7 +87,7 @@ def _files(view: HostDisk, directory: PurePosixPath) -> list[PurePosixPath]:
 
 
 def _promised(view: HostDisk, path: PurePosixPath) -> int:
-    """So many bytes of a log are proved to be there."""
+    """The bytes of a log that its checkpoint covers."""
     summary = checkpoint.load(view, path.parent)
     segments = () if summary is None else summary.segments
     sizes = {file_name(segment.base_offset, LOG): segment.size for segment in segments}
@@ -100,6 +100,6 @@ def _checked_places(data: bytearray) -> list[int]:
         for position, header in iter_headers(data):
             places += range(position + _UNCHECKED_BYTES, position + header.size)
     except WireError:
-        # What a kill has cut short.
+        # A checkpoint that a kill has cut short.
         pass
     return places

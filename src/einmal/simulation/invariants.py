@@ -1,13 +1,13 @@
-"""What must hold inside of a cluster, whatever happens to it: looked at during the whole run, and at the end.
+"""Invariants of a cluster, whatever happens to it: checked during the whole run, and at the end.
 
 - A partition has one leader per leader epoch, the metadata quorum one per epoch.
-- What has once been below a replica's high watermark stays what it is, and is the same on every replica.
+- Records that have been below a replica's high watermark never change, and are the same on every replica.
 - At the end the replicas' logs are the same, byte for byte, up to the high watermark; the nodes' metadata is the same;
-  and a coordinator's state is what another one gets that reads the coordinator's log.
-- Where logs are compacted, each replica on its own, the same is said of what is left: a record at an offset is the same
-  record everywhere, and at the end every replica has the last value that each key was ever given.
+  and another coordinator that reads a coordinator's log gets the same state.
+- Where logs are compacted, each replica on its own, the same holds for the remaining records: an offset has the same
+  record everywhere, and at the end every replica has the last value of each key.
 
-Knows the nodes from inside: it is told of each, and asks nobody.
+Reads the internal state of each node, without requests.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from einmal.broker.coordinators.shard_runtime import ShardRuntime
 from einmal.broker.node import Node
-from einmal.broker.partition import Partition
-from einmal.broker.shard_runtime import ShardRuntime
+from einmal.broker.replicas.partition import Partition
 from einmal.simulation.coordinator_state import coordinator_difference
 from einmal.types import Offset, TopicPartition
 from einmal.wire.control_batch import COMMIT, control_type
@@ -28,7 +28,7 @@ Report = Callable[[str, str], None]
 
 
 class Invariants:
-    """``is_loss_allowed``: what was committed may be gone after a restart, so there is nothing to compare it with."""
+    """``is_loss_allowed``: committed records may be lost after a restart, so there is nothing to compare with."""
 
     def __init__(self, report: Report, *, is_loss_allowed: bool) -> None:
         self._report = report
@@ -39,7 +39,7 @@ class Invariants:
         self._told: dict[tuple[str, object], None] = {}
 
     def _complain(self, kind: str, about: object, detail: str) -> None:
-        """Once for each thing that it is about."""
+        """Report each problem once per subject."""
         if (kind, about) not in self._told:
             self._told[(kind, about)] = None
             self._report(kind, detail)
@@ -47,7 +47,7 @@ class Invariants:
     # --- during the run --------------------------------------------------------------------------------------------
 
     def look_at(self, node: Node) -> None:
-        """Who leads what, as this node has it."""
+        """The leaders in this node's view."""
         for partition in replicas(node):
             if partition.is_leader:
                 self._leads(node, partition.topic_partition, partition.leader_epoch)
@@ -59,7 +59,7 @@ class Invariants:
             self._complain("two-leaders", (key, epoch), detail)
 
     def compare_committed(self, nodes: Iterable[Node]) -> None:
-        """What is committed since the last look, with what any replica has ever had committed in its place."""
+        """Compare records committed since the last check with those that any replica had committed at their offsets."""
         for node in nodes:
             self.look_at(node)
             if not self._is_loss_allowed:
@@ -67,20 +67,20 @@ class Invariants:
                     self._follow(node, partition)
 
     def _follow(self, node: Node, partition: Partition) -> None:
-        log, key = partition.log, partition.topic_partition
-        if log.is_offline:
+        key = partition.topic_partition
+        if partition.is_offline:
             return
-        offset = max(self._seen.get(partition, Offset(0)), log.log_start_offset)
+        offset = max(self._seen.get(partition, Offset(0)), partition.log_start_offset)
         committed = self._committed.setdefault((key, partition.topic_id), {})
-        end = log.high_watermark
+        end = partition.high_watermark
         while offset < end:
-            batches = log.read(offset, _READ_BYTES, below=end)
+            batches = partition.read(offset, _READ_BYTES, below=end)
             if not batches:
                 break
             for position, header in iter_headers(batches):
                 offset = header.next_offset
                 found_here: Mapping[int, Any]
-                if log.config.is_compacted:
+                if partition.config.is_compacted:
                     found_here = _records(batches, position, header)
                 else:
                     found_here = {header.base_offset: (header.last_offset, header.crc, header.partition_leader_epoch)}
@@ -94,7 +94,7 @@ class Invariants:
     # --- at the end ------------------------------------------------------------------------------------------------
 
     def compare_replicas(self, nodes: list[Node]) -> None:
-        """Everything is calm, and every node runs."""
+        """The faults are over, and every node runs."""
         replicas_of: dict[TopicPartition, list[tuple[int, Partition]]] = {}
         for node in nodes:
             for partition in replicas(node):
@@ -103,10 +103,10 @@ class Invariants:
             self._compare_logs(key, found)
 
     def _compare_logs(self, key: TopicPartition, found: list[tuple[int, Partition]]) -> None:
-        start = max(partition.log.log_start_offset for _, partition in found)
+        start = max(partition.log_start_offset for _, partition in found)
         end = min(partition.high_watermark for _, partition in found)
         first_id, first = found[0]
-        if first.log.config.is_compacted:
+        if first.config.is_compacted:
             self._compare_compacted(key, found, end)
             return
         expected = content(first, start, end)
@@ -115,7 +115,7 @@ class Invariants:
                 self._complain("replicas-differ", key, f"{key} on {node_id} is not what it is on {first_id}")
 
     def _compare_compacted(self, key: TopicPartition, found: list[tuple[int, Partition]], end: Offset) -> None:
-        """With each other, or with all that was ever committed, where nothing of it may be lost."""
+        """With each other, or with all records ever committed, if none may be lost."""
         first = found[0][1]
         committed = self._committed.get((key, first.topic_id))
         written = records(first, Offset(0), end) if committed is None else committed
@@ -125,7 +125,7 @@ class Invariants:
                 self._complain("replicas-differ", key, f"{key} on {node_id} has other last values than it should have")
 
     def compare_metadata(self, nodes: list[Node]) -> None:
-        """Nodes whose images are of one offset have the same image."""
+        """Nodes with images of the same offset have equal images."""
         images: dict[int, tuple[int, Any]] = {}
         for node in nodes:
             at = node.metadata.next_offset
@@ -156,7 +156,7 @@ def content(partition: Partition, start: Offset, end: Offset) -> bytes:
     """The batches between two offsets."""
     parts = []
     while start < end:
-        batches = partition.log.read(start, _READ_BYTES, below=end)
+        batches = partition.read(start, _READ_BYTES, below=end)
         if not batches:
             break
         for _position, header in iter_headers(batches):
@@ -165,8 +165,8 @@ def content(partition: Partition, start: Offset, end: Offset) -> bytes:
     return b"".join(parts)
 
 
-class Written(NamedTuple):
-    """A record as it must stay. ``control``: of which type, -1: it is none."""
+class StoredRecord(NamedTuple):
+    """A record as it must stay. ``control``: its type, -1: it is no control record."""
 
     key: bytes | None
     value: bytes | None
@@ -177,9 +177,9 @@ class Written(NamedTuple):
     control: int
 
 
-def _records(batches: Any, position: int, header: BatchHeader) -> dict[int, Written]:
+def _records(batches: Any, position: int, header: BatchHeader) -> dict[int, StoredRecord]:
     return {
-        record.offset: Written(
+        record.offset: StoredRecord(
             record.key,
             record.value,
             header.producer_id,
@@ -192,11 +192,11 @@ def _records(batches: Any, position: int, header: BatchHeader) -> dict[int, Writ
     }
 
 
-def records(partition: Partition, start: Offset, end: Offset) -> dict[int, Written]:
+def records(partition: Partition, start: Offset, end: Offset) -> dict[int, StoredRecord]:
     """Between two offsets."""
-    found: dict[int, Written] = {}
+    found: dict[int, StoredRecord] = {}
     while start < end:
-        batches = partition.log.read(start, _READ_BYTES, below=end)
+        batches = partition.read(start, _READ_BYTES, below=end)
         if not batches:
             break
         for position, header in iter_headers(batches):
@@ -205,10 +205,10 @@ def records(partition: Partition, start: Offset, end: Offset) -> dict[int, Writt
     return found
 
 
-def last_values(written: Mapping[int, Written]) -> dict[bytes | None, bytes]:
-    """Of each key, as who reads only what is committed has it."""
+def last_values(written: Mapping[int, StoredRecord]) -> dict[bytes | None, bytes]:
+    """The last value of each key, in the view of a ``read_committed`` reader."""
     last: dict[bytes | None, tuple[int, bytes | None]] = {}
-    undecided: dict[int, dict[int, Written]] = {}
+    undecided: dict[int, dict[int, StoredRecord]] = {}
     for offset, record in sorted(written.items()):
         if record.control >= 0:
             decided = undecided.pop(record.producer_id, {})

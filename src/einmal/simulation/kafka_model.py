@@ -1,9 +1,9 @@
 """As much of Kafka as the commit protocol can see, in one value: a coordinator, partitions, epochs, markers.
 
 A model, not our broker: small enough that thousands of schedules of the pipeline's protocol run in a minute, and with
-both transaction versions' rules (KIP-98, KIP-890) where they differ. Requests are applied one at a time; that answers
-are lost, and requests come late, is the caller's part. A partition's leader may be replaced without knowing it: whoever
-still asks it sees the past, but its writes are never acknowledged.
+both transaction versions' rules (KIP-98, KIP-890) where they differ. Requests are applied one at a time; the caller
+loses answers and delays requests. A partition's leader may be replaced without knowing it: its answers are stale, and
+its writes are never acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_TRANSACTION: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelRecord:
     producer_id: ProducerId
     transaction: int
     value: Any
@@ -33,7 +33,7 @@ class Entry:
 class Log:
     """One partition. ``batches``: what the producer appended under its current epoch (base sequence, count, offset)."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ModelRecord] = field(default_factory=list)
     epoch: int = -1
     batches: list[tuple[int, int, int]] = field(default_factory=list)
     open_transaction: int | None = None
@@ -45,17 +45,17 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """A leader that was replaced, and is cut off from all but clients: what it had then, and the markers among it."""
+    """A leader that was replaced, and is partitioned from all but clients: its records of then, with their markers."""
 
     high_watermark: int
     visible: frozenset[int]
 
 
-class State(Enum):
+class ModelState(Enum):
     EMPTY = auto()
     ONGOING = auto()
     ENDING = auto()
-    """Decided and answered; markers are still on their way."""
+    """Decided and answered; markers are still in flight."""
     COMPLETE = auto()
 
 
@@ -70,13 +70,13 @@ class KafkaModel:
         self.deposed: dict[str, Deposed] = {}
         self._epoch = -1
         self._last_epoch = -1
-        """From which the present one follows by the owner's own request, so that the request may be repeated."""
+        """The identity before the owner's own latest request, so that the request may be repeated."""
         self._producer_id = OURS
-        """As its owner knows it; what it writes is ``OURS`` whatever the id."""
+        """As its owner knows it; its records are ``OURS`` whatever the id."""
         self._first_epoch = 0
-        """Of the present producer id. In this model a later producer id has later epochs."""
+        """The epoch of the present producer id. In this model a later producer id has later epochs."""
         self._is_forgotten = False
-        self._state = State.EMPTY
+        self._state = ModelState.EMPTY
         self._partitions: list[str] = []
         self._transaction = 0
         self._transactions = 0
@@ -86,7 +86,7 @@ class KafkaModel:
     # --- the coordinator ------------------------------------------------------------------------------------
 
     def init_producer_id(self, previous: ProducerIdAndEpoch | None) -> ErrorCode | ProducerIdAndEpoch:
-        if self._state is State.ENDING:
+        if self._state is ModelState.ENDING:
             return ErrorCode.concurrent_transactions
         if self._is_forgotten:
             self._is_forgotten, self._first_epoch = False, self._epoch + 1
@@ -94,7 +94,7 @@ class KafkaModel:
             return self._initialize(-1)
         if previous is not None and previous.producer_epoch < self._first_epoch:
             return ErrorCode.producer_fenced
-        if self._state is State.ONGOING:
+        if self._state is ModelState.ONGOING:
             self._epoch, self._last_epoch = self._epoch + 1, -1
             self._end(committed=False)
             return ErrorCode.concurrent_transactions if previous is None else ErrorCode.producer_fenced
@@ -106,17 +106,17 @@ class KafkaModel:
 
     def _initialize(self, last_epoch: int) -> ProducerIdAndEpoch:
         self._epoch, self._last_epoch = self._epoch + 1, last_epoch
-        self._state = State.EMPTY
+        self._state = ModelState.EMPTY
         return self._identity()
 
     def expire(self) -> None:
         """Forget the transactional id, which has been idle; its open transaction would keep it."""
-        if self._state in (State.EMPTY, State.COMPLETE) and self._epoch >= 0:
+        if self._state in (ModelState.EMPTY, ModelState.COMPLETE) and self._epoch >= 0:
             self._is_forgotten = True
 
     @property
     def has_expired(self) -> bool:
-        """Whether the transactional id was forgotten at any time: whoever comes first then has it."""
+        """Whether the transactional id was ever forgotten: then the first driver to request it gets it."""
         return self._is_forgotten or self._first_epoch > 0
 
     def _is_stranger(self, identity: ProducerIdAndEpoch) -> bool:
@@ -127,13 +127,13 @@ class KafkaModel:
             return ErrorCode.invalid_producer_id_mapping
         if identity.producer_epoch != self._epoch:
             return ErrorCode.producer_fenced
-        if self._state is State.ENDING:
+        if self._state is ModelState.ENDING:
             return ErrorCode.concurrent_transactions
-        if self._state is not State.ONGOING:
+        if self._state is not ModelState.ONGOING:
             self._transactions += 1
             self._transaction = self._transactions
             self._partitions = []
-            self._state = State.ONGOING
+            self._state = ModelState.ONGOING
         if partition not in self._partitions:
             self._partitions.append(partition)
         return ErrorCode.none
@@ -143,14 +143,14 @@ class KafkaModel:
             return ErrorCode.invalid_producer_id_mapping
         tv2 = self.version is TransactionVersion.TV_2
         is_retry = tv2 and identity.producer_epoch == self._epoch - 1
-        if self._state is State.ENDING and (is_retry or identity.producer_epoch == self._epoch):
+        if self._state is ModelState.ENDING and (is_retry or identity.producer_epoch == self._epoch):
             return ErrorCode.concurrent_transactions
-        if is_retry or (not tv2 and identity.producer_epoch == self._epoch and self._state is State.COMPLETE):
-            same = self._state is State.COMPLETE and self._committed == committed
+        if is_retry or (not tv2 and identity.producer_epoch == self._epoch and self._state is ModelState.COMPLETE):
+            same = self._state is ModelState.COMPLETE and self._committed == committed
             return self._identity() if same else ErrorCode.invalid_txn_state
         if identity.producer_epoch != self._epoch:
             return ErrorCode.producer_fenced
-        if self._state is not State.ONGOING:
+        if self._state is not ModelState.ONGOING:
             if committed or not tv2:
                 return ErrorCode.invalid_txn_state
             self._partitions = []
@@ -160,22 +160,22 @@ class KafkaModel:
         return self._identity()
 
     def time_out(self) -> None:
-        """The coordinator aborts what its owner left open."""
-        if self._state is State.ONGOING:
+        """The coordinator aborts the owner's open transaction."""
+        if self._state is ModelState.ONGOING:
             self._epoch, self._last_epoch = self._epoch + 1, -1
             self._end(committed=False)
 
     def _end(self, committed: bool) -> None:
-        self._state = State.ENDING
+        self._state = ModelState.ENDING
         self._committed = committed
         if self._partitions:
             self.decided[self._transaction] = committed
         self._pending_markers = list(self._partitions)
         if not self._pending_markers:
-            self._state = State.COMPLETE
+            self._state = ModelState.COMPLETE
 
     def write_one_marker(self, choice: int) -> bool:
-        """Let one marker reach its partition. False: none is on its way."""
+        """Let one marker reach its partition. False: none is in flight."""
         if not self._pending_markers:
             return False
         partition = self._pending_markers.pop(choice % len(self._pending_markers))
@@ -185,7 +185,7 @@ class KafkaModel:
             log.epoch, log.batches = self._epoch, []
         log.open_transaction = None
         if not self._pending_markers:
-            self._state = State.COMPLETE
+            self._state = ModelState.COMPLETE
         return True
 
     def _identity(self) -> ProducerIdAndEpoch:
@@ -218,7 +218,7 @@ class KafkaModel:
             log.epoch, log.batches = identity.producer_epoch, []
         log.open_transaction = self._transaction
         offset = len(log.entries)
-        log.entries += [Entry(OURS, self._transaction, value) for value in values]
+        log.entries += [ModelRecord(OURS, self._transaction, value) for value in values]
         log.batches.append((sequence, len(values), offset))
         return offset, offset + len(values) - 1
 
@@ -230,13 +230,13 @@ class KafkaModel:
             return ErrorCode.invalid_producer_id_mapping
         if identity.producer_epoch != self._epoch:
             return ErrorCode.producer_fenced
-        is_added = self._state is State.ONGOING and partition in self._partitions
+        is_added = self._state is ModelState.ONGOING and partition in self._partitions
         return ErrorCode.none if is_added else ErrorCode.invalid_txn_state
 
     def foreign_begin(self, partition: str) -> int:
         """Another producer's transaction begins in ``partition``; its number."""
         self._transactions += 1
-        self.log(partition).entries.append(Entry(FOREIGN, self._transactions, None))
+        self.log(partition).entries.append(ModelRecord(FOREIGN, self._transactions, None))
         return self._transactions
 
     def foreign_end(self, partition: str, transaction: int) -> None:
@@ -248,16 +248,16 @@ class KafkaModel:
         if leader is not None:
             return None
         self.visible[partition, _NO_TRANSACTION] = True
-        self.log(partition).entries.append(Entry(NOBODY, _NO_TRANSACTION, None))
+        self.log(partition).entries.append(ModelRecord(NOBODY, _NO_TRANSACTION, None))
         return self.high_watermark(partition) - 1
 
     def depose(self, partition: str) -> None:
-        """Another broker leads from now on, and nobody tells the one that did."""
+        """Another broker leads from now on, and its predecessor does not know."""
         markers = frozenset(transaction for where, transaction in self.visible if where == partition)
         self.deposed[partition] = Deposed(self.high_watermark(partition), markers)
 
     # --- what readers see -----------------------------------------------------------------------------------
-    # ``leader``: who is asked; None: who really leads.
+    # ``leader``: the node that is asked; None: the real leader.
 
     def high_watermark(self, partition: str, leader: Deposed | None = None) -> int:
         return len(self.log(partition).entries) if leader is None else leader.high_watermark
@@ -274,12 +274,12 @@ class KafkaModel:
         return [e.value for e in entries if e.producer_id == OURS and self.decided.get(e.transaction)]
 
     def has_undecided(self, partition: str, leader: Deposed | None = None) -> bool:
-        """Whether a record of ours lies there whose transaction's marker does not."""
+        """Whether there is a record of ours without its transaction's marker."""
         entries = self._readable(partition, leader)
         return any(e.producer_id == OURS and not self._is_visible(partition, e, leader) for e in entries)
 
     def decided_values(self, partition: str, leader: Deposed | None = None) -> list[Any]:
-        """Our committed values up to the high watermark, each judged by its own transaction's marker."""
+        """Our committed values up to the high watermark, each by its own transaction's marker."""
         return [
             entry.value
             for entry in self._readable(partition, leader)
@@ -288,10 +288,10 @@ class KafkaModel:
             and self.decided.get(entry.transaction)
         ]
 
-    def _readable(self, partition: str, leader: Deposed | None) -> list[Entry]:
+    def _readable(self, partition: str, leader: Deposed | None) -> list[ModelRecord]:
         return self.log(partition).entries[: self.high_watermark(partition, leader)]
 
-    def _is_visible(self, partition: str, entry: Entry, leader: Deposed | None) -> bool:
+    def _is_visible(self, partition: str, entry: ModelRecord, leader: Deposed | None) -> bool:
         if leader is not None:
             return entry.transaction in leader.visible
         return self.visible.get((partition, entry.transaction), False)

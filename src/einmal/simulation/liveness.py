@@ -84,5 +84,5 @@ def undecided(nodes: list[Node]) -> list[TopicPartition]:
         partition.topic_partition
         for node in nodes
         for partition in replicas(node)
-        if partition.is_leader and partition.log.last_stable_offset < partition.log.log_end_offset
+        if partition.is_leader and partition.last_stable_offset < partition.log_end_offset
     ]

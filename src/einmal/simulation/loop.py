@@ -1,11 +1,11 @@
 """An asyncio event loop on virtual time: one thread, no selector, no wall clock.
 
-What is ready runs in the order in which it became ready; when nothing is, time jumps to the next timer, and timers of
-one moment run in the order in which they were set. So a run is a function of the code and the seed.
+Callbacks run in the order in which they became ready; when none is, time jumps to the next timer, and timers of one
+moment run in the order in which they were set. So a run is a function of the code and the seed.
 
 Hosts are the processes of a simulated world. A host is a context variable: tasks, timers and callbacks inherit it, and
-when the host is killed nothing of it ever runs again, as if its process were gone; when it is paused, everything of it
-waits. Knows no network and no disk.
+after a kill of the host none of them ever runs again, as if its process had died; during a pause, all of them wait.
+Knows no network and no disk.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T")
 Context = contextvars.Context
 
 EVENTS_MAX: Final = 2_000_000
-"""A run that takes so many steps goes round in circles."""
+"""A run with so many steps is in an endless loop."""
 
 
 class Host:
-    """A process: what runs in its context dies and sleeps with it."""
+    """A process: tasks in its context die and pause with it."""
 
     __slots__ = ("context", "held", "is_alive", "is_paused", "name")
 
@@ -56,7 +56,7 @@ class _Handle(asyncio.Handle):
         self, callback: Callable[..., object], args: Any, loop: SimulatedLoop, context: Context | None
     ) -> None:
         super().__init__(callback, args, loop, context)
-        # What this code runs for is known when it is set, and looked at when its turn comes.
+        # The host of a callback is recorded when it is scheduled, and checked before it runs.
         self.host: Host | None = _HOST.get() if context is None else context.get(_HOST)
 
 
@@ -71,7 +71,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """What simulated code needs of a loop, no more. ``on_exception`` hears of exceptions that nobody caught."""
+    """The part of a loop that simulated code needs. ``on_exception`` receives uncaught exceptions."""
 
     def __init__(self, on_exception: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._now = 0.0
@@ -159,7 +159,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._now = max(self._now, when)
             self._ready.append(timer)
             return
-        raise Stuck(f"nothing is left to happen, at {self._now:.3f} s")
+        raise Stuck(f"no event is pending, at {self._now:.3f} s")
 
     def run_until_complete(self, future: Any) -> Any:
         main = asyncio.ensure_future(future, loop=self)
@@ -173,7 +173,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- hosts ---
 
     def kill(self, host: Host) -> None:
-        """Nothing of the host runs any more. Its coroutines are kept: collecting one would run its ``finally``."""
+        """Kill the host: none of its code runs any more. Its coroutines are kept: collecting one would run its
+        ``finally``."""
         host.is_alive = False
         host.held.clear()
         self._graveyard.extend(asyncio.all_tasks(self))
@@ -182,7 +183,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         host.is_paused = True
 
     def resume(self, host: Host) -> None:
-        """Go on, with everything that came up meanwhile at once."""
+        """Continue, with everything that became ready meanwhile at once."""
         host.is_paused = False
         self._ready.extend(host.held)  # type: ignore[arg-type]
         host.held = []
@@ -196,7 +197,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """The world is over: what is still called is dropped."""
+        """The world is over: pending callbacks are dropped."""
         self._is_closed = True
         self._ready.clear()
         self._timers.clear()
@@ -213,7 +214,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        assert not enabled, "debug mode looks at the wall clock"
+        assert not enabled, "debug mode reads the wall clock"
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         # A dead host's tasks end with the world, not by an error.
@@ -224,7 +225,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.call_exception_handler(context)
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing is kept of them."""
+        """They are not kept."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         raise AssertionError("simulated code has no threads: the disk seam has in_background")

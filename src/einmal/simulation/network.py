@@ -1,10 +1,10 @@
-"""A network in memory: what the seam promises, with the delays and failures of a real one.
+"""A network in memory: the seam's interface, with the delays and failures of a real network.
 
 Bytes of one connection arrive in order; connections overtake each other. A connection may stall, it may be reset, and
-then what was under way may still arrive: a request whose sender has given up (a *late request*), or an answer that is
-lost after its request was carried out. A link is one direction between two hosts: it may be cut, and what is under way
-waits (TCP sends it again), or it may be slow. The machine of a host may lose its power, and nobody is told. Which of it
-happens, and when, comes from the injected random source only.
+then bytes in flight may still arrive: a request whose sender has given up (a *late request*), or an answer that is lost
+after its request was carried out. A link is one direction between two hosts: it may be cut, and bytes in flight wait
+(TCP retransmits them), or it may be slow. The machine of a host may lose its power, without notice to its peers. All of
+this is drawn from the injected random source only.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class NetworkFaults:
     spike_max: float = 0.5
     split: float = 0.02
     reset: float = 0.0
-    """Both ends learn of it; what was under way is lost."""
+    """Both ends notice; bytes in flight are lost."""
     give_up: float = 0.0
-    """The client's end is reset; what it had sent arrives late, up to ``late_max`` seconds, and its answers nowhere."""
+    """The client's end is reset; its requests in flight arrive late, up to ``late_max`` seconds, and are never
+    answered."""
     late_max: float = 3.0
     stall: float = 0.0
     stall_max: float = 2.0
     late: float = 0.0
-    """As ``give_up``, for requests of ``late_apis`` alone."""
+    """As ``give_up``, only for requests of ``late_apis``."""
     late_apis: tuple[int, ...] = ()
 
 
@@ -70,11 +71,11 @@ class SimulatedNetwork:
     # --- faults from outside ---
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing passes from one host to another any more; what is under way waits. Cuts are counted."""
+        """Cut the link from one host to another; bytes in flight wait. Cuts are counted."""
         self._cuts[(source, target)] = self._cuts.get((source, target), 0) + 1
 
     def mend(self, source: str, target: str) -> None:
-        """Take one cut back."""
+        """Undo one cut."""
         left = self._cuts.get((source, target), 0) - 1
         if left > 0:
             self._cuts[(source, target)] = left
@@ -82,7 +83,7 @@ class SimulatedNetwork:
             self._cuts.pop((source, target), None)
 
     def slow_down(self, source: str, target: str, seconds: float) -> None:
-        """From now on it takes longer from one host to another; 0: no longer than usual."""
+        """Slow the link from one host to another; 0: back to normal."""
         if seconds > 0:
             self._slow[(source, target)] = seconds
         else:
@@ -97,9 +98,9 @@ class SimulatedNetwork:
         return (source, target) in self._cuts
 
     def lose(self, host: Host, *, silently: bool = False) -> None:
-        """The host's process is gone: its listeners vanish, its peers' connections are reset.
+        """The host's process has died: its listeners vanish, its peers' connections are reset.
 
-        ``silently``: the machine is off, and its peers are told only when it is on again (``light``).
+        ``silently``: the machine is off, and its peers notice only when it is on again (``light``).
         """
         for address, listener in list(self._listeners.items()):
             if listener.host is host:
@@ -124,7 +125,7 @@ class SimulatedNetwork:
                 end.reset()
 
     def sever(self, one: str, other: str) -> None:
-        """Reset every connection between two hosts: what was under way between them is lost."""
+        """Reset every connection between two hosts: bytes in flight between them are lost."""
         for end in list(self._ends.values()):
             if end.host.name == one and end.peer.host.name == other and end.number in self._ends:
                 end.reset()
@@ -178,7 +179,7 @@ class SimulatedNetwork:
 
 
 class HostNetwork:
-    """The seam as one host has it."""
+    """The seam of one host."""
 
     def __init__(self, network: SimulatedNetwork, host: Host) -> None:
         self._network = network
@@ -323,13 +324,13 @@ class _End(asyncio.Transport):
             self._protocol_or_fail().pause_writing()
 
     def _at_arrival(self, deliver: Any, value: Any) -> None:
-        # Never before what was sent earlier: a connection keeps its order.
+        # Never before earlier bytes: a connection keeps its order.
         delay = self._network.delay(self.host.name, self.peer.host.name)
         self._arrives_at = max(self._arrives_at, self._loop.time() + delay)
         self._loop.call_at(self._arrives_at, deliver, value, context=self.peer._context)
 
     def lose_later(self, error: Exception | None) -> None:
-        """The peer is gone: this end learns of it after what the peer has sent."""
+        """The peer has died: this end notices after the peer's bytes have arrived."""
         self.peer._at_arrival(self._learn, error)
 
     def _learn(self, error: Exception | None) -> None:
@@ -384,21 +385,21 @@ class _End(asyncio.Transport):
         self._protocol.connection_made(self)
 
     def reset(self) -> None:
-        """Both ends learn, each after its delay; what was under way is lost."""
+        """Both ends notice, each after its delay; bytes in flight are lost."""
         error = ConnectionResetError(104, "connection reset by peer")
         self._is_deaf = self.peer._is_deaf = True
         self._after_delay(self, error)
         self._after_delay(self.peer, error)
 
     def vanish(self, *, silently: bool) -> None:
-        """This end's process is gone. What it has sent still arrives, then the peer learns of it, if it may."""
+        """This end's process has died. Its bytes in flight still arrive, then the peer notices, unless it must not."""
         self._is_lost = True
         self._network.forget(self)
         if not silently:
             self.peer.lose_later(ConnectionResetError(104, "connection reset by peer"))
 
     def _lose_connection(self, sent: bytes) -> None:
-        """A reset in the middle of a write: it has arrived or not, and whose answer it was nobody will know."""
+        """A reset in the middle of a write: it may have arrived or not, and its answer is lost."""
         if self._network.source.random() < 0.5:
             self._at_arrival(self.peer._arrive, sent)
             self._in_flight += len(sent)
@@ -410,7 +411,7 @@ class _End(asyncio.Transport):
             self.reset()
 
     def _give_up(self, sent: bytes) -> None:
-        """This end is reset at once; what it sent is still under way, and is late."""
+        """This end is reset at once; its bytes stay in flight, and are late."""
         self._arrives_at = max(self._arrives_at, self._loop.time()) + self._network.source.uniform(
             0.0, self._network.faults.late_max
         )
@@ -438,5 +439,5 @@ class _End(asyncio.Transport):
 
 
 def _api_key(sent: bytes) -> int:
-    """Of the request whose frame a write begins with."""
+    """The API key of the request at the start of a write."""
     return int.from_bytes(sent[4:6], "big") if len(sent) >= 6 else -1

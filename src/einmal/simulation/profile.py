@@ -1,28 +1,28 @@
-"""What a seed means: which workload runs on which cluster, and what goes wrong there, when and how often.
+"""The meaning of a seed: the workload, the cluster, and the kinds and rates of faults.
 
-Nothing of a profile may lose anything that was acknowledged, and each for a reason:
+No fault of a profile may lose acknowledged data, each for a reason:
 
-- A process that is killed leaves what it wrote in its machine's page cache (``Crash.KILL``).
-- A machine that loses its power loses what was not synced (``Crash.POWER``). Where each write is flushed, that is
-  nothing that counts, whoever loses power. Where the operating system decides, replication has to hold it: then every
-  write has two replicas at least, only one machine at a time loses its power, and only while every replica is in sync
-  (the nemesis looks; ``is_careful``). With one replica enough, a dead leader of which nobody has heard yet can become
-  the only one in sync.
+- A killed process leaves its writes in its machine's page cache (``Crash.KILL``).
+- A machine that loses its power loses unsynced data (``Crash.POWER``). If each write is flushed, no acknowledged data
+is lost. If the operating system decides, replication has to preserve it: then every write has two replicas at least,
+only one machine at a time loses its power, and only while every replica is in sync (the nemesis checks;
+``is_careful``). With min.insync.replicas=1 a dead leader that no broker has noticed yet can become the only one in
+sync.
 - Processes may be killed meanwhile, any number of them: one that starts again in the same boot of its machine has
-  everything, and says so when it registers.
-- A machine's clock is less than an hour off: records that are further ahead of it are refused for good, as in Kafka.
-- A disk is wiped only of a broker that has no vote in the metadata quorum, while every replica is in sync, and where
-  two replicas have each acknowledged write.
-- A file is damaged only while its process is down, in a boot that the node has noted, and restored by an operator soon
-  after. Until then its machine keeps its power: after a power cut damage cannot be told from a torn tail.
-- Where syncs fail, every crash is one of the machine, and every stop is followed by its power going: a process that
-  starts again beside pages that were never written believes they were.
+  everything, and reports so when it registers.
+- A machine's clock is less than an hour off: records that are further ahead of it are refused for ever, as in Kafka.
+- A disk is wiped only of a broker that has no vote in the metadata quorum, while every replica is in sync, and if each
+acknowledged write has two replicas.
+- A file is damaged only while its process is down, in a boot that the node has recorded, and an operator restores it
+soon after. Until then its machine keeps its power: after a power cut, damage looks like a torn tail.
+- If syncs fail, every crash is one of the machine, and every stop is followed by a power cut: a process that restarts
+beside unwritten pages would trust them.
 - Late requests are only for clients that can be protected from them: below transaction version 2 a request of one
   transaction may reach the next one on any broker (KIP-890), and so may a marker of its coordinator. There nothing is
-  late: no pauses of nodes, no cuts that hold back what is under way (they reset the connections instead).
+  late: no pauses of nodes, and cuts reset connections instead of delaying bytes in flight.
 
-``may_lose`` are the seeds in which all machines may lose their power though writes are not flushed: what was
-acknowledged may be gone then, and only what is promised even so is looked at: replicas agree, and the cluster works.
+``may_lose`` are the seeds in which all machines may lose their power though writes are not flushed: acknowledged data
+may be lost then, and only the remaining promises are checked: replicas agree, and the cluster works.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from einmal.simulation.schedule import LATE, Fault, FaultKind, draw_schedule
 
 WORKLOADS: Final = ("ledger", "bank", "batches")
 _LATE_APIS: Final = (0, 24, 26, 28)
-"""Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit: what KAFKA-17754 is about."""
+"""Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit: the subject of KAFKA-17754."""
 
 
 class Crash(Enum):
-    """KILL: the process dies, what it wrote stays (kill -9). POWER: what was not synced is kept, lost or torn."""
+    """KILL: the process dies, its writes stay (kill -9). POWER: unsynced data is kept, lost or torn."""
 
     KILL = "kill"
     POWER = "power"
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """A node of the cluster. ``roles`` as in ``process.roles``."""
 
     node_id: int
@@ -68,7 +68,7 @@ class Member(NamedTuple):
 class Profile:
     seed: int
     workload: str
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
     replication_factor: int
     min_insync_replicas: int
     transaction_version: int
@@ -83,7 +83,7 @@ class Profile:
 
     @property
     def is_careful(self) -> bool:
-        """Power fails only where every replica is in sync, and on one machine at a time."""
+        """Power fails only while every replica is in sync, and on one machine at a time."""
         return not self.flush_each and not self.may_lose
 
     @property
@@ -95,9 +95,9 @@ class Profile:
         return tuple(member.node_id for member in self.members if member.is_controller)
 
 
-def _members(brokers: int, both: int, controllers: int) -> tuple[Member, ...]:
+def _members(brokers: int, both: int, controllers: int) -> tuple[ClusterMember, ...]:
     roles = ["broker,controller"] * both + ["broker"] * brokers + ["controller"] * controllers
-    return tuple(Member(node_id, role) for node_id, role in enumerate(roles, start=1))
+    return tuple(ClusterMember(node_id, role) for node_id, role in enumerate(roles, start=1))
 
 
 _ALONE: Final = _members(0, 1, 0)
@@ -170,7 +170,7 @@ def cluster_profile_of(seed: int) -> Profile:
 
 
 def delayed_profile_of(seed: int) -> Profile:
-    """A cluster whose clients' requests come late, into the next transaction, while coordinators move (KAFKA-17754)."""
+    """A cluster whose clients' requests are late, in the next transaction, while coordinators move (KAFKA-17754)."""
     source = random.Random(f"{seed}/delayed profile")
     workload = source.choice(("ledger", "bank"))
     kinds = (FaultKind.CRASH_COORDINATOR, FaultKind.CRASH_LEADER, FaultKind.ELECT, FaultKind.PAUSE_LEADER)
@@ -207,7 +207,9 @@ def _damages(seed: int, duration: float) -> Iterator[Fault]:
             yield Fault(round(at, 3), FaultKind.DAMAGE, round(lasts, 3), source.randrange(2**31))
 
 
-def _profile(seed: int, source: random.Random, members: tuple[Member, ...], kinds: tuple[FaultKind, ...]) -> Profile:
+def _profile(
+    seed: int, source: random.Random, members: tuple[ClusterMember, ...], kinds: tuple[FaultKind, ...]
+) -> Profile:
     is_cluster = len(members) > 1
     version = source.choice((2, 2, 2, 2, 1, 0))
     flush_each = source.random() < 0.4

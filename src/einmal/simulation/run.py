@@ -1,8 +1,8 @@
-"""One schedule: a seed, run from beginning to end, and judged.
+"""One schedule: a seed, run from beginning to end, and checked.
 
-The cluster starts, the workload runs while the nemesis does harm, then everything is calm: soon everything works again,
-what was open is decided, everything can be read, and the nodes agree. The same seed gives the same trace, in any
-process.
+The cluster starts, and the workload runs while the nemesis injects faults. When these end, everything must soon work
+again: open transactions are decided, everything can be read, and the nodes agree. The same seed gives the same trace,
+in any process.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from einmal.workloads.ledger import Ledger
 from einmal.workloads.reading import NotFinished
 
 _REST: Final = 90.0
-"""Virtual seconds in which clients must have ended, once nothing goes wrong any more."""
+"""Virtual seconds within which clients must end after the last fault."""
 _FINISH: Final = 120.0
 _DECIDED: Final = 20.0
-"""What is open then has a timeout of six seconds."""
+"""Transactions open then have a timeout of six seconds."""
 _AGREED: Final = 10.0
 _START: Final = 30.0
 _LOOK: Final = 0.25
 Workload = Ledger | Bank | Batches
 WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"ledger": Ledger, "bank": Bank, "batches": Batches}
 _LOSSES: Final = ("uncaught", "stuck", "no-start", "two-leaders", "replicas-differ", "metadata-differs", "not-live")
-"""What is not allowed even where data may be lost."""
+"""Anomalies that are not allowed even if data may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is left of a world: what was wrong, what its clients did, and every event that was delivered."""
+class SimulationOutcome:
+    """The results of a world: anomalies, the history of its clients, and every event that was delivered."""
 
     anomalies: tuple[Anomaly, ...]
     history: History
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def run_seed(seed: int) -> Result:
-    """A broker alone: run a seed's schedule. Never raises: what goes wrong is an anomaly."""
+    """Run a seed's schedule on a single broker. Never raises: every failure is an anomaly."""
     return _result(profile_of(seed))
 
 
@@ -68,7 +68,7 @@ def run_cluster_seed(seed: int) -> Result:
 
 
 def run_delayed_seed(seed: int) -> Result:
-    """As ``run_seed``, of a cluster that gets requests late."""
+    """As ``run_seed``, of a cluster with late requests."""
     return _result(delayed_profile_of(seed))
 
 
@@ -82,13 +82,13 @@ def _result(profile: Profile) -> Result:
     )
 
 
-def simulate(profile: Profile, *, keep_trace: bool = False) -> Outcome:
+def simulate(profile: Profile, *, keep_trace: bool = False) -> SimulationOutcome:
     """Run one schedule as it is described."""
     with _undisturbed():
         return _simulate(World(profile, keep_trace=keep_trace), WORKLOADS[profile.workload]())
 
 
-def _simulate(world: World, workload: Workload) -> Outcome:
+def _simulate(world: World, workload: Workload) -> SimulationOutcome:
     try:
         world.loop.run_until_complete(_schedule(world, workload))
     except Stuck as error:
@@ -101,7 +101,7 @@ def _simulate(world: World, workload: Workload) -> Outcome:
     anomalies = (*world.reports, *workload.anomalies())
     if world.profile.may_lose:
         anomalies = tuple(anomaly for anomaly in anomalies if anomaly.kind in _LOSSES)
-    return Outcome(anomalies, history, world.loop.time(), world.trace)
+    return SimulationOutcome(anomalies, history, world.loop.time(), world.trace)
 
 
 async def _schedule(world: World, workload: Workload) -> None:
@@ -112,7 +112,7 @@ async def _schedule(world: World, workload: Workload) -> None:
         world.start_client(role)
     await Nemesis(world).run()
     if not world.profile.disk.is_reliable:
-        # Logs that an error of the disk has taken offline come back with the next start only.
+        # Logs that are offline after a disk error return only with the next start.
         for machine in world.machines.values():
             if machine.is_alive:
                 world.crash(machine.node_id, Crash.KILL if world.profile.is_careful else world.profile.crash)
@@ -137,7 +137,7 @@ async def _create_topics(world: World, topics: dict[str, int]) -> None:
 
 
 async def _is_live(world: World) -> None:
-    """Everything works again in time; and every node comes up."""
+    """Everything works again in time, and every node starts."""
     probing = {}
     for name, probe in liveness.PROBES.items():
         process, host = world.process("probe")
@@ -191,7 +191,7 @@ async def _is_decided(world: World) -> None:
 
 
 async def _agrees(world: World) -> None:
-    """Wait until nothing moves any more, and compare the nodes."""
+    """Wait until nothing changes any more, and compare the nodes."""
     deadline = world.loop.time() + _AGREED
     while moving := _moves(world):
         if world.loop.time() > deadline:
@@ -206,7 +206,7 @@ async def _agrees(world: World) -> None:
 
 
 def _moves(world: World) -> str:
-    """What is not everywhere yet; empty: nothing."""
+    """The state that is not replicated everywhere yet; empty: all is."""
     ends: dict[object, dict[int, int]] = {}
     for node in world.nodes():
         for partition in replicas(node):
@@ -222,18 +222,18 @@ def _undisturbed() -> Iterator[None]:
     level = logging.root.manager.disable
     hook = sys.unraisablehook
     gc.disable()
-    # What was there before cannot refer to this world: collecting it need not look there.
+    # Earlier objects cannot refer to this world: collecting it need not search them.
     gc.freeze()
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        # The coroutines of dead hosts are collected now; what their ``finally`` blocks try comes to nothing.
+        # The coroutines of dead hosts are collected now; their ``finally`` blocks have no effect.
         sys.unraisablehook = _ignore
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # What a ``finally`` block touches is spared by that collection. What no later one gets is kept for ever:
-            # the next schedule freezes it.
+            # That collection spares objects that a ``finally`` block touches. Without a later one they are kept for
+            # ever: the next schedule freezes them.
             while gc.collect():
                 pass
         gc.unfreeze()

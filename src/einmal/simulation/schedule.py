@@ -1,8 +1,8 @@
-"""What goes wrong in a schedule, and when: a list of timed faults, drawn from the seed before anything runs.
+"""The faults of a schedule: a list with times, drawn from the seed before anything runs.
 
-A fault says what, when and for how long; whom it hits it finds when its time comes, with randomness of its own
-(``draw``). So a fault can be left out of the list, or be made shorter, and the others stay what they are: this is how a
-failing schedule is shrunk.
+A fault has a kind, a time and a duration; it chooses its target at that time, with randomness of its own (``draw``).
+So a fault can be left out of the list, or be made shorter, without a change of the others: this is how a failing
+schedule is shrunk.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ LATE: frozenset[FaultKind] = frozenset(
         FaultKind.CUT_CLIENT,
     }
 )
-"""These hold requests back, and let them arrive when nobody waits for them any more."""
+"""These delay requests, and let them arrive when no client waits for them any more."""
 
 _SHORT = (0.05, 2.0)
 _LONG = (0.3, 5.0)
@@ -110,7 +110,7 @@ _LASTING: dict[FaultKind, tuple[float, float]] = {
 def draw_schedule(
     source: random.Random, kinds: tuple[FaultKind, ...], *, seconds: float, pause_max: float
 ) -> tuple[Fault, ...]:
-    """Faults of these kinds, one after the other or over each other; all are over at the end."""
+    """Faults of these kinds, in sequence or overlapping; all are over at the end."""
     faults = []
     at = source.uniform(0.0, pause_max)
     while at < seconds:
@@ -120,6 +120,6 @@ def draw_schedule(
         faults.append(Fault(round(at, 3), kind, round(lasts, 3), source.randrange(2**31)))
         at += source.uniform(0.05, pause_max)
     if source.random() < 0.5:
-        # This one never comes back: what it has left open must time out.
+        # This one never returns: its open transaction must time out.
         faults.append(Fault(round(seconds, 3), FaultKind.LOSE_CLIENT, 0.0, source.randrange(2**31)))
     return tuple(faults)

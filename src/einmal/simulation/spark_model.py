@@ -1,8 +1,8 @@
 """As much of Spark as the commit protocol can see: a checkpoint, and jobs whose tasks are tried more than once.
 
-Everything that runs is a generator; every ``yield`` is a place where anything else may happen first, or where the
-process may die. Attempts of tasks crash, are declared lost and go on as zombies, run twice by speculation, and again
-after they had succeeded (a stage retry, which starts attempt numbers at 0 again).
+Everything that runs is a generator; at every ``yield`` anything else may happen first, or the process may die.
+Attempts of tasks crash, are declared lost and continue as zombies, run twice by speculation, and again after they had
+succeeded (a stage retry, which starts attempt numbers at 0 again).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _RETRIABLE: Final = (ErrorCode.concurrent_transactions,)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """One input record's effect. ``attempt``: what a non-deterministic function made of it."""
+    """One input record's effect. ``attempt``: the result of a non-deterministic function."""
 
     offset: int
     attempt: int
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class ModelCheckpoint:
     """Spark's folder of one query. ``commits`` names the state that a batch left (the query may keep none); ``states``:
-    the state files that are there, by batch; ``runs``: the drivers that have noted themselves."""
+    the existing state files, by batch; ``runs``: the drivers that have recorded themselves."""
 
     query_id: str
     location: str = "cp"
@@ -47,7 +47,7 @@ class Checkpoint:
     states: dict[int, list[str]] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
 
-    def copy(self, location: str) -> Checkpoint:
+    def copy(self, location: str) -> ModelCheckpoint:
         copied = deepcopy(self)
         copied.location = location
         return copied
@@ -58,8 +58,8 @@ class Checkpoint:
         return last if last >= 0 and last not in self.commits else last + 1
 
 
-class World:
-    """What all processes share: the cluster, the processes themselves, and the seed."""
+class ModelWorld:
+    """Shared by all processes: the cluster, the processes themselves, and the seed."""
 
     def __init__(self, rng: random.Random, version: TransactionVersion) -> None:
         self.rng = rng
@@ -69,7 +69,7 @@ class World:
         self._attempts = 0
 
     def fault(self, probability: float) -> bool:
-        """Whether to do harm now. Faults end, so that every schedule can finish."""
+        """Whether to inject a fault now. Faults end, so that every schedule can finish."""
         if self.faults_left and self.rng.random() < probability:
             self.faults_left -= 1
             return True
@@ -85,10 +85,10 @@ class TaskFailed(Exception):
 
 
 @dataclass(slots=True)
-class Job:
+class ModelJob:
     """The write job of one transaction. ``result`` is set when Spark has one; ``failure`` when it gives up."""
 
-    world: World
+    world: ModelWorld
     claims: Claims
     token: str
     identity: ProducerIdAndEpoch
@@ -108,7 +108,7 @@ class Job:
         self.world.running.append(self._attempt(task, self.world.next_attempt()))
 
     def _attempt(self, task: int, attempt_id: int) -> Steps:
-        """One attempt of one task, with what Spark does about its end."""
+        """One attempt of one task, and Spark's reaction to its end."""
         world = self.world
         yield
         if world.fault(0.05):
@@ -155,7 +155,7 @@ class Job:
             self.result = [output for item in self._outputs.values() for output in item]
 
     def _write(self, task: int, attempt_id: int, outputs: list[Output]) -> Steps:
-        """What our writer does in a task: claim, produce, report, for each target that the task owns."""
+        """Our writer in a task: claim, produce, report, for each target that the task owns."""
         for index, target in enumerate(TARGETS):
             if index % TASK_COUNT != task:
                 continue
@@ -176,7 +176,7 @@ class Job:
             outputs.append(output)
 
     def _ask(self, call: Callable[[], object], target: str | None) -> Steps:
-        """A request to the driver's claim server; asked again when its answer is lost."""
+        """A request to the driver's claim server; retried when its answer is lost."""
         kafka = self.world.kafka
         while True:
             yield

@@ -1,8 +1,8 @@
 """A simulated cluster with its clients: the real nodes and the real client code on simulated seams.
 
-A machine has a disk and a clock; the nodes that run on it, one after the other, come and go. Starts, crashes, pauses
-and stops nodes; starts, pauses, replaces and kills client processes. A cluster of one is a world with one machine. What
-goes wrong inside of them (an exception that nobody caught, a node that does not come up again) is kept in ``reports``.
+A machine has a disk and a clock; nodes run on it one after the other. Starts, crashes, pauses and stops nodes; starts,
+pauses, replaces and kills client processes. A cluster of one is a world with one machine. Failures inside of them (an
+uncaught exception, a node that does not restart) are kept in ``reports``.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ import random
 import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.node import Node
 from einmal.checker.history import Anomaly
 from einmal.log.errors import LogCorruption
-from einmal.metadata.image import ImageDelta
+from einmal.metadata.image import ClusterImage, ImageDelta
 from einmal.simulation.clock import SimulatedClock, skewed_clock
 from einmal.simulation.damage import Damage
 from einmal.simulation.disk import RELIABLE, SimulatedDisk
 from einmal.simulation.invariants import Invariants
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.network import QUIET, SimulatedNetwork
-from einmal.simulation.profile import Crash, Member, Profile
+from einmal.simulation.profile import ClusterMember, Crash, Profile
 from einmal.simulation.trace import Trace
 from einmal.workloads.process import Process, Role
 from einmal.workloads.reading import NotFinished
+
+T = TypeVar("T")
 
 DATA_DIRECTORY: Final = "/data"
 PORT: Final = 9092
@@ -38,7 +40,7 @@ _RETRY_SECONDS: Final = 0.2
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A running process of a role. ``is_replaced``: another one has taken its place."""
+    """A running process of a role. ``is_replaced``: another one runs instead."""
 
     role: Role
     process: Process
@@ -48,9 +50,9 @@ class Client:
 
 
 class Machine:
-    """What a node runs on. ``host`` and ``node``: those of now, or the last ones."""
+    """The machine of a node. ``host`` and ``node``: the present ones, or the last ones."""
 
-    def __init__(self, member: Member, disk: SimulatedDisk, clock: SimulatedClock) -> None:
+    def __init__(self, member: ClusterMember, disk: SimulatedDisk, clock: SimulatedClock) -> None:
         self.member = member
         self.name = name_of(member.node_id)
         self.disk = disk
@@ -59,9 +61,9 @@ class Machine:
         self.node: Node | None = None
         self.incarnations = 0
         self.downs = 0
-        """So many faults keep it down."""
+        """The number of faults that keep it down."""
         self.damage: Damage | None = None
-        """Of its files, until the operator restores them."""
+        """The damage to its files, until the operator restores them."""
         self.starting: asyncio.Task[None] | None = None
 
     @property
@@ -70,7 +72,7 @@ class Machine:
 
     @property
     def is_alive(self) -> bool:
-        """Its process is there; it may be starting, or paused."""
+        """Its process exists; it may be starting, or paused."""
         return self.host is not None and self.host.is_alive
 
     @property
@@ -83,12 +85,12 @@ class Machine:
 
 
 class _WatchedNode(Node):
-    """A node that shows the simulation each state of its replicas."""
+    """A node that exposes each state of its replicas to the simulation."""
 
     watch: Invariants
 
-    def apply(self, delta: ImageDelta) -> None:
-        super().apply(delta)
+    def apply(self, delta: ImageDelta, image: ClusterImage) -> None:
+        super().apply(delta, image)
         self.watch.look_at(self)
 
 
@@ -151,7 +153,7 @@ class World:
         return machine.starting
 
     def keep_up(self, machine: Machine) -> None:
-        """Start it, and start it again where a sick disk keeps it from starting."""
+        """Start it, with retries if disk errors prevent the start."""
         starting = self.begin_start(machine)
         host = machine.host
 
@@ -159,7 +161,7 @@ class World:
             if task.cancelled() or machine.host is not host or not machine.is_alive or not (error := task.exception()):
                 return
             if isinstance(error, LogCorruption) and machine.damage is not None:
-                # It has noticed, and waits for its operator.
+                # It has detected the damage, and waits for its operator.
                 self.crash(machine.node_id, Crash.KILL)
                 return
             if not isinstance(error, OSError) or machine.disk.faults.is_reliable:
@@ -175,12 +177,12 @@ class World:
         starting.add_done_callback(ended)
 
     def crash(self, node_id: int, crash: Crash, *, silently: bool = False) -> None:
-        """``silently``: nobody is told, until it starts again."""
+        """``silently``: its peers do not notice until it starts again."""
         machine = self.machines[node_id]
         host = machine.host
         assert host is not None, "it has never run"
         if machine.damage is not None:
-            # After a power cut damage cannot be told from a torn tail.
+            # After a power cut, damage looks like a torn tail.
             crash = Crash.KILL
         self.trace.event(self.loop.time(), f"crash {machine.name} {crash.value}")
         self.loop.kill(host)
@@ -189,7 +191,7 @@ class World:
             machine.disk.cut_power()
 
     async def stop(self, node_id: int) -> None:
-        """A clean stop, and the end of the process; where syncs fail, of the machine."""
+        """A clean stop, and the end of the process; if syncs fail, of the machine."""
         machine = self.machines[node_id]
         node, host = machine.node, machine.host
         assert node is not None and host is not None
@@ -203,7 +205,7 @@ class World:
             self.loop.kill(host)
             self.network.lose(host)
             if self.profile.disk.sync_error:
-                # Beside pages that were never written another process would believe that they were.
+                # Another process would trust pages that were never written.
                 machine.disk.cut_power()
 
     def pause(self, node_id: int) -> None:
@@ -217,7 +219,7 @@ class World:
             self.trace.event(self.loop.time(), f"resume {host.name}")
             self.loop.resume(host)
 
-    def run_on(self, host: Host, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def run_on(self, host: Host, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self.loop.create_task(work, context=host.context.copy())
 
     def nodes(self) -> list[Node]:
@@ -267,7 +269,7 @@ class World:
         self.loop.pause(client.host)
 
     def restart_ended_clients(self) -> None:
-        """Start a process anew for each role whose process has ended, unless another one has its place."""
+        """Start a new process for each role whose process has ended, unless it was replaced."""
         for client in [client for client in self.clients if client.task.done()]:
             self.clients.remove(client)
             if not client.is_replaced:
@@ -276,13 +278,13 @@ class World:
     # --- everything ------------------------------------------------------------------------------------------------
 
     def stir(self) -> None:
-        """From now on network and disks are as the profile has them."""
+        """From now on network and disks have the faults of the profile."""
         self.network.faults = self.profile.network
         for machine in self.machines.values():
             machine.disk.faults = self.profile.disk
 
     def calm(self) -> None:
-        """No fault happens from now on: nothing is cut or paused, and every machine runs."""
+        """End all faults: nothing is cut or paused, and every machine runs."""
         self.network.faults = QUIET
         self.network.heal()
         for client in self.clients:
@@ -304,7 +306,7 @@ def name_of(node_id: int) -> str:
     return f"node-{node_id}"
 
 
-def _broker_config(profile: Profile, member: Member) -> BrokerConfig:
+def _broker_config(profile: Profile, member: ClusterMember) -> BrokerConfig:
     name = name_of(member.node_id)
     is_alone = len(profile.members) == 1
     listeners = [f"PLAINTEXT://{name}:{PORT}"] if member.is_broker else []

@@ -1,7 +1,7 @@
 """Spark: topics as a source, and a sink that writes each micro-batch exactly once.
 
-The only room that imports pyspark, and not before something of it is asked for: a pipeline can be declared, explained
-and looked after where Spark is not installed. ``einmal.pipeline`` decides, this room performs.
+The only package that imports pyspark, and only when one of its names is used: a pipeline can be declared, explained and
+managed where Spark is not installed. ``einmal.pipeline`` decides, this package performs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from einmal.spark.batch import KafkaBatchWriter, Written, write
+    from einmal.spark.api.batch import KafkaBatchWriter, Written, write
+    from einmal.spark.api.program import pipeline
+    from einmal.spark.api.sink import KafkaStreamWriter, write_stream
+    from einmal.spark.environment.spark_session import session
     from einmal.spark.errors import (
         BatchLost,
         PipelineError,
@@ -21,10 +24,8 @@ if TYPE_CHECKING:
         SparkUnsupported,
     )
     from einmal.spark.options import OptionError
-    from einmal.spark.program import pipeline
-    from einmal.spark.query import PipelineQuery
-    from einmal.spark.sink import KafkaStreamWriter, write_stream
-    from einmal.spark.spark_session import register, session
+    from einmal.spark.protocol.query import PipelineQuery
+    from einmal.spark.source.source import register
 
 __all__ = [
     "KafkaBatchWriter",
@@ -47,23 +48,23 @@ __all__ = [
 ]
 
 _LATER: Final = {
-    "KafkaBatchWriter": "batch",
-    "Written": "batch",
-    "write": "batch",
+    "KafkaBatchWriter": "api.batch",
+    "Written": "api.batch",
+    "write": "api.batch",
     "BatchLost": "errors",
-    "KafkaStreamWriter": "sink",
+    "KafkaStreamWriter": "api.sink",
     "OptionError": "options",
     "PipelineError": "errors",
     "PipelineFailed": "errors",
     "PipelineFenced": "errors",
-    "PipelineQuery": "query",
+    "PipelineQuery": "protocol.query",
     "PipelineRefused": "errors",
     "PreflightFailed": "errors",
     "SparkUnsupported": "errors",
-    "pipeline": "program",
-    "register": "spark_session",
-    "session": "spark_session",
-    "write_stream": "sink",
+    "pipeline": "api.program",
+    "register": "source.source",
+    "session": "environment.spark_session",
+    "write_stream": "api.sink",
 }
 _WITHOUT_SPARK: Final = ("errors", "options")
 
@@ -72,7 +73,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _LATER[name] not in _WITHOUT_SPARK:
-        import_module(f"{__name__}.spark_version").require_spark()
+        import_module(f"{__name__}.environment.spark_version").require_spark()
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 

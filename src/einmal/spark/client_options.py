@@ -39,7 +39,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "metrics.num.samples",
         "metrics.recording.level",
         "metrics.sample.window.ms",
-        # producers: retries go on until delivery.timeout.ms, as in Java's client
+        # producers: retries continue until delivery.timeout.ms, as in Java's client
         "retries",
         "compression.gzip.level",
         "compression.lz4.level",

@@ -14,15 +14,14 @@ from typing import Final
 from uuid import UUID
 
 from einmal.client.aio.admin import Admin
-from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
-from einmal.client.cluster_metadata import NO_TOPIC_ID
 from einmal.client.config import AdminSettings, addresses, dotted
 from einmal.client.descriptions import NewTopic
-from einmal.client.errors import error_for
+from einmal.client.errors import Disconnected, error_for
+from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.spark.offsets import SourcePosition
@@ -201,7 +200,7 @@ class KafkaCluster:
         self._thread.run(lambda asker: asker.create_topics([topic], if_not_exists=True))
 
     def topic_setting(self, topic: str, name: str) -> str | None:
-        """One setting of a topic; None where the broker does not tell. Raises KafkaError."""
+        """One setting of a topic; None where the broker does not report it. Raises KafkaError."""
         entry = self._thread.run(lambda asker: asker.describe_configs([topic]))[topic].get(name)
         return None if entry is None else entry.value
 
@@ -219,8 +218,8 @@ class KafkaCluster:
     ) -> dict[TopicPartition, Offset]:
         """``committed``: the last stable offset, else the high watermark.
 
-        ``reached``: what existed once. Who says that a log ends before that may have been replaced, and not know it: it
-        is believed when another broker says that it leads.
+        ``reached``: offsets that existed once. A broker whose log ends before them may have been replaced as leader
+        without knowing: its answer counts only if another broker confirms that it leads.
         """
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         wanted = dict.fromkeys(partitions, LATEST)

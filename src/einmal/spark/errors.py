@@ -1,11 +1,11 @@
 """Why a pipeline did not start, or ended.
 
 PipelineError
-├── PipelineRefused     it must not run like this: nothing was written; the text says what disagrees and what to do
-│   └── PreflightFailed what is missing on the cluster or in Spark, all of it at once
+├── PipelineRefused     it must not run like this, and nothing was written; the text names contradiction and way out
+│   └── PreflightFailed requirements of the cluster or of Spark that are not met, all at once
 ├── PipelineFenced      another instance runs under its transactional.id, or a batch outlived the transaction's timeout
 ├── PipelineFailed      a batch could not be written; it is aborted, and the next start writes it again
-└── BatchLost           at most once: a batch was begun and not finished; the next start goes on behind it
+└── BatchLost           at most once: a batch was begun and not finished; the next start resumes behind it
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BatchLost(PipelineError):
 
 
 class SparkUnsupported(ImportError):
-    """The PySpark that is installed lacks what the source and the sink are made of."""
+    """The installed PySpark lacks the interfaces that source and sink are built on."""
 
 
 _JAVA_FRAME: Final = re.compile(r"\n\s+at [\w.$]+[(/]")

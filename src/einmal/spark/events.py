@@ -1,18 +1,19 @@
-"""What a pipeline tells a listener, in the order in which it happens: for progress, for logs, for tests that kill.
+"""The events that a pipeline's listeners receive, in order: for progress, for logs, for fault injection.
 
-A listener runs on the driver, inside the protocol: nothing goes on until it returns. ``PartitionClaimed`` and
-``PartitionWritten`` come from the threads that serve the tasks, everything else from the query's.
+A listener runs in the driver process, inside the protocol, which waits until it returns. ``PartitionClaimed`` and
+``PartitionWritten`` come from the threads that serve the tasks, all other events from the query's thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class NameTaken:
-    """Whoever had the transactional id before is fenced, and what it left open is aborted."""
+    """The transactional.id is acquired: its previous owner is fenced, and the previous owner's transaction aborted."""
 
     transactional_id: str
     producer_id: int
@@ -21,7 +22,7 @@ class NameTaken:
 
 @dataclass(frozen=True, slots=True)
 class BatchStarted:
-    """``start`` and ``end``: one value per source as in Spark's offset log; None where there is no batch before."""
+    """``start`` and ``end``: one value per source as in Spark's offset log; ``start``: None without a batch before."""
 
     batch_id: int
     start: tuple[Any, ...] | None
@@ -30,7 +31,7 @@ class BatchStarted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionClaimed:
-    """A task has rows for a partition that the transaction did not have yet, which is open from here at the latest."""
+    """A task has rows for a partition that is new to the transaction, which is open from here at the latest."""
 
     batch_id: int
     topic: str
@@ -39,7 +40,7 @@ class PartitionClaimed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWritten:
-    """A task has every acknowledgement for one partition; nothing of it is committed yet."""
+    """A task has every acknowledgement for one partition; its records are not committed yet."""
 
     batch_id: int
     topic: str
@@ -49,14 +50,14 @@ class PartitionWritten:
 
 @dataclass(frozen=True, slots=True)
 class OutputWritten:
-    """Under exactly-once: all tasks are done, and their output is accounted for. Next comes the commit record."""
+    """Exactly once: all tasks are done, and every claim is reported. Next: the commit record."""
 
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchWritten:
-    """All tasks are done, and under exactly-once the commit record is in the transaction: next comes EndTxn."""
+    """All tasks are done. Exactly once: the commit record is in the transaction. Next: EndTxn."""
 
     batch_id: int
     records: int
@@ -72,14 +73,14 @@ class TransactionEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatchAlreadyIn:
-    """A driver before this one committed the batch and died: it is not written again."""
+    """An earlier driver committed the batch and died: the batch is not written again."""
 
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSkipped:
-    """At most once: the batch was begun before, so it is not written now. What was missing of it is lost."""
+    """At most once: the batch was begun before, so it is not written now. Records that it did not write are lost."""
 
     batch_id: int
 
@@ -92,7 +93,7 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class QueryRestarted:
-    """The query was started again from its checkpoint, after a batch that could not be decided in place."""
+    """The query was restarted from its checkpoint, after a batch that could not be decided in place."""
 
     reason: str
 
@@ -110,3 +111,5 @@ Event = (
     | BatchFinished
     | QueryRestarted
 )
+
+Listener = Callable[[Event], None]

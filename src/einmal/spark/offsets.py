@@ -22,7 +22,9 @@ class SourcePosition:
     """Where a batch ends. ``topic_ids`` as Kafka prints them, without topics whose id is unknown (brokers before 2.8).
 
     ``starts``: where the batch begins in partitions in which it does not begin at the end of the batch before: they are
-    new, or records were lost. They are part of the position, so that a replay reads the same records.
+    new, or records were lost. They are part of the position, so that a replay reads the same records. The first record
+    of a new partition, looked up at each replay, is another one once retention has removed the first: the batch would
+    lose records silently.
     """
 
     offsets: Positions
@@ -38,7 +40,7 @@ class SourcePosition:
         return to_json(self.offsets) | identity(self.cluster_id, self.topic_ids, to_json(self.starts))
 
 
-class OffsetRange(NamedTuple):
+class PlannedRange(NamedTuple):
     """``start`` inclusive, ``end`` exclusive."""
 
     topic_partition: TopicPartition
@@ -65,7 +67,7 @@ def to_json(positions: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
 
 
 def first_offsets(begin: SourcePosition, end: SourcePosition) -> Positions:
-    """Where the batch between two positions begins in each partition, as far as the positions say.
+    """Where the batch between two positions begins in each partition, as far as the positions show.
 
     A partition that is new in ``end`` is missing where an older version planned the batch.
     """
@@ -87,9 +89,9 @@ def limited(start: Positions, available: Positions, most: int) -> Positions:
     }
 
 
-def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list[OffsetRange]:
+def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list[PlannedRange]:
     """One range per partition that has something to read; more where ``min_partitions`` asks for it."""
-    whole = [OffsetRange(each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
+    whole = [PlannedRange(each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
     if min_partitions is None or not whole or len(whole) >= min_partitions:
         return whole
     total = sum(each.end - each.start for each in whole)
@@ -97,13 +99,13 @@ def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list
     for topic_partition, first, last in whole:
         count = max(1, min(last - first, round((last - first) * min_partitions / total)))
         cuts = [Offset(first + (last - first) * i // count) for i in range(count + 1)]
-        pieces += [OffsetRange(topic_partition, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
+        pieces += [PlannedRange(topic_partition, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
     return pieces
 
 
-def packed(pieces: list[OffsetRange], shared_max: int) -> list[tuple[OffsetRange, ...]]:
+def packed(pieces: list[PlannedRange], shared_max: int) -> list[tuple[PlannedRange, ...]]:
     """What each task reads: neighbours share one as long as they have no more than ``shared_max`` offsets together."""
-    tasks: list[list[OffsetRange]] = []
+    tasks: list[list[PlannedRange]] = []
     room = 0
     for piece in pieces:
         size = piece.end - piece.start

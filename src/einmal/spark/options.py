@@ -1,7 +1,7 @@
-"""What a source or sink can be told: the option names of Spark's ``format("kafka")``, and ours for transactions.
+"""The options of sources and sinks: the names of Spark's ``format("kafka")``, and ours for transactions.
 
 Names are matched without regard to case, as Spark does (a Python source gets them in lower case). An unknown name is
-an error that says which one was probably meant: a misspelt ``startingOffsets`` must not read a topic from its end.
+an error that suggests the nearest known name: a misspelt ``startingOffsets`` must not read a topic from its end.
 Options ``kafka.*`` are the client's settings under Kafka's names, checked by the client.
 """
 
@@ -102,7 +102,7 @@ class Options:
             raise OptionError(f"{error}\nhint: {error.hint}") from error
 
     def without_effect(self, names: Collection[str]) -> tuple[str, ...]:
-        """Which of these options are given."""
+        """Those of these options that are set."""
         return tuple(name for name in names if name.lower() in self._given)
 
     def duration_ms(self, name: str, default: int) -> int:
@@ -142,7 +142,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     without_effect: tuple[str, ...] = ()
-    """Options that are given, and change nothing here."""
+    """Accepted options without effect here."""
 
     @property
     def isolation(self) -> str:
@@ -178,14 +178,14 @@ _SOURCE_WITHOUT_EFFECT: Final = (
 
 
 def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOptions:
-    """Raises OptionError. A stream begins at "latest" unless told otherwise, a batch query at "earliest"."""
+    """Raises OptionError. By default a stream begins at "latest", a batch query at "earliest"."""
     options = Options(given)
     options.refuse_unknown((*_SOURCE, *_SOURCE_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name)]
     if len(chosen) != 1:
         raise OptionError(
-            f'one of "subscribe", "subscribePattern" and "assign" says what to read; given: {chosen or "none"}\n'
+            f'one of "subscribe", "subscribePattern" and "assign" selects the topics; set: {chosen or "none"}\n'
             'hint: .option("subscribe", "topic1,topic2")'
         )
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
@@ -234,7 +234,7 @@ def _one_of(options: Options, name: str, values: tuple[str, ...]) -> str:
 
 
 def _position(options: Options, side: str, words: tuple[str, ...], default: str) -> Position:
-    """Where several options say it, Spark's order: one time, a time for each partition, offsets."""
+    """If several options are set, Spark's precedence: one time, a time for each partition, offsets."""
     timestamp = options.number(f"{side}Timestamp", minimum=0)
     if timestamp is not None:
         return Times(timestamp)
@@ -299,7 +299,7 @@ class SinkOptions:
     passed_on: Mapping[str, Any] = field(default_factory=dict)
     """What Spark's own writer is to know: the checkpoint."""
     without_effect: tuple[str, ...] = ()
-    """Options that are given, and change nothing here."""
+    """Accepted options without effect here."""
 
 
 _SINK_WITHOUT_EFFECT: Final = ("includeHeaders",)
@@ -369,7 +369,7 @@ class WriteOptions:
     version: int | None
     topic: str | None = None
     without_effect: tuple[str, ...] = ()
-    """Options that are given, and change nothing here."""
+    """Accepted options without effect here."""
 
 
 _WRITE: Final = ("topic", "transactional.id", "txnVersion")

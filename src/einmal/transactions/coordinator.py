@@ -3,32 +3,32 @@
 Theory of operation
 -------------------
 Every method decides one request of the same name from the state as replayed so far and returns a Decision; only
-``replay`` changes what the log says of a transaction. The runtime appends and replays a decision before it decides the
-next, and holds back answers and actions until the high watermark passes: so no answer is built on a record that could
+``replay`` changes the logged state of a transaction. The runtime appends and replays a decision before it decides the
+next, and holds back answers and actions until the high watermark passes: so no answer depends on a record that could
 still be lost, and no marker is written before its outcome is committed.
 
-Where Apache Kafka keeps a "pending state" while an append is under way, here the state has moved already. What remains
-pending is the time between the outcome (``Prepare*``) and its completion: until every marker is written each request
-of that transactional id gets CONCURRENT_TRANSACTIONS, before its epoch is looked at.
+Where Apache Kafka keeps a "pending state" during an append, here the state has moved already. Only the time between the
+outcome (``Prepare*``) and its completion is pending: until every marker is written each request of that transactional
+id gets CONCURRENT_TRANSACTIONS, before its epoch is checked.
 
 The end of a transaction: ``end_txn`` (or a timeout, or an InitProducerId over an open transaction) decides
 ``Prepare*`` with the action WriteMarkers; the marker sender reports ``markers_written``, which decides ``Complete*``. A
-transaction that reached no partition needs no markers: both records go out at once.
+transaction that reached no partition needs no markers: both records are written at once.
 
-Ages are on the monotonic clock. After a load they start anew: an open transaction gets its whole timeout again, an idle
-id its whole time to expiry.
+Ages are on the monotonic clock. A load resets them: an open transaction gets its whole timeout again, an idle id its
+whole time to expiry.
 
 KIP-98, KIP-360 (recovery with producer id and epoch), KIP-664 (describe, list), KIP-890 (verification; version 2).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from einmal.shard.decision import Decision
+from einmal.shard.timers import Timers
 from einmal.transactions.fencing import (
     Relation,
     Verdict,
@@ -55,13 +55,10 @@ from einmal.types import (
 )
 
 TOMBSTONES_PER_BATCH: Final = 1_000
-"""So that the sweep for idle ids never makes a batch that the log would refuse."""
-
-_ENDED_MAX: Final = 1_000
-"""Timeouts of transactions that have ended, beside one for each id: they are their clients' to choose."""
+"""Keeps the batches of the sweep for idle ids below the log's limit."""
 
 ProducerIdSource = Callable[[], ProducerId | None]
-"""Hands out a producer id that nobody has had, or None while it has none at hand."""
+"""Hands out a new producer id, or None while none is available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +79,7 @@ class InitProducerIdResult:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResult:
-    """Under version 2 the identity is what the client goes on with."""
+    """Under version 2 the client continues with this identity."""
 
     error: ErrorCode
     producer_id: ProducerId = NO_PRODUCER_ID
@@ -97,8 +94,8 @@ class TransactionCoordinator:
         self._config = config
         self._producer_ids = producer_ids
         self._transactions: dict[str, Transaction] = {}
-        # (deadline, transactional id) of open transactions; entries that have lost their meaning are dropped lazily.
-        self._timeouts: list[tuple[int, str]] = []
+        self._timeouts: Timers[str] = Timers()
+        """Of open transactions, by transactional id."""
         self._next_expiry_sweep: int | None = None
 
     @property
@@ -110,7 +107,8 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, producer: ProducerIdAndEpoch | None, now: Instant
     ) -> Decision[InitProducerIdResult]:
-        """Give a new instance an identity and fence the one before; with ``producer``: move on its epoch (KIP-360)."""
+        """Assign an identity to a new instance and fence the previous one; with ``producer``: bump its epoch
+        (KIP-360)."""
         if not transactional_id:
             return _refuse_init(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self._config.max_timeout_ms:
@@ -149,14 +147,14 @@ class TransactionCoordinator:
     def _init_over_open(
         self, transaction: Transaction, producer: ProducerIdAndEpoch | None, now: Instant
     ) -> Decision[InitProducerIdResult]:
-        # Apache Kafka looks at the producer id only, so that a late retry of the predecessor aborts its successor's
-        # open transaction. Nobody but the current epoch can have a reason to ask this here.
+        # Apache Kafka checks only the producer id, so that a late retry of the predecessor aborts its successor's open
+        # transaction. Here only the current epoch may do this.
         if producer is not None and relation(transaction, producer) is not Relation.CURRENT:
             return _refuse_init(ErrorCode.producer_fenced)
         fenced = self._fence(transaction, now)
         if fenced is None:
             return _refuse_init(ErrorCode.coordinator_load_in_progress)
-        # Whoever asked comes again, and then finds the transaction ended.
+        # The client retries, and then finds the transaction ended.
         records, actions = self._ending(fenced, now)
         answer = InitProducerIdResult(ErrorCode.concurrent_transactions)
         return Decision(records=records, response=answer, actions=actions)
@@ -207,7 +205,7 @@ class TransactionCoordinator:
     ) -> Decision[PartitionErrors]:
         """Whether this producer's open transaction has these partitions (KIP-890, part 1); changes nothing.
 
-        A partition that it has not: TRANSACTION_ABORTABLE.
+        A missing partition: TRANSACTION_ABORTABLE.
         """
         error = self._verification_error(transactional_id, producer)
         if error is not ErrorCode.none:
@@ -264,12 +262,12 @@ class TransactionCoordinator:
             committed=committed, version=version, next_producer_id=next_producer_id, now=now
         )
         records, actions = self._ending(prepared, now)
-        # The client goes on with the identity that completion will leave, although that record is still to come.
+        # The client continues with the identity after completion, although that record is not written yet.
         answer = EndTxnResult(ErrorCode.none, *prepared.completing(now).producer)
         return Decision(records=records, response=answer, actions=actions)
 
     def _fence(self, transaction: Transaction, now: Instant) -> Transaction | None:
-        """The coordinator's own abort of an open transaction; None while there is no producer id to go on with."""
+        """The coordinator's own abort of an open transaction; None while it needs a producer id and has none."""
         version = self._config.version
         next_producer_id = self._producer_id_after(transaction, version)
         if next_producer_id is None:
@@ -277,7 +275,7 @@ class TransactionCoordinator:
         return transaction.fencing(version=version, next_producer_id=next_producer_id, now=now)
 
     def _producer_id_after(self, transaction: Transaction, version: TransactionVersion) -> ProducerId | None:
-        """The id that follows the end of the epochs; NO_PRODUCER_ID where they go on; None: none at hand."""
+        """The next producer id, if the epochs are exhausted; NO_PRODUCER_ID: they are not; None: none is available."""
         if version >= TransactionVersion.TV_2 and transaction.is_epoch_exhausted:
             return self._producer_ids()
         return NO_PRODUCER_ID
@@ -290,7 +288,7 @@ class TransactionCoordinator:
         return (_record(prepared), _record(prepared.completing(now))), ()
 
     def markers_written(self, transactional_id: str, producer: ProducerIdAndEpoch, now: Instant) -> Decision[ErrorCode]:
-        """Every marker of this outcome is in its partition. A report that comes twice changes nothing."""
+        """Every marker of this outcome is in its partition. A repeated report changes nothing."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.state.is_prepared or transaction.producer != producer:
             return Decision(response=ErrorCode.none)
@@ -311,7 +309,7 @@ class TransactionCoordinator:
         longer_than_ms: int = -1,
         now: Instant,
     ) -> Decision[tuple[Transaction, ...]]:
-        """Those that every given filter lets pass; an empty filter lets all pass. Durations as the log tells them."""
+        """The transactions that match all filters; an empty filter matches all. Durations are those of the log."""
 
         def passes(transaction: Transaction) -> bool:
             return (
@@ -328,20 +326,16 @@ class TransactionCoordinator:
         transaction = record.transaction
         if transaction is None:
             self._transactions.pop(record.transactional_id, None)
+            self._timeouts.drop(record.transactional_id)
             return
-        before = self._transactions.get(record.transactional_id)
         self._transactions[record.transactional_id] = transaction
-        opens = before is None or before.started_at != transaction.started_at
-        if transaction.started_at is not None and opens:
-            heapq.heappush(
-                self._timeouts, (transaction.started_at + transaction.timeout_ms, transaction.transactional_id)
-            )
-            if len(self._timeouts) > 2 * len(self._transactions) + _ENDED_MAX:
-                self._timeouts = [each for each in self._timeouts if self._is_open_since(*each)]
-                heapq.heapify(self._timeouts)
+        if transaction.state is TransactionState.ONGOING and transaction.started_at is not None:
+            self._timeouts.set(record.transactional_id, transaction.started_at + transaction.timeout_ms)
+        else:
+            self._timeouts.drop(record.transactional_id)
 
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
-        raise AssertionError("no transaction reaches into the transaction log")
+        raise AssertionError("no transaction contains partitions of the transaction log")
 
     def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
         """Once after the log was replayed: ages start, and outcomes without completion get their markers again."""
@@ -366,34 +360,22 @@ class TransactionCoordinator:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        while self._timeouts and not self._is_open_since(*self._timeouts[0]):
-            heapq.heappop(self._timeouts)
-        deadlines = [self._timeouts[0][0]] if self._timeouts else []
-        if self._next_expiry_sweep is not None and self._transactions:
-            deadlines.append(self._next_expiry_sweep)
-        return min(deadlines, default=None)
-
-    def _is_open_since(self, deadline: int, transactional_id: str) -> bool:
-        """Whether the transaction that this deadline was set for is still open."""
-        transaction = self._transactions.get(transactional_id)
-        return (
-            transaction is not None
-            and transaction.state is TransactionState.ONGOING
-            and transaction.started_at == deadline - transaction.timeout_ms
-        )
+        timeout = self._timeouts.next_deadline()
+        sweep = self._next_expiry_sweep if self._transactions else None
+        return min((deadline for deadline in (timeout, sweep) if deadline is not None), default=None)
 
     def tick(self, now: Instant) -> tuple[Decision[None], ...]:
         return (*self._abort_overdue(now), *self._forget_idle(now))
 
     def _abort_overdue(self, now: Instant) -> Iterator[Decision[None]]:
-        while self._timeouts and self._timeouts[0][0] <= now.monotonic_ms:
-            deadline, transactional_id = heapq.heappop(self._timeouts)
-            if not self._is_open_since(deadline, transactional_id):
-                continue
+        overdue = self._timeouts.pop_due(now.monotonic_ms)
+        for number, transactional_id in enumerate(overdue):
             fenced = self._fence(self._transactions[transactional_id], now)
             if fenced is None:
-                # No producer id at hand for an epoch at its end: this entry is early again at the next tick.
-                heapq.heappush(self._timeouts, (deadline, transactional_id))
+                # No producer id is available for an exhausted epoch: this transaction and those behind it are due at
+                # the next tick.
+                for waiting in overdue[number:]:
+                    self._timeouts.set(waiting, now.monotonic_ms)
                 return
             records, actions = self._ending(fenced, now)
             yield Decision(records=records, response=None, actions=actions)
@@ -415,7 +397,7 @@ class TransactionCoordinator:
 def _is_retry_of_init(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
     """Whether the answer to this producer's latest move (InitProducerId, EndTxn or our own abort) may have been lost.
 
-    Over the end of the epochs the producer still has the previous producer id.
+    After exhausted epochs the producer still has the previous producer id.
     """
     is_same_id = producer.producer_id == transaction.producer_id or (
         producer.producer_id == transaction.previous_producer_id and producer.producer_epoch >= EPOCH_MAX

@@ -1,7 +1,7 @@
-"""Who may still speak for a transactional id, and what EndTxn makes of it.
+"""Fencing: which producers may still use a transactional id, and the outcome of EndTxn.
 
-Tables, so that they can be read and tested cell by cell. Under version 2 a prepared transaction is looked at first: its
-epoch has moved already, and comparing it would make a producer fence itself (KAFKA-18464).
+Tables, so that they can be read and tested cell by cell. Under version 2 a prepared transaction is checked first: its
+epoch was bumped already, and comparing it would make a producer fence itself (KAFKA-18464).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from einmal.types import EPOCH_MAX, ErrorCode, ProducerIdAndEpoch
 
 
 class Relation(Enum):
-    """How a request's producer stands to the stored one."""
+    """The relation of a request's producer to the stored one."""
 
     CURRENT = auto()
     RETRY = auto()
-    """One epoch behind (over the end of the epochs too): what a lost answer to an EndTxn looks like."""
+    """One epoch behind (also across producer ids): the sign of a lost answer to an EndTxn."""
     FENCED = auto()
     STRANGER = auto()
     """Another producer id."""
 
 
 def relation(transaction: Transaction, producer: ProducerIdAndEpoch) -> Relation:
-    """The last epoch, 32,767, is never a client's: it counts as fenced even where it is the stored one."""
+    """The last epoch, 32,767, is never a client's: it counts as fenced even if it is the stored one."""
     if producer.producer_id != transaction.producer_id:
         is_retry_over_the_end = (
             producer.producer_id == transaction.previous_producer_id
@@ -53,12 +53,12 @@ def producer_error(transaction: Transaction, producer: ProducerIdAndEpoch) -> Er
 
 
 class Verdict(Enum):
-    """What an EndTxn does. Anything that is not here is an ErrorCode."""
+    """What an EndTxn does. All other outcomes are ErrorCodes."""
 
     END = auto()
     """Decide the outcome now."""
     REPEAT = auto()
-    """It is already decided so: answer as before."""
+    """The same outcome is decided already: answer as before."""
 
 
 Outcome = Verdict | ErrorCode
@@ -70,7 +70,7 @@ _TV_2: Final[Mapping[tuple[TransactionState, Relation, bool], Outcome]] = Mappin
     {
         (TransactionState.ONGOING, Relation.CURRENT, _COMMIT): Verdict.END,
         (TransactionState.ONGOING, Relation.CURRENT, _ABORT): Verdict.END,
-        # A client that reached no partition may still abort; the epoch moves as ever.
+        # A client that reached no partition may still abort; the epoch is bumped as usual.
         (TransactionState.EMPTY, Relation.CURRENT, _ABORT): Verdict.END,
         (TransactionState.EMPTY, Relation.CURRENT, _COMMIT): ErrorCode.invalid_txn_state,
         (TransactionState.COMPLETE_COMMIT, Relation.CURRENT, _ABORT): Verdict.END,
@@ -80,11 +80,13 @@ _TV_2: Final[Mapping[tuple[TransactionState, Relation, bool], Outcome]] = Mappin
         (TransactionState.COMPLETE_ABORT, Relation.CURRENT, _ABORT): Verdict.END,
         (TransactionState.COMPLETE_ABORT, Relation.CURRENT, _COMMIT): ErrorCode.invalid_txn_state,
         (TransactionState.COMPLETE_ABORT, Relation.RETRY, _ABORT): Verdict.REPEAT,
+        # The transaction timed out before this EndTxn. The coordinator takes it for a retry with the opposite result:
+        # not an error of fencing, but the transaction is certainly aborted.
         (TransactionState.COMPLETE_ABORT, Relation.RETRY, _COMMIT): ErrorCode.invalid_txn_state,
     }
 )
 
-# Before version 2 the epoch says nothing about which transaction is meant, so the last outcome counts as this one's.
+# Before version 2 the epoch does not identify the transaction, so the last outcome counts as this one's.
 _TV_0: Final[Mapping[tuple[TransactionState, bool], Outcome]] = MappingProxyType(
     {
         (TransactionState.ONGOING, _COMMIT): Verdict.END,
@@ -96,7 +98,7 @@ _TV_0: Final[Mapping[tuple[TransactionState, bool], Outcome]] = MappingProxyType
 
 
 def end_txn_outcome(transaction: Transaction, producer: ProducerIdAndEpoch, *, committed: bool) -> Outcome:
-    """What a client of version 2 (EndTxn 5) is to get."""
+    """The outcome for a client of version 2 (EndTxn 5)."""
     if transaction.state.is_prepared:
         return ErrorCode.concurrent_transactions
     how = relation(transaction, producer)
@@ -106,7 +108,7 @@ def end_txn_outcome(transaction: Transaction, producer: ProducerIdAndEpoch, *, c
 
 
 def end_txn_outcome_before_tv_2(transaction: Transaction, producer: ProducerIdAndEpoch, *, committed: bool) -> Outcome:
-    """What a client of versions 0 and 1 (EndTxn 0 to 4) is to get."""
+    """The outcome for a client of versions 0 and 1 (EndTxn 0 to 4)."""
     if (error := producer_error(transaction, producer)) is not ErrorCode.none:
         return error
     if transaction.state.is_prepared:

@@ -1,8 +1,8 @@
 """The records of ``__transaction_state``, in Apache Kafka's bytes.
 
-Key version 0; value version 1 is written (flexible; what version 2 of the protocol needs is in its tags), version 0 is
-read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped. One
-tag is ours: without it a retry of InitProducerId at the next coordinator would be taken for a zombie's (KIP-360).
+Key version 0; value version 1 is written (flexible; the fields of version 2 of the protocol are in its tags), version 0
+is read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
+One tag is ours: without it a retry of InitProducerId at the next coordinator would look like a zombie's (KIP-360).
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _PREVIOUS_PRODUCER_ID: Final = 0
 _NEXT_PRODUCER_ID: Final = 1
 _CLIENT_TRANSACTION_VERSION: Final = 2
 _LAST_PRODUCER_EPOCH: Final = 17_742
-"""Ours, so far above Kafka's own; its readers skip a tag that they do not know."""
+"""Our tag, far above Kafka's own; its readers skip unknown tags. Apache Kafka loses this epoch with a failover of the
+coordinator (KAFKA-17742)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """What one record says: the whole of a transaction, or (None) that its transactional id has expired."""
+    """One record: the complete state of a transaction, or None if its transactional id has expired."""
 
     transactional_id: str
     transaction: Transaction | None
@@ -211,7 +212,7 @@ class _Reader:
             raise Malformed("a name in a transaction log record is not UTF-8") from error
 
     def _count(self) -> int:
-        # A null array (-1) counts as empty; a lying one ends at the record's end.
+        # A null array (-1) counts as empty; a wrong length ends at the record's end.
         return self._uvarint() - 1 if self._flexible else self.fixed(_INT32)[0]
 
     def _uvarint(self) -> int:

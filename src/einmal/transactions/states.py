@@ -1,8 +1,8 @@
 """The states of a transaction and the moves between them, as data.
 
 Ids and names are those of Apache Kafka's transaction log and of DescribeTransactions. Kafka's in-memory states ``Dead``
-and ``PrepareEpochFence`` exist to block others while an append is under way; here deciding and replaying are one step,
-so an expired transaction is simply gone (a tombstone), and fencing goes straight to ``PREPARE_ABORT``.
+and ``PrepareEpochFence`` exist to block others during an append; here deciding and replaying are one step, so an
+expired transaction is simply removed (a tombstone), and fencing goes straight to ``PREPARE_ABORT``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As DescribeTransactions and ListTransactions say it: ``PrepareCommit``."""
+        """The name in DescribeTransactions and ListTransactions: ``PrepareCommit``."""
         return self.name.title().replace("_", "")
 
     @property
@@ -45,7 +45,7 @@ VALID_PREVIOUS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = 
         TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     }
 )
-"""For each state, those from which it may be entered. What is not here is a bug."""
+"""For each state, those from which it may be entered. Any other transition is a bug."""
 
 STATES_BY_NAME: Final[Mapping[str, TransactionState]] = MappingProxyType(
     {state.kafka_name: state for state in TransactionState}

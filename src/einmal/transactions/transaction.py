@@ -1,8 +1,8 @@
-"""One transactional id's place in the life of its transactions: a value, and the moves from one to the next.
+"""The state of one transactional id: a value, and the moves from one to the next.
 
 Knows nothing of requests. Each move returns a new value and asserts that ``states.VALID_PREVIOUS`` has it. Epochs move
 as in KIP-360 (InitProducerId) and KIP-890 (every transaction of version 2 ends under an epoch of its own); 32,767 is
-never given to a client.
+never assigned to a client.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FENCING_EPOCH: Final = ProducerEpoch(EPOCH_MAX + 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What ``__transaction_state`` knows of a transactional id.
+    """The state of a transactional id in ``__transaction_state``.
 
-    ``partitions`` is sorted. The fields that do not take part in ``==`` are not in the log either: after a load both
-    ages start anew (wall clocks of two brokers do not agree).
+    ``partitions`` is sorted. The fields that do not take part in ``==`` are not in the log either: a load resets both
+    ages (wall clocks of two brokers do not agree).
     """
 
     transactional_id: str
@@ -41,7 +41,7 @@ class Transaction:
     previous_producer_id: ProducerId = NO_PRODUCER_ID
     """The producer id before the latest move."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """Only while prepared, and only if the epochs have run out: the id that the client goes on with."""
+    """Only while prepared, and only if the epochs are exhausted: the client's next producer id."""
     timeout_ms: int
     state: TransactionState
     partitions: tuple[TopicPartition, ...] = ()
@@ -49,9 +49,9 @@ class Transaction:
     start_ms: int = NO_TIMESTAMP
     client_version: TransactionVersion = TransactionVersion.TV_0
     last_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    """The epoch before the current one, if its holder may go on with the current one (a lost answer).
+    """The epoch before the current one, if its holder may continue with the current one (a lost answer).
 
-    Apache Kafka forgets it with the coordinator, and then takes the retry for a fenced producer's.
+    Apache Kafka forgets it with the coordinator, and then treats the retry as a fenced producer's.
     """
     started_at: int | None = field(default=None, compare=False)
     """``monotonic_ms`` of the first partition of an open transaction; None: not known since a load."""
@@ -85,7 +85,7 @@ class Transaction:
 
     def with_epoch(self, epoch: ProducerEpoch, last_epoch: ProducerEpoch, timeout_ms: int, now: Instant) -> Transaction:
         """At rest under ``epoch``, which is the current one or the next."""
-        assert epoch - self.producer_epoch in (0, 1), "epochs move one at a time"
+        assert epoch - self.producer_epoch in (0, 1), "an epoch is bumped by one"
         assert epoch <= EPOCH_MAX, "clients never hold the last epoch"
         return self._at_rest(timeout_ms, now, producer_epoch=epoch, last_producer_epoch=last_epoch)
 
@@ -115,7 +115,7 @@ class Transaction:
         return partitions.issubset(self.partitions)
 
     def adding(self, partitions: frozenset[TopicPartition], version: TransactionVersion, now: Instant) -> Transaction:
-        """Open, and reaching these partitions too."""
+        """Open, with these partitions added."""
         is_new = self.state is not TransactionState.ONGOING
         return self._move(
             TransactionState.ONGOING,
@@ -131,7 +131,7 @@ class Transaction:
     def preparing(
         self, *, committed: bool, version: TransactionVersion, next_producer_id: ProducerId, now: Instant
     ) -> Transaction:
-        """The outcome, as its client asks for it. Version 2 moves to the epoch after the client's."""
+        """The outcome that its client requests. Version 2 moves to the epoch after the client's."""
         moves_epoch = version >= TransactionVersion.TV_2
         assert (next_producer_id != NO_PRODUCER_ID) == (moves_epoch and self.is_epoch_exhausted)
         return self._preparing(
@@ -144,10 +144,10 @@ class Transaction:
         )
 
     def fencing(self, *, version: TransactionVersion, next_producer_id: ProducerId, now: Instant) -> Transaction:
-        """The coordinator's own abort: the epoch moves, once (KAFKA-19367), whatever the client's version.
+        """The coordinator's own abort: the epoch is bumped once (KAFKA-19367), whatever the client's version.
 
         ``version`` is the cluster's. Under version 2 the fenced producer may ask for the epoch that follows its own
-        (KIP-360); before that it may not come back.
+        (KIP-360); before that it may not return.
         """
         assert self.state is TransactionState.ONGOING
         if version >= TransactionVersion.TV_2:
@@ -161,7 +161,7 @@ class Transaction:
         )
 
     def _preparing(self, committed: bool, now: Instant, **changes: Any) -> Transaction:
-        # The abort of a transaction that never began has no start of its own; the log wants one.
+        # The abort of a transaction that never began has no start time; the log needs one.
         start_ms = self.start_ms if self.state is TransactionState.ONGOING else now.wall_ms
         state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
         return self._move(state, now, start_ms=start_ms, **changes)

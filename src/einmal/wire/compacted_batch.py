@@ -1,8 +1,8 @@
-"""What compaction leaves of a record batch: fewer records, or the header alone.
+"""A record batch after compaction: fewer records, or the header alone.
 
-Base and last offset stay, and with them the sequences, so that the batch still says what its producer has written.
-Since KIP-534 a batch with tombstones, or a marker whose transaction is gone, bears the time from which on they may go:
-its *delete horizon*, in place of the base timestamp, with a bit of its own in the attributes. Knows no log and no key.
+Base and last offset stay, and with them the sequences, so that the batch still shows what its producer has written.
+Since KIP-534 a batch with tombstones, or a marker whose transaction is gone, has the time at which they may be removed:
+its *delete horizon*, instead of the base timestamp, with a bit of its own in the attributes. Knows no log and no key.
 
 Producers choose timestamps, and operators how long tombstones stay: both may be near the ends of an int64.
 """
@@ -29,7 +29,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
-    """From when on tombstones, or a marker that ends nothing, may go; in ms. None: not fixed yet."""
+    """When tombstones, or a marker that ends nothing, may be removed; in ms. None: not fixed yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
@@ -62,9 +62,9 @@ def encode_retained(header: BatchHeader, records: Sequence[Record], horizon: int
 
 
 def _base_timestamp(header: BatchHeader, records: Sequence[Record], horizon: int | None) -> int:
-    """From where every record's timestamp is an int64 away, and which is one itself."""
+    """A base timestamp from which every record's difference is an int64, and which is one itself."""
     if horizon is not None:
-        # What was written before the time that counts from there can be said is as old as any tombstone gets.
+        # A horizon that cannot be expressed from there is as old as any tombstone gets.
         return min(horizon, _INT64_MAX, min(record.timestamp for record in records) + _INT64_MAX)
     return records[0].timestamp if header.has_log_append_time else header.base_timestamp
 

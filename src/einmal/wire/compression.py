@@ -1,9 +1,8 @@
 """The codecs of record batches, in the framings that Kafka's clients write.
 
-Output is bounded absolutely, and no claim of the input about its own size is allocated for: a buffer starts small and
-grows only as far as the data really fills it. Snappy comes raw or in snappy-java's framing (xerial), and is written in
-the latter, the only one which every client reads. LZ4 is the frame format with independent blocks: Java reads no
-others.
+Output is bounded absolutely, and a size claimed by the input is never allocated: a buffer starts small and grows only
+as far as the data really fills it. Snappy comes raw or in snappy-java's framing (xerial), and is written in the latter,
+the only one which every client reads. LZ4 is the frame format with independent blocks: Java reads no others.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import cramjam
 from einmal.wire.errors import CorruptBatch, TooLarge
 
 MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
-"""What a batch may decompress to where the caller says nothing else, in bytes."""
+"""Default limit of a batch's decompressed size, in bytes."""
 
 _SMALLEST_BUFFER: Final = 64 * 1024
 _GZIP_WINDOW: Final = 31
@@ -41,7 +40,7 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 * 1024
 _SNAPPY_RATIO: Final = 64
-"""One snappy element of two or more bytes gives at most 64 bytes: who claims more lies."""
+"""One snappy element of two or more bytes yields at most 64 bytes: a larger claim is wrong."""
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -61,9 +60,9 @@ def compress(codec: Compression, data: bytes) -> bytes:
 
 
 def decompress(codec: Compression, data: bytes, max_bytes: int = MAX_DECOMPRESSED, *, strict: bool = False) -> bytes:
-    """What was compressed. Raises CorruptBatch, or TooLarge when it is more than ``max_bytes``.
+    """The decompressed data. Raises CorruptBatch, or TooLarge when it is more than ``max_bytes``.
 
-    ``strict``: only in a framing that every client reads, which is more than this function can read.
+    ``strict``: only in a framing that every client reads; without it this function accepts more.
     """
     if codec is not Compression.NONE:
         if strict:
@@ -90,7 +89,7 @@ def _gunzip(data: bytes, max_bytes: int, members_max: int | None = None) -> byte
         members += 1
         member = zlib.decompressobj(wbits=_GZIP_WINDOW)
         while not member.eof:
-            # In pieces: what follows a member is copied with each, which is quadratic for many small ones.
+            # In pieces: each member copies the rest, which is quadratic for many small ones.
             piece = data[position : position + _GZIP_PIECE]
             try:
                 part = member.decompress(piece, min(remaining + 1, _GZIP_PART))
@@ -98,7 +97,7 @@ def _gunzip(data: bytes, max_bytes: int, members_max: int | None = None) -> byte
                 raise CorruptBatch(f"gzip: {error}") from error
             if not piece and not part and not member.eof:
                 raise CorruptBatch("gzip: the data ends early")
-            # At the end of a member what follows it may be in both.
+            # At the end of a member the rest may be in both.
             position += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
             remaining -= len(part)
             if remaining < 0:
@@ -139,7 +138,7 @@ def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(data)
         if size > len(data) * _SNAPPY_RATIO:
-            raise CorruptBatch("snappy: more is claimed than can be there")
+            raise CorruptBatch("snappy: the claimed size is impossible")
         if size > max_bytes:
             raise TooLarge(f"more than {max_bytes} bytes")
         return bytes(cramjam.snappy.decompress_raw(data))
@@ -196,7 +195,7 @@ def _growing(name: str, decompress_into: Callable[..., int]) -> Callable[[bytes,
         while True:
             # Its value is the buffer itself, where bytes() of a bytearray would be a second one.
             output = BytesIO()
-            # One byte more than is allowed: what fills it is too large, and an empty result still has a buffer.
+            # One byte more than is allowed: data that fills it is too large, and an empty result still has a buffer.
             output.seek(capacity)
             output.write(b"\0")
             try:

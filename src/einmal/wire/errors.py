@@ -1,9 +1,9 @@
-"""What can be wrong with bytes.
+"""Errors of decoding.
 
 WireError
 ├── Truncated         the bytes end before the message does, or a length points past the end
-├── UnknownVersion    an API key or version that is not spoken here
-├── Malformed         a field that cannot be what the schema says
+├── UnknownVersion    an API key or version that is not supported
+├── Malformed         a field that does not fit the schema
 ├── Unanswered        refused records in a request that has no response
 └── CorruptBatch      a record batch whose magic, length, count or CRC-32C is wrong
     ├── InvalidRecord one of its records is malformed
@@ -12,7 +12,7 @@ WireError
 
 
 class WireError(Exception):
-    """Broken input. The connection, or the batch, that brought it is refused."""
+    """Broken input. Its connection, or its batch, is refused."""
 
 
 class Truncated(WireError):
@@ -28,7 +28,7 @@ class Malformed(WireError):
 
 
 class Unanswered(WireError):
-    """Only the end of the connection can tell the sender."""
+    """The sender can be notified only by closing the connection."""
 
 
 class CorruptBatch(WireError):

@@ -15,6 +15,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from einmal.wire.errors import UnknownVersion
+from einmal.wire.messages import Api, Versions
 from einmal.wire.primitives import (
     ELEMENTS_MAX,
     INT32,
@@ -47,7 +48,6 @@ from einmal.wire.produce import (
     read_node_endpoints,
 )
 
-API_KEY: Final = 1
 VERSIONS: Final = range(4, 19)
 _LOG_START: Final = 5
 _SESSIONS: Final = 7
@@ -73,7 +73,7 @@ _V5: Final = struct.Struct(">ihqqq")
 
 
 NO_MATTER: Final = 2**63 - 1
-"""A high watermark that none is above."""
+"""A high watermark above all others."""
 
 
 NO_DIRECTORY: Final = UUID(int=0)
@@ -89,7 +89,7 @@ class FetchPartition(NamedTuple):
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
     high_watermark: int = NO_MATTER
-    """Of a replica that wants to hear at once of a later one (v18, KIP-1166)."""
+    """Of a replica that wants an answer as soon as it rises (v18, KIP-1166)."""
     directory_id: UUID = NO_DIRECTORY
     """Of a replica's data folder (v17, KIP-853)."""
 
@@ -113,6 +113,8 @@ class FetchRequest(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
+    """Skip this producer's transactional records from ``first_offset`` to its abort marker."""
+
     producer_id: int
     first_offset: int
 
@@ -141,7 +143,7 @@ class FetchedPartition(NamedTuple):
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
-    """Of the metadata log (KIP-630): get this snapshot, what was asked for is gone."""
+    """Of the metadata log (KIP-630): fetch this snapshot, the requested records are gone."""
 
 
 class FetchResponse(NamedTuple):
@@ -153,7 +155,7 @@ class FetchResponse(NamedTuple):
 
 
 class _PartitionLayout(NamedTuple):
-    """A requested partition's fields in one version: as a struct, and each field's place in it (-1: not there)."""
+    """A requested partition's fields in one version: as a struct, and each field's index in it (-1: absent)."""
 
     fields: struct.Struct
     leader_epoch: int
@@ -498,3 +500,6 @@ def _read_aborted(frame: Frame, position: int, flexible: bool) -> tuple[list[Abo
         if flexible:
             position = skip_tags(frame, position)
     return aborted, position
+
+
+API: Final = Api(1, Versions(4, 18, flexible=_FLEXIBLE), FetchRequest, FetchResponse, decode_fetch_request)

@@ -1,7 +1,7 @@
 """Frames: every message on a connection is preceded by its length as an int32.
 
-Knows no message. A splitter never holds more than one frame's bytes that are not whole yet, and refuses a length that
-is negative or over the limit before anything is kept for it.
+Knows no message. A splitter never holds more than one incomplete frame, and refuses a length that is negative or over
+the limit before it allocates memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Part = bytes | bytearray | memoryview
 
 _FIRST_ROOM: Final = 4 * 1024
 _GROWTH: Final = 2
-"""A frame's memory is at most so many times what has come of it."""
+"""A frame's memory is at most so many times its received bytes."""
 SIZE_MIN: Final = 10
-"""Of a request: its header. A stream of frames of nothing would cost a hundred times its bytes."""
+"""Minimum size of a request: its header. A stream of empty frames would cost a hundred times its bytes."""
 
 
 def _refusal(length: int, max_size: int) -> Malformed | TooLarge:
@@ -46,7 +46,7 @@ class FrameSplitter:
 
     @property
     def buffered(self) -> int:
-        """Bytes kept until their frame is whole."""
+        """Bytes kept until their frame is complete."""
         return self._buffered
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -59,7 +59,7 @@ class FrameSplitter:
             self._buffered += len(data)
             if self._buffered < self._wanted:
                 return []
-            # Joined only when a frame is whole: a large frame in a thousand pieces is copied once.
+            # Joined only when a frame is complete: a large frame in a thousand pieces is copied once.
             data = b"".join(self._parts)
             self._parts.clear()
             self._buffered = 0
@@ -87,9 +87,9 @@ class FrameSplitter:
 class FrameReceiver:
     """Cuts a stream into frames that may be written to, with one copy of small frames and none of large ones.
 
-    For a reader that asks where to put the next bytes (``asyncio.BufferedProtocol``): a frame of which a part has come
-    is received right into its own memory. ``scratch`` may be shared by receivers of which none is between ``buffer``
-    and ``received`` at the same time.
+    For a reader that requests a buffer for the next bytes (``asyncio.BufferedProtocol``): the rest of an incomplete
+    frame is received directly into its own memory. ``scratch`` may be shared by receivers of which none is between
+    ``buffer`` and ``received`` at the same time.
     """
 
     __slots__ = ("_filled", "_frame", "_head", "_max_size", "_scratch", "_size")
@@ -104,23 +104,23 @@ class FrameReceiver:
 
     @property
     def reserved(self) -> int:
-        """Memory of a frame that is not whole yet."""
+        """Memory of an incomplete frame."""
         return len(self._frame) if self._frame is not None else 0
 
     @property
     def filled(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Bytes of an incomplete frame."""
         return self._filled if self._frame is not None else 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         frame = self._frame
         if frame is None:
             head = self._head
             self._scratch[: len(head)] = head
             return memoryview(self._scratch)[len(head) :]
         if self._filled == len(frame):
-            # Room is made for what has been sent, not for what has been promised.
+            # The buffer grows with the bytes received, not with the announced size.
             frame.extend(bytes(min(self._size, _GROWTH * len(frame)) - len(frame)))
         return memoryview(frame)[self._filled :]
 
@@ -158,7 +158,7 @@ class FrameReceiver:
         return frames
 
     def _begin(self, length: int, start: int, end: int) -> None:
-        """Keep the first part of a frame where the rest of it will come."""
+        """Copy the first part of a frame to the buffer that will receive the rest."""
         self._filled = end - start
         self._size = length
         self._frame = bytearray(min(length, max(_FIRST_ROOM, _GROWTH * self._filled)))

@@ -1,9 +1,10 @@
 """Requests and responses of any version, on kio's generated schemas.
 
-Reading gives kio's object of that version: read fields that not every version has with ``getattr(message, name, x)``.
-Writing takes plain mappings and sequences under kio's field names (snake_case, without ``_ms``), in which times are
-``int`` milliseconds and errors are ``ErrorCode``: fields that the version does not have are left out, fields that are
-absent take the schema's default or zero. So neither side of a conversation ever sees a version.
+A server reads requests and writes responses as values of the types in ``api/``, by the ``Api`` of each module there.
+They have no versions: fields that the version does not have are left out, or get the schema's default.
+
+A client writes plain mappings and sequences under the same names; absent fields take the schema's default or zero. It
+reads kio's object of that version: read fields that not every version has with ``getattr(message, name, x)``.
 
 Produce, Fetch and Metadata have hand-written codecs beside this one (``produce.py``, ``fetch.py``, ``metadata.py``).
 """
@@ -12,21 +13,83 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
-from einmal.wire.message_writer import message_slices, message_writer
+from einmal.wire.message_writer import Writer, message_slices, message_writer
 from einmal.wire.primitives import ELEMENTS_MAX, TAGS_MAX
-from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, Message, request_reader
+from einmal.wire.request_reader import (
+    RESPONSE_ELEMENTS_MAX,
+    Message,
+    Reader,
+    StepsReader,
+    kio_reader,
+    message_reader,
+    message_steps,
+)
 
 Fields = Mapping[str, Any]
 Frame = bytes | bytearray
+Values: TypeAlias = tuple[object, ...]
+"""A request or a response: one of the named tuples in ``api/``, or of the hand-written codecs."""
+Q = TypeVar("Q", bound=Values)
+R = TypeVar("R", bound=Values, covariant=True)
 _HEADER: Final = struct.Struct(">hhih")
 _NO_TAGS: Final = b"\x00"
+
+
+class Versions(NamedTuple):
+    """What is supported of one API, both ends included. ``flexible``: the first version with tagged fields."""
+
+    min: int
+    max: int
+    flexible: int = 32_767
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[Q, R]):
+    """One API: its key, its versions, and the types of its request and its response.
+
+    ``decode``: a hand-written decoder, from version, frame and position to the request.
+    """
+
+    key: int
+    versions: Versions
+    request: type[Q]
+    response: type[R]
+    decode: Callable[[int, Frame, int], Q] | None = None
+
+    def decode_request(self, version: int, frame: Frame, position: int) -> Q:
+        """The body at ``position``. Raises Truncated, Malformed or UnknownVersion."""
+        if self.decode is not None:
+            return self.decode(version, frame, position)
+        read = _request_reader(self.key, version, self.request)
+        return cast(Q, read(Message.of(frame, ELEMENTS_MAX), position)[0])
+
+    def decode_request_in_steps(self, version: int, frame: Frame, position: int) -> Iterator[Q | None]:
+        """The same in steps of some milliseconds: the last one is the request. Raises as ``decode_request`` does."""
+        if self.decode is not None:
+            yield self.decode(version, frame, position)
+            return
+        read = _request_steps(self.key, version, self.request)
+        request, _end = yield from read(Message.of(frame, ELEMENTS_MAX), position)
+        yield cast(Q, request)
+
+    def encode_response(self, version: int, response: Values) -> bytes:
+        """The body of a response. Raises UnknownVersion."""
+        assert isinstance(response, self.response), f"{type(response).__name__} is no {self.response.__name__}"
+        encoded = bytearray()
+        _response_writer(self.key, version, self.response)(encoded, response)
+        return bytes(encoded)
+
+    def response_slices(self, version: int, response: Values) -> Iterator[bytes]:
+        """The same body in pieces, each made when it is asked for. Raises UnknownVersion."""
+        assert isinstance(response, self.response), f"{type(response).__name__} is no {self.response.__name__}"
+        return message_slices(response_type(self.key, version), self.response, response)
 
 
 class RequestHeader(NamedTuple):
@@ -52,6 +115,21 @@ def response_type(api_key: int, version: int) -> Any:
         return load_response_schema(api_key, version)
     except (UnknownAPIKey, UnknownEntity) as error:
         raise UnknownVersion(f"response {api_key} version {version}") from error
+
+
+@cache
+def _request_reader(api_key: int, version: int, message: type[Values]) -> Reader:
+    return message_reader(request_type(api_key, version), message)
+
+
+@cache
+def _request_steps(api_key: int, version: int, message: type[Values]) -> StepsReader:
+    return message_steps(request_type(api_key, version), message)
+
+
+@cache
+def _response_writer(api_key: int, version: int, message: type[Values]) -> Writer:
+    return message_writer(response_type(api_key, version), message)
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -142,39 +220,14 @@ def response_body_position(api_key: int, version: int, frame: bytes) -> int:
 # --- bodies ----------------------------------------------------------------------------------------------------
 
 
-def decode_request(api_key: int, version: int, frame: Frame, position: int) -> Any:
-    """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
-    message, _end = request_reader(request_type(api_key, version))(Message.of(frame, ELEMENTS_MAX), position)
-    return message
-
-
 def decode_response(api_key: int, version: int, frame: bytes, position: int) -> Any:
     """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
-    message, _end = request_reader(response_type(api_key, version))(Message.of(frame, RESPONSE_ELEMENTS_MAX), position)
+    message, _end = kio_reader(response_type(api_key, version))(Message.of(frame, RESPONSE_ELEMENTS_MAX), position)
     return message
 
 
 def encode_request(api_key: int, version: int, fields: Fields) -> bytes:
     """The body of a request. Raises UnknownVersion."""
-    return _encode(request_type(api_key, version), fields)
-
-
-def encode_response(api_key: int, version: int, fields: Fields) -> bytes:
-    """The body of a response. Raises UnknownVersion."""
-    return _encode(response_type(api_key, version), fields)
-
-
-def response_slices(api_key: int, version: int, fields: Fields) -> Iterator[bytes]:
-    """The same body in pieces, each made when it is asked for. Raises UnknownVersion."""
-    return message_slices(response_type(api_key, version), fields)
-
-
-def _encode(schema: Any, fields: Fields) -> bytes:
     encoded = bytearray()
-    message_writer(schema)(encoded, fields)
+    message_writer(request_type(api_key, version))(encoded, fields)
     return bytes(encoded)
-
-
-def milliseconds(value: timedelta) -> int:
-    """What kio reads as a timedelta, in whole milliseconds."""
-    return value // timedelta(milliseconds=1)

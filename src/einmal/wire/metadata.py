@@ -23,7 +23,6 @@ from einmal.wire.primitives import (
     encode_string,
 )
 
-API_KEY: Final = 3
 VERSIONS: Final = range(14)
 NO_AUTHORIZED_OPERATIONS: Final = -(1 << 31)
 _NO_TOPIC_ID: Final = UUID(int=0)

@@ -1,7 +1,7 @@
 """Kafka's primitive types in a frame: strings, byte strings, array lengths, varints, ids; in classic and compact form.
 
-For the hand-written codecs. Readers take a frame and a position and give a value and the position after it; they raise
-Truncated or Malformed, or ``struct.error`` / ``IndexError``, which ``refuse_broken_input`` turns into these.
+For the hand-written codecs. Readers take a frame and a position and return a value and the position after it; they
+raise Truncated or Malformed, or ``struct.error`` / ``IndexError``, which ``refuse_broken_input`` turns into these.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _UUID_SIZE: Final = 16
 ELEMENTS_MAX: Final = 50_000
 """Array elements of one request, all arrays together. Decoding so many takes a quarter of a second at most."""
 TAGS_MAX: Final = 16
-"""Tagged fields in one place. No message has half as many, and a list of them takes a hundred times its bytes."""
+"""Tagged fields of one structure. No message has half as many; a list of them takes a hundred times its bytes."""
 
 
 def refuse_broken_input(decode: Callable[P, T]) -> Callable[P, T]:
-    """Make Truncated or Malformed of what reading past the end, or reading nonsense, raises in a decoder."""
+    """Convert the exceptions of a decoder that reads past the end, or reads nonsense, to Truncated or Malformed."""
 
     @wraps(decode)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -96,13 +96,13 @@ def read_length(frame: Frame, position: int, flexible: bool) -> tuple[int, int]:
 
 
 def read_count(frame: Frame, position: int, flexible: bool, room: int) -> tuple[int, int, int]:
-    """The length of an array that may not be null, the position after it, and how many elements may follow this array.
+    """The length of a non-null array, the position after the length, and how many elements may follow this array.
 
     ``room``: how many elements the request may still have. Raises Malformed where the array has more.
     """
     length, position = read_length(frame, position, flexible)
     if length < 0:
-        raise Malformed("null where an array must be")
+        raise Malformed("null instead of an array")
     if length > room:
         raise Malformed(f"more than {ELEMENTS_MAX} elements in one request")
     return length, position, room - length
@@ -130,7 +130,7 @@ def read_nullable_string(frame: Frame, position: int, flexible: bool) -> tuple[s
 def read_string(frame: Frame, position: int, flexible: bool) -> tuple[str, int]:
     value, position = read_nullable_string(frame, position, flexible)
     if value is None:
-        raise Malformed("null where a string must be")
+        raise Malformed("null instead of a string")
     return value, position
 
 

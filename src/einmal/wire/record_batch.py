@@ -3,7 +3,7 @@
 A log needs only the header: it patches offset and leader epoch in place (the CRC-32C covers what follows them) and
 never unpacks a record. Clients and coordinators encode and decode records. Knows no log, and no offsets but those in
 the bytes.
-Lengths and counts of the input are never believed: what they claim is compared with what is there before it is used.
+Lengths and counts of the input are never trusted: they are compared with the actual bytes before they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
 LENGTH_OVERHEAD: Final = 12
-"""A batch is so many bytes longer than its length says, which counts only what follows it."""
+"""Bytes of a batch that its length field, which counts only what follows it, leaves out."""
 ATTRIBUTES_POSITION: Final = 21
 MAGIC: Final = 2
 
@@ -57,7 +57,7 @@ _VARLONG_BITS: Final = 63
 
 
 class BatchHeader(NamedTuple):
-    """The header's thirteen fields as they stand in the bytes."""
+    """The header's thirteen fields, in the order of the bytes."""
 
     base_offset: Offset
     batch_length: int
@@ -111,7 +111,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """The codec. Raises CorruptBatch for a number that is none."""
+        """The codec. Raises CorruptBatch for an unknown number."""
         try:
             return Compression(self.attributes & CODEC_MASK)
         except ValueError as error:
@@ -141,7 +141,7 @@ class NewRecord(NamedTuple):
 def peek_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at ``position``; the rest of the batch need not be in the buffer.
 
-    Raises Truncated when the header is not there, CorruptBatch for another magic or an impossible length.
+    Raises Truncated when the header is incomplete, CorruptBatch for another magic or an impossible length.
     """
     try:
         header = tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
@@ -176,7 +176,7 @@ def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
-    """What the CRC-32C covers. Raises CorruptBatch where it does not match."""
+    """The bytes covered by the CRC-32C. Raises CorruptBatch if it does not match."""
     covered = covered_bytes(buffer, position, header.size)
     if crc32c(covered) != header.crc:
         raise CorruptBatch("the CRC-32C does not match")
@@ -191,7 +191,7 @@ def is_whole_batch(buffer: Buffer) -> bool:
 
 
 def covered_bytes(buffer: Buffer, position: int, size: int) -> bytes:
-    """What the CRC-32C of a batch of this size covers."""
+    """The bytes covered by the CRC-32C of a batch of this size."""
     # The checksum takes bytes only. A memoryview of a bytearray or of bytes makes this one copy and not two.
     return memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size].tobytes()
 
@@ -289,7 +289,7 @@ def encode_records(records: Sequence[NewRecord]) -> bytes:
 
 
 def encode_record(since: int, delta: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]) -> bytes:
-    """One record, as far from the batch's base timestamp and base offset as ``since`` and ``delta`` say."""
+    """One record; ``since`` and ``delta`` are relative to the batch's base timestamp and base offset."""
     body = b"".join(
         (
             b"\x00",
@@ -306,7 +306,7 @@ def encode_record(since: int, delta: int, key: bytes | None, value: bytes | None
 
 
 def encode_headers(headers: tuple[Header, ...]) -> bytes:
-    """Their number and they themselves, as they end a record."""
+    """The number of headers and the headers, at the end of a record."""
     parts = [encode_varint(len(headers))]
     for header in headers:
         key = header.key.encode()
@@ -377,7 +377,7 @@ def seal_batch(
 
 
 def assemble(header: BatchHeader, section: bytes) -> bytes:
-    """The batch of a header and its records section, which is compressed already; length and CRC are made anew."""
+    """The batch of a header and its records section, which is compressed already; length and CRC are recomputed."""
     checked = _FROM_ATTRIBUTES.pack(*header[5:]) + section
     return (
         _BEFORE_ATTRIBUTES.pack(
@@ -405,7 +405,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def records_section(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> bytes:
-    """What follows the header of the batch at ``position``, decompressed to at most ``max_bytes``.
+    """The records section of the batch at ``position``, decompressed to at most ``max_bytes``.
 
     Raises CorruptBatch where it is too short for the records that the header claims, or TooLarge.
     """
@@ -420,7 +420,7 @@ def records_section(buffer: Buffer, position: int, header: BatchHeader, *, max_b
 def records_within(covered: bytes, header: BatchHeader, max_bytes: int) -> tuple[bytes, int]:
     """The records among the bytes that the CRC-32C covers: bytes that end with them, and where they begin.
 
-    Which is no copy of them where they are not compressed. Those that are must be in a framing that every client reads.
+    Uncompressed records are not copied. Compressed ones must be in a framing that every client reads.
     Raises CorruptBatch or TooLarge as ``records_section`` does.
     """
     begin = HEADER_SIZE - ATTRIBUTES_POSITION
@@ -518,7 +518,7 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
         else:
             position += 1
         if position != end:
-            raise CorruptBatch("a record is longer or shorter than it says")
+            raise CorruptBatch("a record is longer or shorter than its length field")
         append(
             make(
                 Record,

@@ -1,4 +1,4 @@
-"""Check the records of a batch as Apache Kafka's broker does, without making objects of them.
+"""Check the records of a batch as Apache Kafka's broker does, without creating objects.
 
 Every record is walked from its size to its last header: sizes agree, offset deltas count up from 0, nothing is left
 over. One function call for a whole section, because a call for each record would double the cost.
@@ -17,9 +17,9 @@ ERRORS_MAX: Final = 100
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
 _ALIKE_MIN: Final = 24
-"""Fewer are walked faster than compared."""
+"""Below this count a walk is faster than a comparison."""
 _LAYOUT_BYTES_MAX: Final = 100
-"""A record with more of them, which only headers can have, is walked faster than compared."""
+"""For a record with more of them, which only headers can have, a walk is faster than a comparison."""
 _NUMBERS: Final = "BHIIQQQQ"
 """The integers that timestamp deltas of one byte, two ... fit into."""
 _PERIOD: Final = 1 << 13
@@ -29,7 +29,7 @@ _FIRST_BYTE: Final = bytes(0x80 | 2 * delta & 0x7F for delta in range(_PERIOD))
 _LAST_BYTE: Final = bytes(delta >> 6 for delta in range(_PERIOD))
 _MIDDLE_BYTE: Final = bytes(0x80 | byte for byte in _LAST_BYTE)
 _DELTAS: Final = ((_ONLY_BYTE,), (_FIRST_BYTE, _LAST_BYTE), (_FIRST_BYTE, _MIDDLE_BYTE))
-"""What the first bytes of consecutive offset deltas are, by the varints' size. A third byte differs in no period."""
+"""The first bytes of consecutive offset deltas, by the varints' size. A third byte is constant within a period."""
 _CONTINUES: Final = bytes(byte & 0x80 for byte in range(256))
 """Maps a varint's bytes to whether another one follows."""
 _TIME_MIN: Final = -(1 << 63)
@@ -37,7 +37,7 @@ _TIME_MAX: Final = (1 << 63) - 1
 
 
 class TooLong(Exception):
-    """The scan would exceed the limit that the caller has set; nothing is known of the records yet."""
+    """The scan would exceed the caller's limit; the records are not checked."""
 
 
 class TimeBounds(NamedTuple):
@@ -80,7 +80,7 @@ def scan_records(
 
 
 class _Scan:
-    """How far the records are walked, and what was found."""
+    """The progress of the walk, and its findings."""
 
     __slots__ = ("_base_timestamp", "_data", "_headers_max", "_highest", "_lowest", "_needs_keys", "_untimed",
                  "index", "keyless", "latest", "position", "untimely")  # fmt: skip
@@ -104,7 +104,7 @@ class _Scan:
         self._needs_keys = needs_keys
         self._headers_max = headers_max
         self.latest = self._untimed
-        """As all times here, from the base timestamp on."""
+        """Relative to the base timestamp, as all times here."""
         self.keyless: list[int] = []
         self.untimely: list[tuple[int, int]] = []
 
@@ -114,10 +114,10 @@ class _Scan:
             raise InvalidRecord(self.index, f"{len(self._data) - self.position} bytes after the last record")
 
     def walk_alike(self, stop: int) -> int:
-        """Walk one record, and step over those after it, before ``stop``, that are laid out as it is; how many in all.
+        """Walk one record, and skip those after it, before ``stop``, with the same layout; returns how many in all.
 
-        Which takes a comparison for each byte of a layout, not of a record: a byte's values in all records, which are
-        as far apart as the records are long, are one slice. Only timestamps may differ.
+        This takes a comparison for each byte of a layout, not of a record: a byte's values in all records, one record
+        size apart, are one slice. Only timestamps may differ.
         """
         data, begun, first = self._data, self.position, self.index
         self.walk(first + 1)
@@ -153,7 +153,7 @@ class _Scan:
         """Whether all timestamps are in bounds; ``columns`` are the first, second ... bytes of their varints."""
         count = len(columns[0])
         if all(column == column[:1] * count for column in columns):
-            # They are that of a record which was walked.
+            # They are those of a record that was walked.
             return True
         for column in columns:
             continues = column.translate(_CONTINUES)
@@ -164,7 +164,7 @@ class _Scan:
         varints = bytearray(width * count)
         for at, column in enumerate(columns):
             varints[at::width] = column
-        # Varints of one size count up as their values do; below zero, where they are odd, down.
+        # Varints of one size rise with their values; below zero, where they are odd, they fall.
         ordered = [-varint if varint & 1 else varint for varint in set(unpack(f"<{count}{number}", varints))]
         earliest, latest = (
             _read_varint(abs(varint).to_bytes(_VARLONG_BYTES, "little"), 0, _VARLONG_BYTES)[0]
@@ -176,7 +176,7 @@ class _Scan:
         return True
 
     def walk(self, stop: int) -> None:  # noqa: C901 - varints are read in place: a call for each would halve the speed
-        """Walk the records before ``stop``, or until there are errors enough. Raises InvalidRecord or TooLong."""
+        """Walk the records before ``stop``, or until there are enough errors. Raises InvalidRecord or TooLong."""
         data, position, first = self._data, self.position, self.index
         index = first
         lowest, highest, untimed, latest = self._lowest, self._highest, self._untimed, self.latest
@@ -199,7 +199,7 @@ class _Scan:
                 if byte & 1:
                     raise CorruptBatch("negative record size")
                 if data[position] > 0x7F:
-                    # Attributes mean nothing yet, but aiokafka and kafka-python read them as a varint.
+                    # Attributes have no meaning yet, but aiokafka and kafka-python read them as a varint.
                     raise CorruptBatch("record attributes of 128 or more")
                 position += 1
                 byte = data[position]
@@ -269,10 +269,10 @@ class _Scan:
 
 
 def _layout_of(data: bytes, begun: int) -> tuple[int, int, int, list[int], int] | None:
-    """Where a record that is well-formed has the bytes that say how it is laid out; None where there are too many.
+    """The positions of the bytes that define a well-formed record's layout; None: there are too many.
 
-    Where its timestamp begins, its offset delta, and its key's size; all other such bytes, which are the same in every
-    record of the layout (keys of headers too, which must be UTF-8); and how many headers it has.
+    The start of its timestamp, of its offset delta, and of its key's size; all other such bytes, which are the same in
+    every record of the layout (also keys of headers, which must be UTF-8); and the number of headers.
     """
     time_at = _after_varint(data, begun) + 1
     delta_at = _after_varint(data, time_at)
@@ -303,7 +303,7 @@ def _after_varint(data: bytes, position: int) -> int:
 
 
 def _count_same(column: bytes, wanted: bytes) -> int:
-    """How many bytes at the beginning are those that are wanted."""
+    """How many bytes at the beginning match."""
     differing = int.from_bytes(column) ^ int.from_bytes(wanted)
     return len(column) - (differing.bit_length() + 7) // 8
 
@@ -315,7 +315,7 @@ def _read_varint(data: bytes, position: int, size_max: int = _VARINT_BYTES) -> t
         byte = data[position + number]
         zigzag |= (byte & 0x7F) << 7 * number
         if byte < 0x80:
-            # Bits beyond the type's are lost in Java and in C: a reader sees another number than we do.
+            # Java and C drop bits beyond the type's: a reader would see another number than we do.
             if zigzag >> (32 if size_max == _VARINT_BYTES else 64):
                 raise CorruptBatch("a varint has more bits than its type")
             return (zigzag >> 1) ^ -(zigzag & 1), position + number + 1

@@ -1,4 +1,4 @@
-"""Requests and responses from bytes that nobody vouches for, by kio's schemas and into kio's classes.
+"""Requests and responses from bytes that nobody vouches for, by kio's schemas, into our types or kio's classes.
 
 kio's own reader believes the length of an array and reserves room for it: one frame of thirty bytes can abort the
 process. This one believes nothing: every element is read before there is room for it, null stands only where the schema
@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from einmal.wire.errors import Malformed, Truncated
 from einmal.wire.primitives import TAGS_MAX, error_of
-from einmal.wire.schemas import unwrap
+from einmal.wire.schemas import field_types, unwrap
 
 RESPONSE_ELEMENTS_MAX: Final = 10_000_000
 """A cluster may well have more partitions than a client may ask for by name."""
@@ -41,20 +41,100 @@ class Message(bytes):
 
 Reader: TypeAlias = Callable[[Message, int], tuple[Any, int]]
 """From a message and a position to a value and the position after it."""
+StepsReader: TypeAlias = Callable[[Message, int], Generator[None, None, tuple[Any, int]]]
+"""The same in steps: it yields between elements of arrays, and returns the value and the position."""
 
+_STEP_ELEMENTS: Final = 16
+"""Of one array. Where arrays nest, a step has as many of the inner ones: thousands of elements in all."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT_SHIFT_MAX: Final = 28
 
 
 @cache
-def request_reader(schema: Any) -> Reader:
-    """Reads one message or one nested structure. Raises Truncated or Malformed."""
+def message_reader(schema: Any, message: Any) -> Reader:
+    """Reads one message, or one nested structure, of this schema as ``message``: a type without versions.
+
+    A field that the schema does not have gets its default. Raises Truncated or Malformed.
+    """
+    flexible = bool(schema.__flexible__)
+    fields, tagged = _fields(schema, message)
+    plain = [(each.place, each.reader) for each in fields]
+    defaults = list(message())
+    make = partial(tuple.__new__, message)
+
+    def read(frame: Message, position: int) -> tuple[Any, int]:
+        values = defaults.copy()
+        for place, reader in plain:
+            values[place], position = reader(frame, position)
+        if flexible:
+            position = _read_tags(frame, position, tagged, values)
+        return make(values), position
+
+    return read
+
+
+@cache
+def message_steps(schema: Any, message: Any) -> StepsReader:
+    """As ``message_reader`` does, but in steps of some milliseconds, between which others may have their turn."""
+    flexible = bool(schema.__flexible__)
+    fields, tagged = _fields(schema, message)
+    in_order = [(each.place, each.reader, _array_steps(each, flexible) if each.is_array else None) for each in fields]
+    defaults = list(message())
+    make = partial(tuple.__new__, message)
+
+    def read(frame: Message, position: int) -> Generator[None, None, tuple[Any, int]]:
+        values = defaults.copy()
+        for place, reader, steps in in_order:
+            if steps is None:
+                values[place], position = reader(frame, position)
+            else:
+                values[place], position = yield from steps(frame, position)
+        if flexible:
+            position = _read_tags(frame, position, tagged, values)
+        return make(values), position
+
+    return read
+
+
+class _Field(NamedTuple):
+    """A field of a schema that has no tag. ``message``: the type of its structure, or of its elements."""
+
+    place: int
+    field: dataclasses.Field[Any]
+    message: Any
+    reader: Reader
+
+    @property
+    def is_array(self) -> bool:
+        return unwrap(self.field.type)[2]
+
+
+def _fields(schema: Any, message: Any) -> tuple[list[_Field], dict[int, tuple[int, Reader]]]:
+    """Where each field of a schema goes in ``message``, and its reader: plain ones in order, tagged ones by tag."""
+    types = field_types(message)
+    places = {name: place for place, name in enumerate(types)}
+    plain: list[_Field] = []
+    tagged: dict[int, tuple[int, Reader]] = {}
+    for field in dataclasses.fields(schema):
+        inner = unwrap(types[field.name])[0]
+        reader = _field_reader(field, bool(schema.__flexible__), inner)
+        tag = field.metadata.get("tag")
+        if tag is None:
+            plain.append(_Field(places[field.name], field, inner, reader))
+        else:
+            tagged[tag] = (places[field.name], reader)
+    return plain, tagged
+
+
+@cache
+def kio_reader(schema: Any) -> Reader:
+    """Reads one message, or one nested structure, as kio's object of this version. Raises Truncated or Malformed."""
     flexible = bool(schema.__flexible__)
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(schema):
-        reader = _field_reader(field, flexible)
+        reader = _field_reader(field, flexible, None)
         tag = field.metadata.get("tag")
         if tag is None:
             plain.append((field.name, reader))
@@ -89,7 +169,8 @@ def _tag_default(field: dataclasses.Field[Any]) -> Any:
 _EMPTY: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b""}
 
 
-def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
+def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[Any, Reader]], values: Any) -> int:
+    """``values``: by index or by name, as in ``tagged``."""
     count, position = _uvarint(frame, position)
     if count > TAGS_MAX:
         raise Malformed(f"{count} tagged fields")
@@ -101,10 +182,10 @@ def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[str, Re
             raise Truncated("tagged field")
         known = tagged.get(tag)
         if known is not None:
-            name, reader = known
-            values[name], position = reader(frame, position)
+            place, reader = known
+            values[place], position = reader(frame, position)
             if position != end:
-                raise Malformed(f"tagged field {name} has another size than it says")
+                raise Malformed(f"tagged field {tag} does not have the size that it claims")
         position = end
     return position
 
@@ -112,16 +193,48 @@ def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[str, Re
 # --- fields ------------------------------------------------------------------------------------------------------
 
 
-def _field_reader(field: dataclasses.Field[Any], flexible: bool) -> Reader:
+def _field_reader(field: dataclasses.Field[Any], flexible: bool, message: Any) -> Reader:
+    """``message``: the type of a structure; None: kio's."""
     inner, is_nullable, is_array = unwrap(field.type)
-    one: Reader
+    one = _element_reader(field, flexible, message)
+    if is_array:
+        return partial(_read_array, one, flexible, is_nullable)
+    return partial(_read_nullable, one) if is_nullable and dataclasses.is_dataclass(inner) else one
+
+
+def _element_reader(field: dataclasses.Field[Any], flexible: bool, message: Any) -> Reader:
+    """Of the field, or of one element where it is an array."""
+    inner, is_nullable, is_array = unwrap(field.type)
     if dataclasses.is_dataclass(inner):
-        one = request_reader(cast(Any, inner))
-        if is_nullable and not is_array:
-            one = partial(_read_nullable, one)
-    else:
-        one = _primitive_reader(field.metadata["kafka_type"], flexible, is_nullable and not is_array)
-    return partial(_read_array, one, flexible, is_nullable) if is_array else one
+        return kio_reader(cast(Any, inner)) if message is None else message_reader(cast(Any, inner), message)
+    kind = field.metadata["kafka_type"]
+    if message is not None and kind in _PLAIN_TIMES:
+        return _PLAIN_TIMES[kind]
+    return _primitive_reader(kind, flexible, is_nullable and not is_array)
+
+
+def _array_steps(array: _Field, flexible: bool) -> StepsReader:
+    inner, is_nullable, _is_array = unwrap(array.field.type)
+    one = _element_reader(array.field, flexible, array.message)
+    has_arrays = dataclasses.is_dataclass(inner) and any(unwrap(each.type)[2] for each in dataclasses.fields(inner))
+    one_in_steps = message_steps(cast(Any, inner), array.message) if has_arrays else None
+
+    def read(frame: Message, position: int) -> Generator[None, None, tuple[Any, int]]:
+        count, position = _array_length(frame, position, flexible, is_nullable)
+        if count is None:
+            return None, position
+        items = []
+        for number in range(1, count + 1):
+            if one_in_steps is None:
+                item, position = one(frame, position)
+            else:
+                item, position = yield from one_in_steps(frame, position)
+            items.append(item)
+            if number % _STEP_ELEMENTS == 0:
+                yield
+        return tuple(items), position
+
+    return read
 
 
 def _primitive_reader(kind: str, flexible: bool, is_nullable: bool) -> Reader:
@@ -144,6 +257,18 @@ def _read_nullable(reader: Reader, frame: Message, position: int) -> tuple[Any, 
 def _read_array(
     reader: Reader, flexible: bool, is_nullable: bool, frame: Message, position: int
 ) -> tuple[tuple[Any, ...] | None, int]:
+    count, position = _array_length(frame, position, flexible, is_nullable)
+    if count is None:
+        return None, position
+    items = []
+    for _ in range(count):
+        item, position = reader(frame, position)
+        items.append(item)
+    return tuple(items), position
+
+
+def _array_length(frame: Message, position: int, flexible: bool, is_nullable: bool) -> tuple[int | None, int]:
+    """How many elements an array has, now counted in ``elements_left``; None for null."""
     count, position = _length(frame, position, flexible, wide=True)
     if count < 0:
         if not is_nullable:
@@ -154,11 +279,7 @@ def _read_array(
     frame.elements_left -= count
     if frame.elements_left < 0:
         raise Malformed(f"an array of {count}, and with it too many elements in one message")
-    items = []
-    for _ in range(count):
-        item, position = reader(frame, position)
-        items.append(item)
-    return tuple(items), position
+    return count, position
 
 
 def _read_string(flexible: bool, is_nullable: bool, frame: Message, position: int) -> tuple[str | None, int]:
@@ -253,6 +374,12 @@ def _to_datetime(value: int) -> datetime | None:
         raise Malformed(f"a timestamp of {value} ms") from error
 
 
+def _to_milliseconds(value: int) -> int:
+    if not _DURATION_MS_MIN <= value <= _DURATION_MS_MAX:
+        raise Malformed(f"a time of {value} ms")
+    return value
+
+
 def _to_uuid(value: bytes) -> UUID | None:
     """kio has None for the id of zeros."""
     return UUID(bytes=value) if any(value) else None
@@ -276,3 +403,11 @@ _PRIMITIVES: Final[Mapping[str, tuple[Reader, Any]]] = {
     "datetime_i64": (_fixed(">q", _to_datetime), None),
 }
 """Reader and default of a tagged field, by kio's name of the type."""
+_DURATION_MS_MIN: Final = timedelta.min // timedelta(milliseconds=1)
+_DURATION_MS_MAX: Final = timedelta.max // timedelta(milliseconds=1)
+_PLAIN_TIMES: Final[Mapping[str, Reader]] = {
+    "timedelta_i32": _fixed(">i"),
+    "timedelta_i64": _fixed(">q", _to_milliseconds),
+    "datetime_i64": _fixed(">q"),
+}
+"""Times as our types have them: milliseconds."""

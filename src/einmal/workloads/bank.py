@@ -2,8 +2,8 @@
 
 Clerks write transfer orders (idempotent, each acknowledged or of unknown outcome). Processors of one consumer group
 consume orders, write the debit and the credit of each into the accounts' partitions, and commit their positions in the
-same transaction (KIP-447): each order is carried out once, whoever is killed, paused or replaced meanwhile. Auditors
-read the accounts ``read_committed`` and never see half a transfer; see ``checker.bank``.
+same transaction (KIP-447): each order is carried out once, whichever processes are killed, paused or replaced
+meanwhile. Auditors read the accounts ``read_committed`` and never see half a transfer; see ``checker.bank``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from einmal.checker.bank import BankReader, Entry
-from einmal.checker.history import Anomaly, Outcome
+from einmal.checker.bank import BankReader, TransferEntry
+from einmal.checker.history import Anomaly, OpOutcome
 from einmal.checker.log import find_anomalies
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
@@ -46,7 +46,7 @@ class Bank:
         self.accounts = tuple(TopicPartition(ACCOUNTS, partition) for partition in range(ACCOUNT_PARTITIONS))
         self._endings = Endings()
         self._auditors: dict[int, BankReader] = {}
-        self._orders: dict[str, Outcome] = {}
+        self._orders: dict[str, OpOutcome] = {}
         self._final: BankReader | None = None
         self.roles = (
             Role("clerk", self._take_orders),
@@ -59,7 +59,7 @@ class Bank:
         self._endings.stop()
 
     async def finish(self, process: Process) -> None:
-        """The faults are over: a last processor carries out what is left, a last auditor reads everything."""
+        """The faults are over: a last processor makes the remaining transfers, a last auditor reads everything."""
         await self._carry_out_the_rest(process)
         auditor = _auditor(process)
         await read_to_the_end(process, self.accounts, self.recorder, seen=self._audited(auditor))
@@ -71,8 +71,8 @@ class Bank:
             found += auditor.anomalies
         if self._final is not None:
             found += self._final.finish(
-                [order for order, outcome in self._orders.items() if outcome is Outcome.OK],
-                [order for order, outcome in self._orders.items() if outcome is Outcome.FAIL],
+                [order for order, outcome in self._orders.items() if outcome is OpOutcome.OK],
+                [order for order, outcome in self._orders.items() if outcome is OpOutcome.FAIL],
             )
         return found
 
@@ -89,7 +89,7 @@ class Bank:
                 order = f"order-{process.number}-{count}"
                 debtor, creditor = source.sample(range(ACCOUNT_COUNT), 2)
                 text = f"{order} {debtor} {creditor} {source.randint(1, 50)}"
-                self._orders[order] = Outcome.INFO
+                self._orders[order] = OpOutcome.INFO
                 result = producer.send(ORDERS, text, partition=source.randrange(ORDER_PARTITIONS))
                 pending.append(asyncio.create_task(self._note(order, result)))
                 await asyncio.sleep(source.uniform(0, 0.3))
@@ -101,11 +101,11 @@ class Bank:
         try:
             await result
         except RequestRefused:
-            self._orders[order] = Outcome.FAIL
+            self._orders[order] = OpOutcome.FAIL
         except KafkaError:
             return
         else:
-            self._orders[order] = Outcome.OK
+            self._orders[order] = OpOutcome.OK
 
     # --- processors ------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Bank:
                 records = await _poll(consumer)
                 if records:
                     count += 1
-                    # Whoever is paused here comes back with orders that are another's by then.
+                    # A process that is paused here resumes with orders that another one owns by then.
                     await asyncio.sleep(process.random.choice((0.0, process.random.uniform(0, 2.0))))
                     await self._carry_out(process, producer, consumer, records, count)
         except FatalError:
@@ -140,7 +140,7 @@ class Bank:
     ) -> None:
         """One transaction: the transfers of these orders, and the group's positions after them.
 
-        ``is_restless``: it may take longer than the coordinator's patience, or change its mind.
+        ``is_restless``: it may take longer than the transaction timeout, or abort.
         """
         entry = self.recorder.begin(process.number, transactional=True)
         attempt = f"{process.number}.{count}"
@@ -195,7 +195,7 @@ class Bank:
     @staticmethod
     def _audited(auditor: BankReader) -> Seen:
         def seen(records: Sequence[ConsumerRecord]) -> None:
-            entries: dict[int, list[Entry]] = {}
+            entries: dict[int, list[TransferEntry]] = {}
             for record in records:
                 entries.setdefault(record.partition, []).append(_read(record))
             for partition, found in entries.items():
@@ -241,7 +241,7 @@ async def _poll(consumer: Consumer) -> Sequence[ConsumerRecord]:
 
 
 async def _rewind(consumer: Consumer) -> None:
-    """After an abort: read again from what is committed."""
+    """After an abort: read again from the committed positions."""
     keys = sorted(consumer.assignment())
     while keys:
         try:
@@ -264,19 +264,19 @@ async def _is_behind(consumer: Consumer, keys: Sequence[TopicPartition], ends: d
     return any((0 if (found := committed.get(key)) is None else found.offset) < ends[key] for key in keys)
 
 
-def _transfer(record: ConsumerRecord) -> tuple[Entry, Entry]:
+def _transfer(record: ConsumerRecord) -> tuple[TransferEntry, TransferEntry]:
     order, debtor, creditor, amount = (record.value or b"").decode().split()
     debit, credit = int(debtor) % ACCOUNT_PARTITIONS, int(creditor) % ACCOUNT_PARTITIONS
     return (
-        Entry(order, int(debtor), -int(amount), debit, credit),
-        Entry(order, int(creditor), int(amount), credit, debit),
+        TransferEntry(order, int(debtor), -int(amount), debit, credit),
+        TransferEntry(order, int(creditor), int(amount), credit, debit),
     )
 
 
-def _written(entry: Entry, attempt: str) -> str:
+def _written(entry: TransferEntry, attempt: str) -> str:
     return f"{entry.transfer} {entry.account} {entry.delta} {entry.partner} {attempt}"
 
 
-def _read(record: ConsumerRecord) -> Entry:
+def _read(record: ConsumerRecord) -> TransferEntry:
     order, account, delta, partner, _attempt = (record.value or b"").decode().split()
-    return Entry(order, int(account), int(delta), record.partition, int(partner))
+    return TransferEntry(order, int(account), int(delta), record.partition, int(partner))

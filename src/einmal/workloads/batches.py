@@ -1,9 +1,9 @@
 """Batches as the pipeline writes them: many writers under one producer id and epoch, one driver that opens and ends.
 
-The driver takes its name over, reads the commit record, and then writes batch after batch: each partition by a writer
-with connections of its own, then the commit record, then the end of the transaction. Now and then a writer is given up
-while it still writes (a task that its scheduler has lost): the transaction is aborted, the batch written again under
-the next epoch, and what the lost writer sends must be refused. An outcome nobody knows ends the driver, and the next
+The driver acquires its transactional.id, reads the commit record, and then writes batch after batch: each partition by
+a writer with connections of its own, then the commit record, then the end of the transaction. Sometimes a writer is
+abandoned while it still writes (a task that its scheduler has lost): the transaction is aborted, the batch rewritten
+under the next epoch, and the lost writer's requests must be refused. An unknown outcome ends the driver, and the next
 one finds it in the commit record.
 """
 
@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from einmal.checker.batches import Written, find_batch_anomalies
-from einmal.checker.history import Anomaly, Outcome
+from einmal.checker.batches import WrittenRecord, find_batch_anomalies
+from einmal.checker.history import Anomaly, OpOutcome
 from einmal.checker.log import find_anomalies
 from einmal.client.aio import PartitionWriter, TransactionDriver
 from einmal.client.errors import AbortableError, FatalError, KafkaError, UnknownOutcome
@@ -40,7 +40,7 @@ _SETTINGS: Final[dict[str, Any]] = {
 
 
 class Batches:
-    """One driver, replaced when it dies; a reader that watches."""
+    """One driver, replaced when it dies; a reader."""
 
     name = "batches"
 
@@ -56,7 +56,7 @@ class Batches:
         self._endings.stop()
 
     async def finish(self, process: Process) -> None:
-        """Take the name over once more, so that nothing is open; then read everything."""
+        """Acquire the transactional.id once more, so that no transaction is open; then read everything."""
         driver = _driver(process)
         await driver.init_producer_id()
         await driver.close()
@@ -68,7 +68,9 @@ class Batches:
         found = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
         if self._final is not None:
             committed = [_batch(record) for record in self._final if record.topic == COMMITS.topic]
-            written = [Written(_batch(record), _attempt(record)) for record in self._final if record.topic == OUTPUT]
+            written = [
+                WrittenRecord(_batch(record), _attempt(record)) for record in self._final if record.topic == OUTPUT
+            ]
             found += find_batch_anomalies(committed, written)
         return found
 
@@ -97,7 +99,7 @@ class Batches:
                 identity = following
                 await asyncio.sleep(process.random.uniform(0, 0.3))
         except KafkaError:
-            # Fenced, or nobody knows: whoever comes next reads the commit record.
+            # Fenced, or an unknown outcome: the next driver reads the commit record.
             return
         finally:
             await asyncio.gather(*lost)
@@ -114,7 +116,8 @@ class Batches:
                     raise
 
     async def _last_committed(self, process: Process) -> int:
-        """The commit record for certain: the name is ours, so below the high watermark all will be decided."""
+        """The commit record for certain: this driver owns the transactional.id, so all below the high watermark will be
+        decided."""
         found: list[ConsumerRecord] = []
         await read_to_the_end(process, [COMMITS], Recorder(), seen=found.extend)
         return max((_batch(record) for record in found), default=0)
@@ -141,7 +144,8 @@ class _Attempt:
         self._entry = recorder.begin(process.number, transactional=True)
 
     async def run(self, keys: Sequence[TopicPartition]) -> tuple[bool, ProducerIdAndEpoch | None]:
-        """Whether it was committed, and the next identity where the broker gave one. Raises what ends the driver."""
+        """Whether it was committed, and the next identity if the broker returned one. Raises the error that ends the
+        driver."""
         source = self._process.random
         chosen = source.sample(keys, source.randint(1, len(keys)))
         try:
@@ -154,12 +158,12 @@ class _Attempt:
         except KafkaError:
             has_all = False
         if not has_all:
-            self._entry.ended(Outcome.FAIL)
+            self._entry.ended(OpOutcome.FAIL)
             return False, await self._abort()
         return True, await self._commit()
 
     async def _write_all(self, keys: Sequence[TopicPartition], version: TransactionVersion) -> bool:
-        """Every writer's answers are in; False: one of them has been given up, and still writes."""
+        """Every writer has all its answers; False: one of them was abandoned, and still writes."""
         source = self._process.random
         writers = []
         for key in keys:
@@ -227,9 +231,9 @@ class _Attempt:
         except UnknownOutcome:
             raise
         except KafkaError:
-            self._entry.ended(Outcome.FAIL)
+            self._entry.ended(OpOutcome.FAIL)
             raise
-        self._entry.ended(Outcome.OK)
+        self._entry.ended(OpOutcome.OK)
         return following
 
 

@@ -1,7 +1,7 @@
-"""How operations end: what each kind of the client's errors says about a transaction, and when a workload stops.
+"""How operations end: what each kind of the client's errors means for a transaction, and when a workload stops.
 
-The promise under test is in ``transact``: after an error that says *abort* or *fatal*, nothing of the transaction may
-ever be seen; only ``UnknownOutcome`` of the commit leaves it open.
+The promise under test is in ``transact``: after an *abort* or *fatal* error no part of the transaction may ever be
+visible; only ``UnknownOutcome`` of the commit leaves it open.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from einmal.checker.history import Outcome
+from einmal.checker.history import OpOutcome
 from einmal.client.aio import Producer
 from einmal.client.errors import FatalError, KafkaError, UnknownOutcome
 from einmal.client.records import RecordMetadata
-from einmal.workloads.recorder import Entry
+from einmal.workloads.recorder import OngoingOp
 
 
 class Rollback(Exception):
@@ -22,7 +22,7 @@ class Rollback(Exception):
 
 
 class Endings:
-    """Whether the workload goes on."""
+    """Whether the workload continues."""
 
     def __init__(self) -> None:
         self.is_stopped = False
@@ -31,7 +31,7 @@ class Endings:
         self.is_stopped = True
 
     async def retried(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Call until it succeeds or fails for good. Raises FatalError."""
+        """Call until it succeeds or fails permanently. Raises FatalError."""
         while True:
             try:
                 return await call()
@@ -44,9 +44,10 @@ class Endings:
 
 
 async def transact(
-    producer: Producer, entry: Entry, write: Callable[[], Awaitable[Sequence[asyncio.Future[RecordMetadata]]]]
+    producer: Producer, entry: OngoingOp, write: Callable[[], Awaitable[Sequence[asyncio.Future[RecordMetadata]]]]
 ) -> bool:
-    """One transaction, written down in ``entry``: whether it was committed. Raises FatalError when it was the last."""
+    """One transaction, recorded in ``entry``; returns whether it was committed. Raises FatalError when it was the
+    last."""
     is_committing = False
     try:
         producer.begin_transaction()
@@ -54,15 +55,15 @@ async def transact(
         is_committing = True
         await producer.commit_transaction()
     except UnknownOutcome as error:
-        entry.ended(Outcome.INFO if is_committing else Outcome.FAIL, cause=type(error).__name__)
+        entry.ended(OpOutcome.INFO if is_committing else OpOutcome.FAIL, cause=type(error).__name__)
         raise FatalError(detail="the outcome of a transaction is unknown") from error
     except (KafkaError, Rollback) as error:
-        entry.ended(Outcome.FAIL)
+        entry.ended(OpOutcome.FAIL)
         if isinstance(error, FatalError):
             raise
         await _abort(producer)
         return False
-    entry.ended(Outcome.OK, [result.result().offset for result in results])
+    entry.ended(OpOutcome.OK, [result.result().offset for result in results])
     return True
 
 

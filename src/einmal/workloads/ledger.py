@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from einmal.checker.history import Anomaly, Outcome
+from einmal.checker.history import Anomaly, OpOutcome
 from einmal.checker.log import find_anomalies
 from einmal.client.aio import Producer
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
@@ -19,7 +19,7 @@ from einmal.types import TopicPartition
 from einmal.workloads.endings import Endings, Rollback, close_quietly, transact
 from einmal.workloads.process import Process, Role
 from einmal.workloads.reading import follow, read_to_the_end
-from einmal.workloads.recorder import Entry, Recorder
+from einmal.workloads.recorder import OngoingOp, Recorder
 
 TOPIC: Final = "ledger"
 PARTITIONS: Final = 3
@@ -84,7 +84,7 @@ class Ledger:
             await close_quietly(producer)
 
     async def _one_transaction(
-        self, process: Process, producer: Producer, entry: Entry, name: str
+        self, process: Process, producer: Producer, entry: OngoingOp, name: str
     ) -> list[asyncio.Future[RecordMetadata]]:
         source = process.random
         results = []
@@ -129,10 +129,10 @@ class Ledger:
         await follow(process, self.keys, self.recorder, self._endings, read_committed=False)
 
 
-async def _note(result: asyncio.Future[RecordMetadata], entry: Entry) -> None:
+async def _note(result: asyncio.Future[RecordMetadata], entry: OngoingOp) -> None:
     try:
-        entry.ended(Outcome.OK, [(await result).offset])
+        entry.ended(OpOutcome.OK, [(await result).offset])
     except RequestRefused:
-        entry.ended(Outcome.FAIL)
+        entry.ended(OpOutcome.FAIL)
     except KafkaError as error:
-        entry.ended(Outcome.INFO, cause=type(error).__name__)
+        entry.ended(OpOutcome.INFO, cause=type(error).__name__)

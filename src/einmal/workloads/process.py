@@ -1,6 +1,6 @@
-"""A client process as a workload sees it: its name, its seams to the system under test, and what it writes down.
+"""A client process of a workload: its name, its seams to the system under test, and its recorder.
 
-The same workload runs on simulated and on real processes: who starts it, pauses it and kills it is not its business.
+The same workload runs on simulated and on real processes: it does not know what starts, pauses and kills it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Process:
     def _common(self) -> dict[str, Any]:
         return {
             "bootstrap_servers": self.bootstrap_servers,
-            # Brokers are struck before a client has met them, too.
+            # Faults hit brokers before a client has connected, too.
             "bootstrap_timeout_ms": 60_000,
             "network": self.network,
             "clock": self.clock,
@@ -48,9 +48,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one process of a workload does. ``run`` returns when it is told to stop, or when it cannot go on.
+    """One process of a workload. ``run`` returns when the workload stops, or when it cannot continue.
 
-    Roles may be paused, killed and started again; while one is paused another process may take its place.
+    Roles may be paused, killed and started again; while one is paused another process may replace it.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""The history of a run, written down as it happens.
+"""The history of a run, recorded as it happens.
 
-An operation is entered when it begins, with an unknown outcome; so a process that is killed leaves the truth behind.
+An operation is recorded when it begins, with an unknown outcome; so the history is true even if the process is killed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from einmal.checker.history import History, Key, Op, Outcome, Poll, Send
+from einmal.checker.history import History, Key, Op, OpOutcome, Poll, Send
 from einmal.client.records import ConsumerRecord
 
 
@@ -17,17 +17,17 @@ class Recorder:
     def __init__(self) -> None:
         self._ops: list[Op] = []
 
-    def begin(self, process: int, *, transactional: bool = False) -> Entry:
-        """An operation that writes; it is as yet of unknown outcome."""
+    def begin(self, process: int, *, transactional: bool = False) -> OngoingOp:
+        """An operation that writes, with an outcome still unknown."""
         self._ops.append(
-            Op(process=process, actions=(), outcome=Outcome.INFO, transactional=transactional, began=_now())
+            Op(process=process, actions=(), outcome=OpOutcome.INFO, transactional=transactional, began=_now())
         )
-        return Entry(self._ops, len(self._ops) - 1)
+        return OngoingOp(self._ops, len(self._ops) - 1)
 
     def polled(
         self, process: int, records: Iterable[ConsumerRecord], *, read_committed: bool, starts_anew: bool = False
     ) -> None:
-        """What one poll gave. It counts as an operation of the moment in which it came."""
+        """The records of one poll. It counts as an operation of the moment when it returned."""
         polls: dict[Key, list[tuple[int, str]]] = {}
         for record in records:
             polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
@@ -35,7 +35,7 @@ class Recorder:
             Op(
                 process=process,
                 actions=tuple(Poll(key, tuple(found)) for key, found in polls.items()),
-                outcome=Outcome.OK,
+                outcome=OpOutcome.OK,
                 read_committed=read_committed,
                 starts_anew=starts_anew,
                 began=_now(),
@@ -46,13 +46,13 @@ class Recorder:
     def history(self, *, is_read_to_the_end: bool) -> History:
         return History(tuple(self._ops), is_read_to_the_end)
 
-    def count(self, outcome: Outcome) -> int:
-        """Writing operations that ended so."""
+    def count(self, outcome: OpOutcome) -> int:
+        """Writing operations with this outcome."""
         return sum(1 for op in self._ops if op.sends and op.outcome is outcome)
 
 
-class Entry:
-    """One operation that is going on."""
+class OngoingOp:
+    """One operation in progress."""
 
     __slots__ = ("_index", "_ops")
 
@@ -69,7 +69,7 @@ class Entry:
         self._ops[self._index] = replace(self.op, actions=(*self.op.actions, Send(key, value)))
 
     def polled(self, records: Iterable[ConsumerRecord], *, rebalanced: bool = False) -> None:
-        """What a poll inside of it gave, by a consumer whose group may have moved it since the one before."""
+        """The records of a poll inside of it, by a consumer whose group may have moved it since the one before."""
         polls: dict[Key, list[tuple[int, str]]] = {}
         for record in records:
             polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
@@ -79,21 +79,21 @@ class Entry:
         )
 
     def subscribed(self) -> None:
-        """A group decides what is read."""
+        """A group decides which partitions are read."""
         self._ops[self._index] = replace(self.op, subscribed=True)
 
     def starts_anew(self) -> None:
         """The reader's position was set before."""
         self._ops[self._index] = replace(self.op, starts_anew=True)
 
-    def ended(self, outcome: Outcome, offsets: Sequence[int | None] = (), cause: str = "") -> None:
+    def ended(self, outcome: OpOutcome, offsets: Sequence[int | None] = (), cause: str = "") -> None:
         """``offsets``: of the sends, in their order, as far as they are known."""
         known = iter([*offsets, *[None] * (len(self.op.sends) - len(offsets))])
         actions = tuple(
             Send(action.key, action.value, next(known)) if isinstance(action, Send) else action
             for action in self.op.actions
         )
-        ended = None if outcome is Outcome.INFO else _now()
+        ended = None if outcome is OpOutcome.INFO else _now()
         self._ops[self._index] = replace(self.op, actions=actions, outcome=outcome, ended=ended, cause=cause)
 
 

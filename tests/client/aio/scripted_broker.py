@@ -1,4 +1,4 @@
-"""A broker on loopback that says what a test tells it to, answer by answer."""
+"""A broker on loopback whose responses a test scripts, one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from einmal.client.apis import SPOKEN, ApiKey
 from einmal.wire.frames import FrameSplitter, frame
-from einmal.wire.messages import RequestHeader, decode_request_header, encode_response, encode_response_header
+from einmal.wire.messages import RequestHeader, decode_request_header, encode_response_header
+from tests.wire.mapped import encode_response
 
 Answer = Callable[["Session", RequestHeader, bytes], Awaitable[None] | None]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from einmal.client.aio.cluster import TRANSACTION, Cluster
+from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.coordinators import TRANSACTION, CoordinatorRequest
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import ClientClosed, RequestRefused, RetriableError, UnknownOutcome
@@ -40,128 +42,105 @@ class Script:
             found = {"key": "id", "node_id": 1, "host": host, "port": int(port), "error_code": code}
             session.answer(header, {"coordinators": [found]})
         else:
-            code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
-            if code is None:
+            next_code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+            if next_code is None:
                 self.hides_coordinator = self.codes == [None]
                 session.transport.close()
             else:
-                session.answer(header, {"error_code": code})
+                session.answer(header, {"error_code": next_code})
 
 
-def with_cluster(script: Script, body: Callable[[Cluster, ScriptedBroker], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(20), ScriptedBroker(script) as broker:
-            script.broker = broker
-            config = {"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 5, "reconnect.backoff.ms": 5}
-            settings = parse(AdminSettings, config, {})
-            cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
-            try:
-                await body(cluster, broker)
-            finally:
-                await cluster.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def cluster_of(script: Script) -> AsyncIterator[tuple[Cluster, ScriptedBroker]]:
+    async with asyncio.timeout(20), ScriptedBroker(script) as broker:
+        script.broker = broker
+        config = {"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 5, "reconnect.backoff.ms": 5}
+        settings = parse(AdminSettings, config, {})
+        cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
+        try:
+            yield cluster, broker
+        finally:
+            await cluster.close()
 
 
 async def end_txn(cluster: Cluster, timeout_ms: int = 10_000, **options: Any) -> Any:
-    return await cluster.call_coordinator(
-        TRANSACTION,
-        "id",
-        ApiKey.END_TXN,
-        END_TXN,
-        deadline=cluster.deadline(timeout_ms),
+    request = CoordinatorRequest(
+        kind=TRANSACTION,
+        key="id",
+        api_key=ApiKey.END_TXN,
+        fields=END_TXN,
         error_of=lambda response: response.error_code,
         **options,
     )
+    return await cluster.coordinators.call(request, deadline=cluster.deadline(timeout_ms))
 
 
 def count(broker: ScriptedBroker, api_key: ApiKey) -> int:
     return sum(request.api_key == api_key for request in broker.requests)
 
 
-def test_a_coordinator_that_is_loading_is_asked_again_and_not_looked_up_again() -> None:
-    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+async def test_a_loading_coordinator_is_retried_and_not_looked_up_again() -> None:
+    loading = ErrorCode.coordinator_load_in_progress
+    async with cluster_of(Script(loading, loading, ErrorCode.none)) as (cluster, broker):
         answer = await end_txn(cluster)
         assert (answer.response.error_code, answer.was_repeated) == (ErrorCode.none, False)
         assert (count(broker, ApiKey.END_TXN), count(broker, ApiKey.FIND_COORDINATOR)) == (3, 1)
 
-    loading = ErrorCode.coordinator_load_in_progress
-    with_cluster(Script(loading, loading, ErrorCode.none), body)
 
-
-def test_a_broker_that_is_not_the_coordinator_makes_the_client_look_it_up() -> None:
-    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+async def test_a_broker_that_is_not_the_coordinator_makes_the_client_look_it_up() -> None:
+    async with cluster_of(Script(ErrorCode.not_coordinator, ErrorCode.none)) as (cluster, broker):
         await end_txn(cluster)
         assert count(broker, ApiKey.FIND_COORDINATOR) == 2
 
-    with_cluster(Script(ErrorCode.not_coordinator, ErrorCode.none), body)
 
-
-def test_a_lost_answer_is_remembered_with_the_next_one() -> None:
-    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+async def test_a_lost_answer_is_remembered_with_the_next_one() -> None:
+    async with cluster_of(Script(None, ErrorCode.producer_fenced)) as (cluster, _broker):
         answer = await end_txn(cluster)
         assert (answer.response.error_code, answer.was_repeated) == (ErrorCode.producer_fenced, True)
 
-    with_cluster(Script(None, ErrorCode.producer_fenced), body)
 
-
-def test_at_the_deadline_a_request_without_any_answer_is_of_unknown_outcome() -> None:
-    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+async def test_at_the_deadline_a_request_without_any_answer_is_of_unknown_outcome() -> None:
+    async with cluster_of(Script(None, None, None)) as (cluster, _broker):
         with pytest.raises(UnknownOutcome, match="END_TXN for 'id'"):
             await end_txn(cluster, timeout_ms=100)
 
-    with_cluster(Script(None, None, None), body)
 
-
-def test_a_coordinator_that_cannot_be_found_again_leaves_the_outcome_unknown() -> None:
+async def test_a_coordinator_that_cannot_be_found_again_leaves_the_outcome_unknown() -> None:
     script = Script(None)
-
-    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+    async with cluster_of(script) as (cluster, broker):
         with pytest.raises(UnknownOutcome):
             await end_txn(cluster, timeout_ms=100)
         assert script.hides_coordinator
         assert count(broker, ApiKey.END_TXN) == 1
 
-    with_cluster(script, body)
-
 
 @pytest.mark.parametrize("code", [ErrorCode.coordinator_not_available, ErrorCode.request_timed_out])
-def test_a_coordinator_that_did_not_wait_for_its_log_may_have_decided(code: ErrorCode) -> None:
-    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+async def test_a_coordinator_that_did_not_wait_for_its_log_may_have_decided(code: ErrorCode) -> None:
+    async with cluster_of(Script(code, ErrorCode.producer_fenced)) as (cluster, _broker):
         assert (await end_txn(cluster)).was_repeated
 
-    with_cluster(Script(code, ErrorCode.producer_fenced), body)
 
-
-def test_at_the_deadline_a_request_that_was_only_refused_is_retriable() -> None:
-    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+async def test_at_the_deadline_a_request_that_was_only_refused_is_retriable() -> None:
+    async with cluster_of(Script(ErrorCode.coordinator_load_in_progress)) as (cluster, _broker):
         with pytest.raises(RetriableError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             await end_txn(cluster, timeout_ms=100)
 
-    with_cluster(Script(ErrorCode.coordinator_load_in_progress), body)
 
-
-def test_a_version_that_the_broker_does_not_speak_is_refused_and_not_retried() -> None:
-    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+async def test_a_version_that_the_broker_does_not_speak_is_refused_and_not_retried() -> None:
+    async with cluster_of(Script(ErrorCode.none)) as (cluster, broker):
         with pytest.raises(RequestRefused, match="UNSUPPORTED_VERSION"):
             await end_txn(cluster, at_least=6)
         assert count(broker, ApiKey.END_TXN) == 0
 
-    with_cluster(Script(ErrorCode.none), body)
 
-
-def test_concurrent_callers_share_one_connection() -> None:
-    async def body(cluster: Cluster, broker: ScriptedBroker) -> None:
+async def test_concurrent_callers_share_one_connection() -> None:
+    async with cluster_of(Script(ErrorCode.none)) as (cluster, broker):
         await asyncio.gather(*(cluster.any_connection() for _ in range(5)))
         assert len(broker.sessions) == 1
 
-    with_cluster(Script(ErrorCode.none), body)
 
-
-def test_a_closed_cluster_says_so() -> None:
-    async def body(cluster: Cluster, _broker: ScriptedBroker) -> None:
+async def test_a_closed_cluster_raises_client_closed() -> None:
+    async with cluster_of(Script(ErrorCode.none)) as (cluster, _broker):
         await cluster.close()
         with pytest.raises(ClientClosed):
             await cluster.any_connection()
-
-    with_cluster(Script(ErrorCode.none), body)

@@ -1,4 +1,4 @@
-"""Claims about a leader that moves: what scripted brokers say, and where the client goes.
+"""Claims about a leader that moves: what scripted brokers answer, and where the client goes.
 
 Two brokers know the same cluster. Which of them leads, coordinates, answers or keeps silent is up to each test.
 """
@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from einmal.client.aio import Consumer, Producer
-from einmal.client.aio import cluster as client_cluster
-from einmal.client.aio import connection as client_connection
-from einmal.client.aio.cluster import TRANSACTION, Cluster
+from einmal.client.aio import Consumer, Producer, overdue
+from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.coordinators import TRANSACTION
 from einmal.client.aio.transaction_requests import TransactionRequests
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import AbortableError, KafkaError, UnknownOutcome
+from einmal.rpc import connection as client_connection
 from einmal.seams import SystemClock, TcpNetwork
 from einmal.types import (
     ErrorCode,
@@ -53,7 +54,7 @@ QUICK = {"retry.backoff.ms": 10, "reconnect.backoff.ms": 5, "request.timeout.ms"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who does not answer is silent after a moment instead of a second."""
-    for module in (client_connection, client_cluster):
+    for module in (client_connection, overdue):
         monkeypatch.setattr(module, "PATIENCE_S", 0.1)
 
 
@@ -64,11 +65,11 @@ class World:
     brokers: dict[int, ScriptedBroker] = field(default_factory=dict)
     leaders: dict[int, tuple[int, int]] = field(default_factory=lambda: {0: (1, 0)})
     told: dict[int, tuple[int, int]] | None = None
-    """What Metadata says, where that is behind the truth."""
+    """Leaders in Metadata responses, if these are behind the truth."""
     coordinator: int = 1
     silent: set[int] = field(default_factory=set)
     points: bool = False
-    """Whether who does not lead says who does (KIP-951)."""
+    """Whether a broker that does not lead returns the leader (KIP-951)."""
     appended: list[tuple[int, int, int]] = field(default_factory=list)
     """Node, partition, base sequence."""
     ends: dict[int, int] = field(default_factory=dict)
@@ -144,7 +145,8 @@ class World:
     def produce(self, node_id: int, session: Session, header: RequestHeader, request: bytes) -> None:
         _header, position = decode_request_header(request)
         asked = decode_produce_request(header.api_version, request, position)
-        answers, endpoints = [], []
+        answers: list[ProducedPartition] = []
+        endpoints: list[NodeEndpoint] = []
         # One topic, called as the request calls it: by its name or by its id.
         ((topic, partitions),) = asked.topics
         for index, records in partitions:
@@ -188,16 +190,13 @@ class World:
         return sum(each.api_key == api_key for broker in self.brokers.values() for each in broker.requests)
 
 
-def in_world(world: World, body: Callable[[str], Awaitable[None]], *, dead_first: bool = False) -> None:
-    """Run ``body`` with the bootstrap addresses; ``dead_first``: those of nobody before them."""
-
-    async def run() -> None:
-        async with asyncio.timeout(15), ScriptedBroker(world.of(1)) as one, ScriptedBroker(world.of(2)) as two:
-            world.brokers = {1: one, 2: two}
-            known = f"{one.bootstrap},{two.bootstrap}"
-            await body(f"127.0.0.1:1,localhost:1,{known}" if dead_first else known)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def brokers_of(world: World, *, dead_first: bool = False) -> AsyncIterator[str]:
+    """Their bootstrap addresses; ``dead_first``: those of nobody before them."""
+    async with asyncio.timeout(15), ScriptedBroker(world.of(1)) as one, ScriptedBroker(world.of(2)) as two:
+        world.brokers = {1: one, 2: two}
+        known = f"{one.bootstrap},{two.bootstrap}"
+        yield f"127.0.0.1:1,localhost:1,{known}" if dead_first else known
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -208,81 +207,77 @@ async def until(holds: Callable[[], bool]) -> None:
 # --- producing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_points_to_the_leader_spares_the_look_at_the_metadata() -> None:
+async def test_a_broker_that_points_to_the_leader_spares_the_look_at_the_metadata() -> None:
     world = World(points=True)
+    async with (
+        brokers_of(world) as bootstrap,
+        Producer(QUICK, bootstrap_servers=bootstrap, linger_ms=0) as producer,
+    ):
+        await producer.send("t", b"a", partition=0)
+        asked = world.requests(ApiKey.METADATA)
+        world.leaders, world.told = {0: (2, 1)}, {0: (1, 0)}
+        await producer.send("t", b"b", partition=0)
+        assert world.appended == [(1, 0, 0), (2, 0, 1)]
+        assert world.requests(ApiKey.METADATA) == asked
 
-    async def body(bootstrap: str) -> None:
-        async with Producer(QUICK, bootstrap_servers=bootstrap, linger_ms=0) as producer:
-            await producer.send("t", b"a", partition=0)
-            asked = world.requests(ApiKey.METADATA)
-            world.leaders, world.told = {0: (2, 1)}, {0: (1, 0)}
-            await producer.send("t", b"b", partition=0)
-            assert world.appended == [(1, 0, 0), (2, 0, 1)]
-            assert world.requests(ApiKey.METADATA) == asked
 
-    in_world(world, body)
-
-
-def test_what_was_on_its_way_to_the_former_leader_is_written_by_the_next_in_order_and_once() -> None:
+async def test_what_was_on_its_way_to_the_former_leader_is_written_by_the_next_in_order_and_once() -> None:
     world = World()
+    async with (
+        brokers_of(world) as bootstrap,
+        Producer(QUICK, bootstrap_servers=bootstrap, linger_ms=0, batch_size=0) as producer,
+    ):
+        await producer.send("t", b"first", partition=0)
+        world.silent.add(1)
+        futures = [producer.send("t", b"%d" % number, partition=0) for number in range(7)]
+        await until(lambda: len(world.brokers[1].requests) > 5)
+        world.leaders = {0: (2, 1)}
+        for session in world.brokers[1].sessions:
+            session.transport.abort()
+        await asyncio.gather(*futures)
+        assert world.appended == [(1, 0, 0), *((2, 0, number + 1) for number in range(7))]
 
-    async def body(bootstrap: str) -> None:
-        async with Producer(QUICK, bootstrap_servers=bootstrap, linger_ms=0, batch_size=0) as producer:
-            await producer.send("t", b"first", partition=0)
-            world.silent.add(1)
-            futures = [producer.send("t", b"%d" % number, partition=0) for number in range(7)]
-            await until(lambda: len(world.brokers[1].requests) > 5)
-            world.leaders = {0: (2, 1)}
-            for session in world.brokers[1].sessions:
-                session.transport.abort()
-            await asyncio.gather(*futures)
-            assert world.appended == [(1, 0, 0), *((2, 0, number + 1) for number in range(7))]
 
-    in_world(world, body)
-
-
-def test_a_leader_that_falls_silent_is_left_once_another_one_leads() -> None:
+async def test_a_leader_that_falls_silent_is_left_once_another_one_leads() -> None:
     world = World()
+    async with (
+        brokers_of(world) as bootstrap,
+        Producer(QUICK, bootstrap_servers=bootstrap, linger_ms=0) as producer,
+    ):
+        await producer.send("t", b"a", partition=0)
+        world.silent.add(1)
+        second = producer.send("t", b"b", partition=0)
+        world.leaders = {0: (2, 1)}
+        async with asyncio.timeout(5):
+            await second
+        assert world.appended[-1] == (2, 0, 1)
 
-    async def body(bootstrap: str) -> None:
-        async with Producer(QUICK, bootstrap_servers=bootstrap, linger_ms=0) as producer:
-            await producer.send("t", b"a", partition=0)
-            world.silent.add(1)
-            second = producer.send("t", b"b", partition=0)
-            world.leaders = {0: (2, 1)}
-            async with asyncio.timeout(5):
-                await second
-            assert world.appended[-1] == (2, 0, 1)
 
-    in_world(world, body)
-
-
-def test_a_transaction_of_which_one_record_is_refused_flushes_at_once() -> None:
-    # What is left of it is not sent any more: it must not be waited for until delivery.timeout.ms.
+async def test_a_transaction_of_which_one_record_is_refused_flushes_at_once() -> None:
+    # Its remaining records are not sent any more: flush() must not wait for them until delivery.timeout.ms.
     world = World(leaders={0: (1, 0), 1: (2, 0)}, coordinator=2, refusals={1: ErrorCode.invalid_txn_state})
-
-    async def body(bootstrap: str) -> None:
-        async with Producer(QUICK, bootstrap_servers=bootstrap, transactional_id="id", linger_ms=0) as producer:
-            await producer.init_transactions()
-            producer.begin_transaction()
-            await producer.send("t", b"first", partition=0)
-            world.silent.add(1)
-            kept = producer.send("t", b"a", partition=0)
-            refused = producer.send("t", b"b", partition=1)
-            await until(refused.done)
-            later = producer._core.unsettled()
-            assert [batch.topic_partition.partition for batch in later] == [0]
-            for session in world.brokers[1].sessions:
-                session.transport.abort()
-            async with asyncio.timeout(5):
-                await producer.flush()
-            assert kept.done()
-            world.silent.clear()
-            with pytest.raises(AbortableError):
-                await producer.commit_transaction()
-            await producer.abort_transaction()
-
-    in_world(world, body)
+    async with (
+        brokers_of(world) as bootstrap,
+        Producer(QUICK, bootstrap_servers=bootstrap, transactional_id="id", linger_ms=0) as producer,
+    ):
+        await producer.init_transactions()
+        producer.begin_transaction()
+        await producer.send("t", b"first", partition=0)
+        world.silent.add(1)
+        kept = producer.send("t", b"a", partition=0)
+        refused = producer.send("t", b"b", partition=1)
+        await until(refused.done)
+        later = producer._outbox.core.unsettled()
+        assert [batch.topic_partition.partition for batch in later] == [0]
+        for session in world.brokers[1].sessions:
+            session.transport.abort()
+        async with asyncio.timeout(5):
+            await producer.flush()
+        assert kept.done()
+        world.silent.clear()
+        with pytest.raises(AbortableError):
+            await producer.commit_transaction()
+        await producer.abort_transaction()
 
 
 # --- consuming -----------------------------------------------------------------------------------------------------
@@ -296,58 +291,53 @@ def a_log() -> bytes:
 
 
 @pytest.mark.parametrize("points", [True, False])
-def test_a_consumer_goes_on_at_the_new_leader_where_the_former_one_ended(points: bool) -> None:
+async def test_a_consumer_resumes_at_the_new_leader_where_the_former_one_ended(points: bool) -> None:
     world = World(points=points, log=a_log(), epoch_end=2)
+    async with (
+        brokers_of(world) as bootstrap,
+        Consumer(QUICK, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([T0])
+        assert [record.value for record in await consumer.poll(5_000)] == [b"a", b"b"]
+        world.leaders = {0: (2, 1)}
+        for session in world.brokers[1].sessions:
+            session.transport.abort()
+        while (2, 2) not in world.fetched:
+            assert await consumer.poll(20) == []
+        assert world.asked_epochs == [2]
 
-    async def body(bootstrap: str) -> None:
-        async with Consumer(QUICK, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign([T0])
-            assert [record.value for record in await consumer.poll(5_000)] == [b"a", b"b"]
-            world.leaders = {0: (2, 1)}
-            for session in world.brokers[1].sessions:
-                session.transport.abort()
+
+async def test_a_consumer_leaves_a_leader_that_does_not_answer_once_another_one_leads() -> None:
+    world = World(log=a_log(), epoch_end=2)
+    async with (
+        brokers_of(world) as bootstrap,
+        Consumer(QUICK, bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10) as consumer,
+    ):
+        consumer.assign([T0])
+        assert len(await consumer.poll(5_000)) == 2
+        world.silent.add(1)
+        world.leaders = {0: (2, 1)}
+        async with asyncio.timeout(6):
             while (2, 2) not in world.fetched:
                 assert await consumer.poll(20) == []
-            assert world.asked_epochs == [2]
-
-    in_world(world, body)
 
 
-def test_a_consumer_leaves_a_leader_that_does_not_answer_once_another_one_leads() -> None:
-    world = World(log=a_log(), epoch_end=2)
-
-    async def body(bootstrap: str) -> None:
-        async with Consumer(
-            QUICK, bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10
-        ) as consumer:
-            consumer.assign([T0])
-            assert len(await consumer.poll(5_000)) == 2
-            world.silent.add(1)
-            world.leaders = {0: (2, 1)}
-            async with asyncio.timeout(6):
-                while (2, 2) not in world.fetched:
-                    assert await consumer.poll(20) == []
-
-    in_world(world, body)
-
-
-def test_a_log_that_was_cut_off_is_not_read_on_as_if_nothing_had_happened() -> None:
+async def test_a_log_that_was_cut_off_is_not_read_on_as_if_nothing_had_happened() -> None:
     world = World(log=a_log(), epoch_end=1)
-
-    async def body(bootstrap: str) -> None:
-        async with Consumer(QUICK, bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer:
-            consumer.assign([T0])
-            consumer.seek(T0, 0)
-            assert len(await consumer.poll(5_000)) == 2
-            world.leaders = {0: (2, 1)}
-            for session in world.brokers[1].sessions:
-                session.transport.abort()
-            with pytest.raises(KafkaError, match="t-0 ends at 1"):
-                while True:
-                    await consumer.poll(20)
-            assert (2, 2) not in world.fetched
-
-    in_world(world, body)
+    async with (
+        brokers_of(world) as bootstrap,
+        Consumer(QUICK, bootstrap_servers=bootstrap, auto_offset_reset="none") as consumer,
+    ):
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert len(await consumer.poll(5_000)) == 2
+        world.leaders = {0: (2, 1)}
+        for session in world.brokers[1].sessions:
+            session.transport.abort()
+        with pytest.raises(KafkaError, match="t-0 ends at 1"):
+            while True:
+                await consumer.poll(20)
+        assert (2, 2) not in world.fetched
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -358,46 +348,41 @@ def a_cluster(bootstrap: str, **settings: Any) -> Cluster:
     return Cluster(told, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
 
 
-def test_dead_entries_of_the_bootstrap_list_are_passed_over() -> None:
+async def test_dead_entries_of_the_bootstrap_list_are_passed_over() -> None:
     world = World()
-
-    async def body(bootstrap: str) -> None:
+    async with brokers_of(world, dead_first=True) as bootstrap:
         cluster = a_cluster(bootstrap)
         await cluster.refresh_metadata(["t"])
         assert sorted(cluster.metadata.brokers) == [1, 2]
         await cluster.close()
 
-    in_world(world, body, dead_first=True)
 
-
-def test_a_question_that_one_broker_does_not_answer_is_put_to_another() -> None:
+async def test_a_question_that_one_broker_does_not_answer_is_put_to_another() -> None:
     world = World(silent={1})
-
-    async def body(bootstrap: str) -> None:
+    async with brokers_of(world) as bootstrap:
         cluster = a_cluster(bootstrap)
         async with asyncio.timeout(5):
             await cluster.refresh_metadata(["t"])
         await cluster.close()
 
-    in_world(world, body)
-
 
 @pytest.mark.parametrize(("strategy", "finds"), [("rebootstrap", True), ("none", False)])
-def test_where_no_known_broker_can_be_reached_bootstrap_servers_are_asked_again(strategy: str, finds: bool) -> None:
+async def test_where_no_known_broker_can_be_reached_bootstrap_servers_are_asked_again(
+    strategy: str, finds: bool
+) -> None:
     world = World()
-
-    async def body(bootstrap: str) -> None:
+    async with brokers_of(world) as bootstrap:
         cluster = a_cluster(bootstrap, metadata_recovery_strategy=strategy)
         known = world.metadata()
         for broker in known["brokers"]:
             broker["port"] = 1
         world.metadata = lambda: known  # type: ignore[method-assign]
         await cluster.refresh_metadata(["t"])
-        del world.metadata  # type: ignore[method-assign]
+        del world.metadata
         for broker in world.brokers.values():
             for session in broker.sessions:
                 session.transport.abort()
-        await asyncio.sleep(0.05)
+        await until(lambda: not any(each.is_open for each in cluster._connections._open.values()))
         if finds:
             await cluster.refresh_metadata(["t"])
         else:
@@ -405,13 +390,10 @@ def test_where_no_known_broker_can_be_reached_bootstrap_servers_are_asked_again(
                 await cluster.refresh_metadata(["t"])
         await cluster.close()
 
-    in_world(world, body)
 
-
-def test_while_nothing_changes_the_metadata_is_asked_for_ever_less_often() -> None:
+async def test_while_nothing_changes_metadata_requests_become_less_frequent() -> None:
     world = World()
-
-    async def body(bootstrap: str) -> None:
+    async with brokers_of(world) as bootstrap:
         cluster = a_cluster(bootstrap)
         cluster.want_topic("t", may_create=False)
         began = cluster.now_ms()
@@ -420,8 +402,6 @@ def test_while_nothing_changes_the_metadata_is_asked_for_ever_less_often() -> No
         assert 3 < world.requests(ApiKey.METADATA) < 25
         await cluster.close()
 
-    in_world(world, body)
-
 
 def end_txn(cluster: Cluster) -> Awaitable[Any]:
     requests = TransactionRequests(cluster, "id", timeout_ms=60_000, max_block_ms=10_000)
@@ -429,29 +409,23 @@ def end_txn(cluster: Cluster) -> Awaitable[Any]:
     return requests.end_txn(identity, TransactionVersion.TV_2, committed=True)
 
 
-def test_a_commit_that_a_deposed_coordinator_refused_and_its_successor_too_is_of_unknown_outcome() -> None:
+async def test_a_commit_that_a_deposed_coordinator_refused_and_its_successor_too_is_of_unknown_outcome() -> None:
     # The first may have written its decision, and the second may have found it.
     world = World(codes=[ErrorCode.not_coordinator, ErrorCode.producer_fenced])
-
-    async def body(bootstrap: str) -> None:
+    async with brokers_of(world) as bootstrap:
         cluster = a_cluster(bootstrap)
         with pytest.raises(UnknownOutcome):
             await end_txn(cluster)
         await cluster.close()
 
-    in_world(world, body)
 
-
-def test_a_coordinator_that_falls_silent_is_left_once_another_broker_coordinates() -> None:
+async def test_a_coordinator_that_falls_silent_is_left_once_another_broker_coordinates() -> None:
     world = World()
-
-    async def body(bootstrap: str) -> None:
+    async with brokers_of(world) as bootstrap:
         cluster = a_cluster(bootstrap)
-        assert await cluster.coordinator(TRANSACTION, "id", deadline=cluster.deadline()) == 1
+        assert await cluster.coordinators.find(TRANSACTION, "id", deadline=cluster.deadline()) == 1
         world.silent.add(1)
         world.coordinator = 2
         async with asyncio.timeout(6):
             await end_txn(cluster)
         await cluster.close()
-
-    in_world(world, body)

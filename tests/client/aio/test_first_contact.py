@@ -1,10 +1,9 @@
-"""Claims about a client that no broker has answered yet: it says so soon, and says why."""
+"""Claims about a client that no broker has answered yet: it soon raises an error with the reason."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -15,13 +14,17 @@ from einmal.client.errors import KafkaError, NoBrokerReachable
 from einmal.types import TopicPartition
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
+from tests.ports import loopback_ports
 
 
 @contextlib.asynccontextmanager
 async def stranger(says: bytes, *, hangs_up: bool = True) -> AsyncIterator[str]:
     """Something that listens, and is no Kafka broker."""
 
+    open_writers: list[asyncio.StreamWriter] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_writers.append(writer)
         await reader.read(1)
         writer.write(says)
         if hangs_up:
@@ -33,12 +36,15 @@ async def stranger(says: bytes, *, hangs_up: bool = True) -> AsyncIterator[str]:
         yield f"{host}:{port}"
     finally:
         server.close()
+        for writer in open_writers:
+            writer.transport.abort()
+        # A transport that is not closed in its own loop warns from its finalizer.
+        await asyncio.sleep(0)
 
 
 def closed_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    (port,) = loopback_ports(1)
+    return f"127.0.0.1:{port}"
 
 
 async def list_topics(bootstrap: str) -> None:
@@ -74,16 +80,13 @@ USES = [list_topics, send, begin, poll_in_group, poll_assigned]
 
 
 @pytest.mark.parametrize("use", USES)
-def test_no_broker_reachable_is_reported_within_two_seconds(use: Callable[[str], Awaitable[None]]) -> None:
-    async def run() -> None:
-        bootstrap = f"{closed_port()},{closed_port()}"
-        start = time.monotonic()
-        with pytest.raises(NoBrokerReachable, match="einmal start") as caught:
-            await use(bootstrap)
-        assert time.monotonic() - start < 2
-        assert all(f"{each}: connection refused" in str(caught.value) for each in bootstrap.split(","))
-
-    asyncio.run(run())
+async def test_no_broker_reachable_is_reported_within_two_seconds(use: Callable[[str], Awaitable[None]]) -> None:
+    bootstrap = f"{closed_port()},{closed_port()}"
+    start = time.monotonic()
+    with pytest.raises(NoBrokerReachable, match="einmal start") as caught:
+        await use(bootstrap)
+    assert time.monotonic() - start < 2
+    assert all(f"{each}: connection refused" in str(caught.value) for each in bootstrap.split(","))
 
 
 @pytest.mark.parametrize(
@@ -97,49 +100,40 @@ def test_no_broker_reachable_is_reported_within_two_seconds(use: Callable[[str],
         (b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x7f\xff\xff\xff", "Truncated|Malformed|array|length"),
     ],
 )
-def test_what_listens_on_a_port_that_is_not_kafkas_is_named(says: bytes, expected: str) -> None:
-    async def run() -> None:
-        async with stranger(says) as bootstrap:
-            with pytest.raises(NoBrokerReachable, match=expected):
-                await list_topics(bootstrap)
-
-    asyncio.run(run())
+async def test_what_listens_on_a_port_that_is_not_kafkas_is_named(says: bytes, expected: str) -> None:
+    async with stranger(says) as bootstrap:
+        with pytest.raises(NoBrokerReachable, match=expected):
+            await list_topics(bootstrap)
 
 
-def test_a_port_that_never_answers_is_reported() -> None:
-    async def run() -> None:
-        async with (
-            stranger(b"", hangs_up=False) as bootstrap,
-            Admin(bootstrap_servers=bootstrap, request_timeout_ms=200, bootstrap_timeout_ms=300) as admin,
-        ):
-            with pytest.raises(NoBrokerReachable, match="no answer within 200 ms; it gave no answer to ApiVersions"):
-                await admin.list_topics()
-
-    asyncio.run(run())
+async def test_a_port_that_never_answers_is_reported() -> None:
+    async with (
+        stranger(b"", hangs_up=False) as bootstrap,
+        Admin(bootstrap_servers=bootstrap, request_timeout_ms=200, bootstrap_timeout_ms=300) as admin,
+    ):
+        with pytest.raises(NoBrokerReachable, match="no answer within 200 ms; it gave no answer to ApiVersions"):
+            await admin.list_topics()
 
 
-def test_a_host_that_no_dns_knows_is_named() -> None:
+async def test_a_host_that_no_dns_knows_is_named() -> None:
     with pytest.raises(NoBrokerReachable, match=r"no-such-host.invalid:9092: the host's name is not known"):
-        asyncio.run(list_topics("no-such-host.invalid:9092"))
+        await list_topics("no-such-host.invalid:9092")
 
 
-def test_a_client_that_has_met_a_broker_keeps_trying_when_all_are_gone() -> None:
-    async def run() -> None:
-        async with ScriptedBroker(lambda session, header, _: session.answer(header, broker.metadata())) as broker:
-            admin = Admin(bootstrap_servers=broker.bootstrap, bootstrap_timeout_ms=0, default_api_timeout_ms=700)
-            await admin.list_topics()
-        start = time.monotonic()
-        with pytest.raises(KafkaError) as caught:
-            await admin.list_topics()
-        assert not isinstance(caught.value, NoBrokerReachable)
-        assert time.monotonic() - start >= 0.6
-        await admin.close()
-
-    asyncio.run(run())
+async def test_a_client_that_has_met_a_broker_keeps_trying_when_all_are_gone() -> None:
+    async with ScriptedBroker(lambda session, header, _: session.answer(header, broker.metadata())) as broker:
+        admin = Admin(bootstrap_servers=broker.bootstrap, bootstrap_timeout_ms=0, default_api_timeout_ms=700)
+        await admin.list_topics()
+    start = time.monotonic()
+    with pytest.raises(KafkaError) as caught:
+        await admin.list_topics()
+    assert not isinstance(caught.value, NoBrokerReachable)
+    assert time.monotonic() - start >= 0.6
+    await admin.close()
 
 
 def broker_that_advertises(address: str) -> ScriptedBroker:
-    """It says that another one, at ``address``, leads the topic."""
+    """Its metadata name another broker, at ``address``, as the leader of the topic."""
 
     def answer(session: Session, header: RequestHeader, _request: bytes) -> None:
         host, port = address.split(":")
@@ -150,33 +144,25 @@ def broker_that_advertises(address: str) -> ScriptedBroker:
     return ScriptedBroker(answer)
 
 
-def test_an_advertised_address_that_cannot_be_reached_is_named_with_the_setting() -> None:
+async def test_an_advertised_address_that_cannot_be_reached_is_named_with_the_setting() -> None:
     wrong = closed_port()
-
-    async def run() -> None:
-        async with (
-            broker_that_advertises(wrong) as broker,
-            Admin(bootstrap_servers=broker.bootstrap, default_api_timeout_ms=500) as admin,
-        ):
-            with pytest.raises(KafkaError) as caught:
-                await admin.list_offsets({TopicPartition("t", 0): -1})
-            assert f"broker 7 advertises {wrong}: connection refused" in str(caught.value)
-            assert "advertised.listeners" in str(caught.value)
-
-    asyncio.run(run())
+    async with (
+        broker_that_advertises(wrong) as broker,
+        Admin(bootstrap_servers=broker.bootstrap, default_api_timeout_ms=500) as admin,
+    ):
+        with pytest.raises(KafkaError) as caught:
+            await admin.list_offsets({TopicPartition("t", 0): -1})
+        assert f"broker 7 advertises {wrong}: connection refused" in str(caught.value)
+        assert "advertised.listeners" in str(caught.value)
 
 
-def test_a_consumer_warns_once_of_an_advertised_address_that_cannot_be_reached(
+async def test_a_consumer_warns_once_of_an_advertised_address_that_cannot_be_reached(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wrong = closed_port()
-
-    async def run() -> None:
-        async with broker_that_advertises(wrong) as broker, Consumer(bootstrap_servers=broker.bootstrap) as consumer:
-            consumer.assign([("t", 0)])
-            consumer.seek(TopicPartition("t", 0), 0)
-            assert await consumer.poll(1_000) == []
-
-    asyncio.run(run())
+    async with broker_that_advertises(wrong) as broker, Consumer(bootstrap_servers=broker.bootstrap) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(TopicPartition("t", 0), 0)
+        assert await consumer.poll(1_000) == []
     (line,) = [each.getMessage() for each in caplog.records]
     assert line.startswith(f"broker 7 advertises {wrong}: connection refused; check advertised.listeners")

@@ -19,31 +19,24 @@ def bootstrap(node_of: NodeFactory) -> str:
     return node_of("einmal", 2).bootstrap
 
 
-def test_a_record_that_is_sent_again_right_after_its_topic_was_refused_has_an_outcome_too(bootstrap: str) -> None:
-    async def run() -> None:
-        async with Producer(bootstrap_servers=bootstrap) as producer:
-            async with asyncio.timeout(20):
-                for _ in range(3):
-                    with pytest.raises(RequestRefused):
-                        await producer.send("no/such topic", b"x")
-
-    asyncio.run(run())
+async def test_a_record_that_is_sent_again_right_after_its_topic_was_refused_has_an_outcome_too(bootstrap: str) -> None:
+    async with Producer(bootstrap_servers=bootstrap) as producer:
+        async with asyncio.timeout(20):
+            for _ in range(3):
+                with pytest.raises(RequestRefused):
+                    await producer.send("no/such topic", b"x")
 
 
-def test_a_record_in_flight_when_the_producer_is_closed_is_of_unknown_outcome(
+async def test_a_record_in_flight_when_the_producer_is_closed_is_of_unknown_outcome(
     bootstrap: str, name: NameFactory
 ) -> None:
     topic = name("closed")
-
-    async def run() -> None:
-        producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
-        await producer.send(topic, b"first")
-        future = producer.send(topic, b"second", partition=0)
-        # One turn of the loop: the sender's.
-        await asyncio.sleep(0)
-        assert producer._core.in_flight
-        await producer.close(flush=False)
-        with pytest.raises(UnknownOutcome):
-            await future
-
-    asyncio.run(run())
+    producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
+    await producer.send(topic, b"first")
+    future = producer.send(topic, b"second", partition=0)
+    # One turn of the loop: the sender's.
+    await asyncio.sleep(0)
+    assert producer._outbox.core.in_flight
+    await producer.close(flush=False)
+    with pytest.raises(UnknownOutcome):
+        await future

@@ -1,4 +1,4 @@
-"""Claims about answers that are well-formed and make no sense: an error that says so, and no busy loop."""
+"""Claims about answers that are well-formed and make no sense: they end in an error, and not in a busy loop."""
 
 from __future__ import annotations
 
@@ -57,23 +57,20 @@ def with_admin(use: Callable[[Admin], Awaitable[Any]]) -> Callable[[dict[str, An
     return run
 
 
-def error_of(broker: StrangeBroker, use: Callable[[dict[str, Any]], Awaitable[None]]) -> KafkaError:
-    async def run() -> KafkaError:
-        async with asyncio.timeout(20), broker:
-            config = {"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": 600}
-            with pytest.raises(KafkaError) as caught:
-                await use(config)
-            # A loop without a pause would have asked thousands of times.
-            assert len(broker.requests) < 500
-            return caught.value
-
-    return asyncio.run(run())
+async def error_of(broker: StrangeBroker, use: Callable[[dict[str, Any]], Awaitable[None]]) -> KafkaError:
+    async with asyncio.timeout(20), broker:
+        config = {"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": 600}
+        with pytest.raises(KafkaError) as caught:
+            await use(config)
+        # A loop without a pause would have asked thousands of times.
+        assert len(broker.requests) < 500
+        return caught.value
 
 
-def test_a_broker_without_producer_ids_refuses_records_instead_of_freezing_the_client() -> None:
+async def test_a_broker_without_producer_ids_refuses_records_instead_of_freezing_the_client() -> None:
     broker = StrangeBroker({})
     broker.without = ApiKey.INIT_PRODUCER_ID
-    error = error_of(broker, send)
+    error = await error_of(broker, send)
     assert isinstance(error, RequestRefused)
     assert error.code is ErrorCode.unsupported_version
 
@@ -91,10 +88,10 @@ def test_a_broker_without_producer_ids_refuses_records_instead_of_freezing_the_c
         with_admin(lambda admin: admin.describe_transactions(["x"])),
     ],
 )
-def test_an_answer_that_leaves_out_what_was_asked_ends_at_the_deadline(
+async def test_an_incomplete_response_fails_the_call_at_the_deadline(
     use: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
-    error_of(StrangeBroker({}), use)
+    await error_of(StrangeBroker({}), use)
 
 
 @pytest.mark.parametrize(
@@ -105,25 +102,22 @@ def test_an_answer_that_leaves_out_what_was_asked_ends_at_the_deadline(
         {"protocol_name": None, "members": []},
     ],
 )
-def test_a_group_whose_members_talk_nonsense_is_a_fatal_error(joined: dict[str, Any]) -> None:
+async def test_a_group_with_malformed_members_is_a_fatal_error(joined: dict[str, Any]) -> None:
     answer = {"generation_id": 1, "leader": "me", "member_id": "me", **joined}
-    error = error_of(StrangeBroker({ApiKey.JOIN_GROUP: answer}), join)
+    error = await error_of(StrangeBroker({ApiKey.JOIN_GROUP: answer}), join)
     assert isinstance(error, FatalError)
     assert error.code is ErrorCode.inconsistent_group_protocol
 
 
-def test_a_member_with_a_broken_assignment_does_not_hide_its_group(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_with_a_broken_assignment_does_not_hide_its_group(caplog: pytest.LogCaptureFixture) -> None:
     members = [{"member_id": "m", "member_assignment": b"\x00"}]
     group = {"group_id": "g", "protocol_type": "consumer", "group_state": "Stable", "members": members}
 
-    async def run() -> None:
-        async with (
-            asyncio.timeout(20),
-            StrangeBroker({ApiKey.DESCRIBE_GROUPS: {"groups": [group]}}) as broker,
-            Admin(bootstrap_servers=broker.bootstrap) as admin,
-        ):
-            (member,) = (await admin.describe_groups(["g"]))["g"].members
-            assert (member.member_id, member.partitions) == ("m", ())
-
-    asyncio.run(run())
+    async with (
+        asyncio.timeout(20),
+        StrangeBroker({ApiKey.DESCRIBE_GROUPS: {"groups": [group]}}) as broker,
+        Admin(bootstrap_servers=broker.bootstrap) as admin,
+    ):
+        (member,) = (await admin.describe_groups(["g"]))["g"].members
+        assert (member.member_id, member.partitions) == ("m", ())
     assert "the assignment of member 'm' cannot be read" in caplog.text

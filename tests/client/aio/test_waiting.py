@@ -1,4 +1,4 @@
-"""Claims about waiting: what is short of time, or of room, ends or pauses, and never takes the loop for itself."""
+"""Claims about waiting: calls without time or buffer space end or pause, and never occupy the event loop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import BufferExhausted, NoBrokerReachable, RetriableError
+from einmal.types import TopicPartition
 
 NOWHERE = "127.0.0.1:1"
 
 
-def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_get_an_identity() -> None:
+async def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_get_an_identity() -> None:
     """Where no broker could be reached any more, it asked again and again without ever giving way to the event loop."""
     asked = 0
     has_come_back = asyncio.Event()
@@ -26,47 +27,38 @@ def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_get_an_
             has_come_back.set()
         raise NoBrokerReachable()
 
-    async def run() -> None:
-        async with asyncio.timeout(20):
-            producer = Producer(bootstrap_servers=NOWHERE, max_block_ms=0)
-            producer._cluster.call_any = refuse  # type: ignore[method-assign]
-            acquiring = asyncio.create_task(producer._acquire_identity())
-            await has_come_back.wait()
-            await asyncio.sleep(0)
-            assert not acquiring.done()
-            acquiring.cancel()
-            await asyncio.gather(acquiring, return_exceptions=True)
-            await producer.close(flush=False)
-
-    asyncio.run(run())
+    async with asyncio.timeout(20):
+        producer = Producer(bootstrap_servers=NOWHERE, max_block_ms=0)
+        producer._cluster.call_any = refuse  # type: ignore[method-assign]
+        acquiring = asyncio.create_task(producer._outbox.acquire_identity())
+        await has_come_back.wait()
+        await asyncio.sleep(0)
+        assert not acquiring.done()
+        acquiring.cancel()
+        await asyncio.gather(acquiring, return_exceptions=True)
+        await producer.close(flush=False)
     assert asked < 100
 
 
-def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever() -> None:
-    async def run() -> None:
-        async with asyncio.timeout(20):
-            producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=100)
-            await producer.room(1_000)
-            with pytest.raises(BufferExhausted):
-                producer.send("t", bytes(1_000))
-            await producer.close(flush=False)
-
-    asyncio.run(run())
+async def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever() -> None:
+    async with asyncio.timeout(20):
+        producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=100)
+        await producer.room(1_000)
+        with pytest.raises(BufferExhausted):
+            producer.send("t", bytes(1_000))
+        await producer.close(flush=False)
 
 
-def test_a_position_that_cannot_be_found_ends_at_the_deadline() -> None:
-    async def run() -> None:
-        async with asyncio.timeout(20):
-            settings = {
-                "group_id": "g",
-                "enable_auto_commit": False,
-                "default_api_timeout_ms": 200,
-                "bootstrap_timeout_ms": 60_000,
-            }
-            consumer = Consumer(bootstrap_servers=NOWHERE, **settings)
-            consumer.assign([("t", 0)])
-            with pytest.raises(RetriableError):
-                await consumer.position(("t", 0))
-            await consumer.close()
-
-    asyncio.run(run())
+async def test_a_position_that_cannot_be_found_ends_at_the_deadline() -> None:
+    async with asyncio.timeout(20):
+        settings: dict[str, Any] = {
+            "group_id": "g",
+            "enable_auto_commit": False,
+            "default_api_timeout_ms": 200,
+            "bootstrap_timeout_ms": 60_000,
+        }
+        consumer = Consumer(bootstrap_servers=NOWHERE, **settings)
+        consumer.assign([("t", 0)])
+        with pytest.raises(RetriableError):
+            await consumer.position(TopicPartition("t", 0))
+        await consumer.close()

@@ -17,7 +17,7 @@ def bootstrap(node_of: NodeFactory) -> str:
     return node_of("einmal", 2).bootstrap
 
 
-def test_a_loop_over_records_that_is_left_early_commits_what_it_was_given(bootstrap: str, name: NameFactory) -> None:
+def test_a_loop_over_records_that_is_left_early_commits_returned_records(bootstrap: str, name: NameFactory) -> None:
     topic, group = name("left"), name("group")
     with Producer(bootstrap_servers=bootstrap) as producer:
         for value in (b"a", b"b", b"c"):

@@ -40,7 +40,7 @@ def test_a_transaction_without_one_of_its_records_is_not_committed(bootstrap: st
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"x")
-        # As a second thread's records can: taken while there was room, handed over when there is none.
+        # As a second thread's records can: accepted while there was buffer space, handed over when there is none.
         size = producer.settings.buffer_memory + 1
         ticket: Future[RecordMetadata] = Future()
         producer._queue.append((ticket, topic, b"y" * size, None, (), None, None, 0))

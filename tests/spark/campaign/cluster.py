@@ -1,7 +1,7 @@
 """The processes of the campaign: three brokers, a Spark cluster, and drivers, each of which can be found and killed.
 
 A driver is launched before it is needed, so that the next one has its JVM when the present one dies; it begins when it
-is told to.
+is ordered to.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark import class_archive
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.spark.environment import class_archive
+from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.wire.murmur2 import partition_for_key
 from tests.interop.cluster import GROUP, TRANSACTION, Cluster
 from tests.spark.campaign.pipelines import SOURCES, output_topic
@@ -78,7 +78,7 @@ class Driver:
         """Its executor is in its own JVM."""
         return self._spark is None
 
-    # --- talking --------------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------------
 
     def wait_until_ready(self) -> None:
         """Its session is there. Raises DriverDied."""
@@ -154,7 +154,7 @@ class Driver:
         self._reader.join(_GONE_S)
 
     def sweep(self) -> None:
-        """End what is left of its processes."""
+        """End its remaining processes."""
         self.kill()
         for pid in session_of(self._process.pid):
             kill_pids(pid)
@@ -227,7 +227,7 @@ class Theatre:
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
-            # Four queries at once; one that is held in a task keeps its place.
+            # Four queries at once; one that is held in a task keeps its slot.
             "spark.scheduler.mode": "FAIR",
             # Versions of state files are looked for in every batch: few of them.
             "spark.sql.streaming.minBatchesToRetain": "10",

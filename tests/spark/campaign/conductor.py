@@ -1,6 +1,6 @@
-"""Leads the campaign: fills the topics, lets drivers live and die by the plan, and has the verdict spoken.
+"""Leads the campaign: fills the topics, lets drivers live and die by the plan, and computes the verdict.
 
-``python -m tests.spark.campaign`` is its door. Every kill is one line; in the end comes a table of who was killed when,
+``python -m tests.spark.campaign`` is its entry point. Every kill is one line; in the end comes a table of all kills,
 and the verdict.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from einmal.client import Admin, Producer
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.ownership import Ownership
+from einmal.spark.operate.ownership import Ownership
 from tests.spark.campaign import plan, verdict
 from tests.spark.campaign.cluster import Driver, DriverDied, Theatre
 from tests.spark.campaign.pipelines import NAMES, SOURCES, Place, closing_number, expected, is_in, key_of, output_topic
@@ -70,7 +70,7 @@ class Feeder:
                     self._send(self._producer, number)
                 self._producer.flush()
                 self.count += _CHUNK
-        except BaseException as error:  # noqa: BLE001 - told by ``finish``
+        except BaseException as error:  # noqa: BLE001 - reported by ``finish``
             self._failure = error
 
     def _send(self, producer: Producer, number: int) -> None:
@@ -107,7 +107,7 @@ class Conductor:
         self.report = Report()
 
     def run(self, kills: int) -> Report:
-        """Kill so often, then let everything come to its end, and judge."""
+        """Kill so often, then let everything come to its end, and check."""
         began = time.monotonic()
         every = list(plan.lives(self._chance, kills, on_cluster=self._theatre.spark is not None))
         # The last one lives.
@@ -237,7 +237,7 @@ class Conductor:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _end(self, driver: Driver, count: int) -> None:
-        """Wait until everything is through, stop, and judge."""
+        """Wait until everything is through, stop, and check."""
         print(f"{time.strftime('%H:%M:%S')} {count} numbers in each topic; waiting for the end", flush=True)
         ends = self._input_ends()
         deadline = time.monotonic() + PROGRESS_S
@@ -297,22 +297,14 @@ def _read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
 
 
 def _of_record(record: Any) -> verdict.Offsets:
-    return _merged(record.end)
+    return verdict.offsets_in(record.end)
 
 
 def _of_checkpoint(checkpoint: Path) -> verdict.Offsets:
     """Of the last batch that Spark believes done."""
     names = [path.name for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()]
     lines = (checkpoint / "offsets" / max(names, key=int)).read_text().split("\n")
-    return _merged(json.loads(line) for line in lines[2:])
-
-
-def _merged(sources: Any) -> verdict.Offsets:
-    return {
-        topic: {int(partition): offset for partition, offset in each.items()}
-        for source in sources
-        for topic, each in source.items()
-    }
+    return verdict.offsets_in(json.loads(line) for line in lines[2:])
 
 
 def _of_group(positions: Any) -> verdict.Offsets:

@@ -1,15 +1,15 @@
-"""A driver of the campaign: runs the four pipelines, tells what happens, and stands still where it is told to.
+"""A driver of the campaign: runs the four pipelines, reports what happens, and pauses where it is ordered to.
 
-Run as ``python -m tests.spark.campaign.driver <settings.json>``. It says JSON lines on its standard output and is told
-JSON lines on its standard input:
+Run as ``python -m tests.spark.campaign.driver <settings.json>``. It writes JSON lines to its standard output and reads
+JSON lines from its standard input:
 
-    says  {"ready": pid of the JVM, "application": id}   the session is there; it waits to begin
+    out   {"ready": pid of the JVM, "application": id}   the session is there; it waits to begin
           {"pipeline": name, "event": name, "batch": n}  of every listener's event
-          {"reached": moment, ...}                       it stands still there until it is told to go, or dies
+          {"reached": moment, ...}                       it stands still there until it may go, or dies
           {"ended": name, "why": text}                   a query ended with an error; it is started again, as a
                                                          supervisor would
           {"state": {...}}, {"finished": true}           the last words
-    told  {"begin": true}, {"hold": moment, "pipeline": name or null}, {"go": true}, {"stop": true}
+    in    {"begin": true}, {"hold": moment, "pipeline": name or null}, {"go": true}, {"stop": true}
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, session
-from einmal.spark.claim_service import ClaimService
-from einmal.spark.exactly_once import ExactlyOnce
-from einmal.spark.execution import Execution
+from einmal.spark.output.claim_service import ClaimService
+from einmal.spark.protocol.exactly_once import ExactlyOnce
+from einmal.spark.protocol.run import CurrentBatch
+from einmal.spark.protocol.spark_commit import SparkCommit
 from tests.spark.campaign.pipelines import NAMES, Place
 
 _HELD_S: Final = 60.0
@@ -46,7 +47,7 @@ MOMENT_OF_EVENT: Final = {
 
 
 class Stage:
-    """Where the pipelines pass, and may be held: at one moment, once, until it is said to go on."""
+    """Where the pipelines pass, and may be held: at one moment, once, until it is released."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +62,7 @@ class Stage:
             print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
 
     def listen(self) -> None:
-        """What the conductor says, until it ends."""
+        """The conductor's orders, until it ends."""
         for line in sys.stdin:
             told = json.loads(line)
             if "hold" in told:
@@ -87,18 +88,18 @@ class Stage:
 
 
 def watch(stage: Stage) -> None:
-    """Pass the moments that no listener hears of: what writers ask, and the start that mends a checkpoint."""
+    """Pass the moments that no listener hears of: what writers ask, and the start that repairs a checkpoint."""
     pipelines: dict[int, str] = {}
-    batch, mend, answer = ExactlyOnce.batch, ExactlyOnce._finish_spark_commit, ClaimService.answer
+    run_batch, finish, answer = ExactlyOnce.batch, SparkCommit.finish, ClaimService.answer
 
-    def watched_batch(self: ExactlyOnce, frame: DataFrame, batch_id: int, execution: Execution) -> None:
-        pipelines[id(self._setting.service)] = self._id
-        batch(self, frame, batch_id, execution)
+    def watched_batch(self: ExactlyOnce, batch: CurrentBatch) -> None:
+        pipelines[id(self._setting.resources.service)] = self._id
+        run_batch(self, batch)
 
-    def watched_mend(self: ExactlyOnce, record: Any) -> Any:
-        if not self._setting.checkpoint.has_commit(record.batch_id):
-            stage.reach("before mending", self._id, record.batch_id)
-        return mend(self, record)
+    def watched_finish(self: SparkCommit, record: Any) -> Any:
+        if not self._checkpoint.has_commit(record.batch_id):
+            stage.reach("before mending", record.transactional_id, record.batch_id)
+        return finish(self, record)
 
     def watched_answer(self: ClaimService, request: dict[str, Any], connection: Any) -> dict[str, Any]:
         pipeline, port = pipelines.get(id(self), ""), connection.client_address[1]
@@ -112,7 +113,7 @@ def watch(stage: Stage) -> None:
         return answered
 
     ExactlyOnce.batch = watched_batch  # type: ignore[method-assign]
-    ExactlyOnce._finish_spark_commit = watched_mend  # type: ignore[method-assign]
+    SparkCommit.finish = watched_finish  # type: ignore[method-assign]
     ClaimService.answer = watched_answer  # type: ignore[method-assign]
 
 
@@ -151,7 +152,7 @@ class Supervised:
         kind, batch_id = type(event).__name__, getattr(event, "batch_id", -1)
         committed = getattr(event, "committed", None)
         if kind == "BatchFinished" and self._place.guarantee != "exactly_once_v2":
-            # There is no transaction that could say so.
+            # There is no transaction that could show it.
             committed = True
         self._stage.say(pipeline=self._name, event=kind, batch=batch_id, committed=committed)
         if kind == "QueryRestarted":

@@ -31,7 +31,7 @@ AROUND: Final = "around EndTxn"
 BEFORE: Final = "before EndTxn"
 AFTER: Final = "after EndTxn"
 IN_A_TASK: Final = ("claim", "write", "reported")
-"""A writer asks for a partition, has been given it, has had it written down."""
+"""A writer asks for a partition, has got it, has had it written down."""
 IN_A_BATCH: Final = ("batch begun", *IN_A_TASK, "output written", BEFORE, AROUND, AFTER, ANY_TIME)
 MOMENTS: Final = (NAME_TAKEN, MENDING, *IN_A_BATCH)
 
@@ -43,7 +43,7 @@ _WAITS: Final = 0.7
 
 @dataclass(frozen=True)
 class Kill:
-    """``waits``: whether the pipeline is given time to commit a batch before the next kill."""
+    """``waits``: whether the pipeline has time to commit a batch before the next kill."""
 
     victim: str
     moment: str
@@ -89,7 +89,7 @@ def _life(chance: random.Random, last: Kill | None, *, local: bool) -> Life:
 
 
 def _at_start(chance: random.Random, last: Kill | None, others: list[str]) -> Kill:
-    """Where the driver before died after EndTxn, the start mends its checkpoint, and can be killed over it."""
+    """Where the driver before died after EndTxn, the start repairs its checkpoint, and can be killed meanwhile."""
     victim = chance.choice([DRIVER, *others])
     pipeline = _to_mend(last)
     if pipeline is not None:

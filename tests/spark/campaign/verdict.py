@@ -1,4 +1,4 @@
-"""What the topics say in the end: an independent count of outputs, positions and state. Knows nothing of kills.
+"""What the topics contain in the end: an independent count of outputs, positions and state. Knows nothing of kills.
 
 Every function returns what is wrong, in words; nothing is right.
 """
@@ -71,7 +71,7 @@ def wrong_with_chain(outputs: Outputs, count: int) -> list[str]:
 
 
 def wrong_with_state(state: Mapping[str, list[Any]], outputs: Outputs) -> list[str]:
-    """What Spark keeps in its state store is what the last output of each key says."""
+    """Spark's state store equals the last output of each key."""
     said = {key: json.loads(value)["after"] for key, value in outputs}
     keys = sorted(said.keys() | state.keys())
     return [
@@ -85,8 +85,18 @@ Offsets = dict[str, dict[int, int]]
 """By topic and partition."""
 
 
+def offsets_in(sources: Iterable[Mapping[str, Mapping[str, int]]]) -> Offsets:
+    """The offsets in the positions of a query's sources; keys with an ``@`` name the cluster and the topics' ids."""
+    return {
+        topic: {int(partition): offset for partition, offset in each.items()}
+        for source in sources
+        for topic, each in source.items()
+        if not topic.startswith("@")
+    }
+
+
 def wrong_with_positions(positions: Mapping[str, Mapping[str, Offsets]], ends: Offsets) -> list[str]:
-    """``positions``: by pipeline, what each who keeps them says ("commit record", "group", "checkpoint")."""
+    """``positions``: by pipeline, and by who keeps them ("commit record", "group", "checkpoint")."""
     wrong = []
     for name in NAMES:
         wanted = {topic: ends[topic] for topic in SOURCES[name]}

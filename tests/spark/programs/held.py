@@ -1,4 +1,4 @@
-"""The pipelines of a plan, each held at a point of its own, until a program says what becomes of them.
+"""The pipelines of a plan, each held at a point of its own, until a program decides what becomes of them.
 
 A plan is a list of {"pipeline": fields of Pipeline, "event": name, "batch_id": number}.
 """
@@ -24,9 +24,9 @@ _ALL_THERE_S = 120.0
 
 
 class Hold:
-    """A listener that stops at one event until it is released, and says that it has.
+    """A listener that stops at one event until it is released, and reports that it has.
 
-    No batch goes on before ``go``: so that the pipelines start one by one, while there is time for it.
+    No batch continues before ``go``: so that the pipelines start one by one, while there is time for it.
     """
 
     def __init__(self, event: str, batch_id: int, go: threading.Event) -> None:
@@ -57,7 +57,7 @@ def new_session(name: str, directory: Path) -> SparkSession:
     config = {
         "spark.local.dir": directory / "local",
         "spark.sql.shuffle.partitions": 2,
-        # One that is held between its tasks keeps its place.
+        # One that is held between its tasks keeps its slot.
         "spark.scheduler.mode": "FAIR",
     }
     return session(name, master="local[24]", config=config, quick=True)

@@ -1,8 +1,8 @@
-"""A driver on a Spark cluster, which does harm to its own executors while its pipelines run.
+"""A driver on a Spark cluster, which injects faults into its own executors while its pipelines run.
 
 Run as ``python -m tests.spark.programs.on_cluster <plan.json> <result.json>``. A plan has ``master``, Spark settings
 (``config``), the pids of the cluster's ``workers``, the number of ``executors`` to wait for before a run and before
-harm, and ``runs``, one after the other: a pipeline, and the harm that is done to it. The result says of each run how it
+a fault, and ``runs``, one after the other: a pipeline, and its fault. The result contains for each run how it
 ended and what its listener heard. The pipelines' functions travel to the executors with the program, as any user's do:
 they are in the program's main module.
 """
@@ -28,15 +28,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from einmal.spark import KafkaStreamWriter, PipelineError, session, write_stream
-from einmal.spark.claim_service import ClaimService
 from einmal.spark.events import BatchStarted
+from einmal.spark.output.claim_service import ClaimService
 from tests.spark.standalone import executor_of, executors_of, holder_of, kill
 
 BATCH = 24
 """Offsets per trigger."""
 _RUN_S = 300.0
 _STRAGGLER_S = 60.0
-"""At most: a straggler goes on once Spark has started a copy of it."""
+"""At most: a straggler resumes once Spark has started a copy of it."""
 _EXECUTORS_S = 30.0
 
 DISTINCT = 80
@@ -134,8 +134,8 @@ class Harm:
     """What is done, once, when a batch has come so far.
 
     ``at``: "begun", "claim" (a writer is about to begin, so all shuffle files are written), "granted" (it may write),
-    "reported" (it has written its partition, and does not know yet that the driver knows). ``what`` is a name in
-    ``HARM``.
+    "reported" (it has written its partition, and does not know yet that the driver knows). ``what`` is the
+    name of a fault.
     """
 
     what: str
@@ -178,7 +178,7 @@ class Run:
         return writer.outputMode("update" if self.pipeline == "random_state" else "append").trigger(availableNow=True)
 
 
-# --- harm ---------------------------------------------------------------------------------------------------------
+# --- faults -------------------------------------------------------------------------------------------------------
 
 
 def _kill_other_executors(writer: int, workers: list[int]) -> None:
@@ -207,7 +207,7 @@ STATE_STRAGGLES = "the state stands still"
 
 
 class Hurt:
-    """Does a run's harm when it is time, and keeps what its listener heard."""
+    """Injects a run's fault when it is time, and keeps what its listener heard."""
 
     def __init__(self, run: Run, workers: list[int], wait_for_executors: Callable[[], None]) -> None:
         self._run = run
@@ -223,7 +223,7 @@ class Hurt:
         self._batch_id = getattr(event, "batch_id", self._batch_id)
         self.heard.append(f"{type(event).__name__}({self._batch_id})")
         if isinstance(event, BatchStarted) and any(harm.batch_id == self._batch_id for harm in self._run.harms):
-            # One that was killed before is replaced within seconds; this harm is to meet all of them.
+            # One that was killed before is replaced within seconds; this fault is to meet all of them.
             self._wait_for_executors()
             if self._is_due("begun"):
                 self._run.straggle.touch()
@@ -239,7 +239,7 @@ class Hurt:
                 threading.Timer(_STRAGGLER_S, self.go_on).start()
 
     def go_on(self) -> None:
-        """Whoever stands still goes on: a copy of its task waits at its claim."""
+        """Paused tasks resume: a copy of each waits at its claim."""
         while self._standing_still:
             _signal(self._standing_still.pop(), signal.SIGCONT)
 
@@ -254,7 +254,7 @@ class Hurt:
 
 
 def _watch_claims(hurts: list[Hurt]) -> None:
-    """Tell the last of ``hurts`` what writers ask, and what they are about to be answered."""
+    """Pass to the last of these faults what writers ask, and the answers that they are about to get."""
     answer = ClaimService.answer
 
     def watched(self: ClaimService, request: dict[str, Any], connection: Any) -> dict[str, Any]:

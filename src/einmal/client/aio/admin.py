@@ -1,6 +1,6 @@
 """The admin client on asyncio: topics, settings, offsets, producers, transactions, groups.
 
-Each call is retried until default.api.timeout.ms. A call over several things raises for the first that was refused;
+Each call is retried until default.api.timeout.ms. A call for several items raises the error of the first refused one;
 those before it are done.
 """
 
@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from einmal.client.aio.cluster import DATA_LANE, GROUP, TRANSACTION, Cluster, by_leader, by_topic
-from einmal.client.aio.connection import Disconnected
-from einmal.client.aio.connections import decode_by
+from einmal.client.aio.cluster import Cluster, by_leader, by_topic
+from einmal.client.aio.connections import DATA_LANE, decode_by
+from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets
 from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey, choose_version
-from einmal.client.cluster_metadata import TopicMetadata
 from einmal.client.config import AdminSettings, parse
 from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from einmal.client.descriptions import (
@@ -34,8 +33,9 @@ from einmal.client.descriptions import (
     TransactionListing,
     decode_describe_transaction,
 )
-from einmal.client.errors import RequestRefused, error_for
+from einmal.client.errors import Disconnected, RequestRefused, error_for
 from einmal.client.habits import missing_method
+from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
@@ -126,7 +126,7 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
     ) -> list[str]:
-        """The topics that were made. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
+        """Returns the created topics. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
         wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
         fields = {
             "topics": [
@@ -158,7 +158,7 @@ class Admin:
             self._cluster.metadata.topics.pop(told.name, None)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Let topics have so many partitions in all."""
+        """Increase the partition counts of topics to these totals."""
         fields = {
             "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
             "timeout": self.settings.request_timeout_ms,
@@ -168,7 +168,7 @@ class Admin:
             _check(told, f"adding partitions to {told.name!r}")
 
     async def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
-        """All settings of topics, those of the broker's defaults too. Raises UnknownTopic."""
+        """All settings of topics, including the broker's defaults. Raises UnknownTopic."""
         resources = [{"resource_type": _TOPIC, "resource_name": name, "configuration_keys": None} for name in topics]
         response = await self._call(ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lambda told: told.results)
         found = {}
@@ -180,7 +180,7 @@ class Admin:
         return found
 
     async def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
-        """Set settings of a topic; None takes one back to the broker's default."""
+        """Set settings of a topic; None resets one to the broker's default."""
         changes = [
             {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
             for name, value in configs.items()
@@ -192,7 +192,7 @@ class Admin:
             _check(told, f"settings of topic {topic!r}")
 
     async def _call(self, api_key: ApiKey, fields: dict[str, Any], results: Any) -> Any:
-        """A request that any broker takes; retried while any of its results says so."""
+        """A request for any broker; retried while any of its results has a retriable error."""
         return await self._cluster.call_any(
             api_key,
             fields,
@@ -207,12 +207,13 @@ class Admin:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """For each partition the offset at EARLIEST, LATEST, or of the first record at or after a time in ms.
 
-        Under READ_COMMITTED the latest is the last stable offset. Where no record is that young the offset is -1.
+        Under READ_COMMITTED the latest is the last stable offset. Without such a record the offset is -1.
         """
         return await list_offsets(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
 
     async def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
-        """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""
+        """Every producer that the leaders of these partitions remember: shows which ones hold the last stable offset
+        back."""
 
         def fields_of(some: list[TopicPartition]) -> dict[str, Any]:
             topics = by_topic(some)
@@ -320,7 +321,7 @@ class Admin:
             if response.unknown_state_filters:
                 raise RequestRefused(
                     detail=", ".join(response.unknown_state_filters),
-                    meaning="the broker knows no such state of a transaction",
+                    meaning="the broker does not know this transaction state",
                     what_to_do="use Kafka's words, as Empty, Ongoing, PrepareCommit or CompleteAbort",
                 )
             for each in response.transaction_states:
@@ -344,7 +345,7 @@ class Admin:
         retry = Retry(self._cluster, f"DescribeTransactions of {transactional_id!r}", deadline)
         body = encode_request(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [transactional_id]})
         while True:
-            node_id = await self._cluster.coordinator(TRANSACTION, transactional_id, deadline=deadline)
+            node_id = await self._cluster.coordinators.find(TRANSACTION, transactional_id, deadline=deadline)
             try:
                 connection = await self._cluster.connection(node_id, DATA_LANE)
                 version = choose_version(connection.versions, ApiKey.DESCRIBE_TRANSACTIONS)
@@ -353,12 +354,12 @@ class Admin:
                 )
                 told = decode_by(decode_describe_transaction, connection, version, answer)
             except Disconnected as error:
-                self._cluster.forget_coordinator(TRANSACTION, transactional_id)
+                self._cluster.coordinators.forget(TRANSACTION, transactional_id)
                 await retry.after_disconnect(error)
                 continue
             if not told.error_code.retriable:
                 return replace(told, coordinator_id=node_id)
-            self._cluster.forget_coordinator(TRANSACTION, transactional_id)
+            self._cluster.coordinators.forget(TRANSACTION, transactional_id)
             await retry.after_refusal(told.error_code)
 
     async def find_hanging_transactions(
@@ -366,7 +367,7 @@ class Admin:
     ) -> list[ProducerDescription]:
         """Open transactions of partitions that no coordinator will end (KIP-664), in these topics or in all.
 
-        ``last_timestamp_before`` (ms since 1970): a producer that wrote later may be at work still.
+        ``last_timestamp_before`` (ms since 1970): a producer that wrote later may still be active.
         """
         names = await self.list_topics(include_internal=True) if topics is None else list(topics)
         described = await self.describe_topics(names)
@@ -389,7 +390,7 @@ class Admin:
         """Write an abort marker into one partition, past the coordinator: for a transaction that hangs (KIP-664).
 
         The arguments are those of ``describe_producers``. A transaction that its coordinator still knows as open would
-        be torn: let that one time out, or take over its transactional id.
+        be torn: let that one time out, or acquire its transactional id.
         """
         marker = {
             "producer_id": producer_id,
@@ -429,7 +430,7 @@ class Admin:
             told = answer.groups[0]
             if told.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
                 raise error_for(told.error_code, f"group {group_id!r}")
-            node_id = await self._cluster.coordinator(GROUP, group_id, deadline=self._cluster.deadline())
+            node_id = await self._cluster.coordinators.find(GROUP, group_id, deadline=self._cluster.deadline())
             members = tuple(_member(each, told.protocol_type) for each in told.members)
             found[group_id] = GroupDescription(
                 group_id, told.group_state, told.protocol_type, told.protocol_data, members, node_id
@@ -439,7 +440,8 @@ class Admin:
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, by default everywhere. Waits for transactions with offsets of this group."""
+        """A group's committed offsets, by default of all partitions. Waits for transactions with offsets of this
+        group."""
         wanted = None if partitions is None else list(partitions)
         found = await fetch_committed(self._cluster, group_id, wanted, deadline=self._cluster.deadline())
         return {each: offset for each, offset in found.items() if offset is not None}
@@ -453,13 +455,12 @@ class Admin:
             _check(answer.results[0], f"deleting group {group_id!r}")
 
     async def _call_group(self, group_id: str, api_key: ApiKey, fields: dict[str, Any], error_of: Any) -> Any:
-        answer = await self._cluster.call_coordinator(
-            GROUP, group_id, api_key, fields, deadline=self._cluster.deadline(), error_of=error_of
-        )
+        request = CoordinatorRequest(kind=GROUP, key=group_id, api_key=api_key, fields=fields, error_of=error_of)
+        answer = await self._cluster.coordinators.call(request, deadline=self._cluster.deadline())
         return answer.response
 
     async def _call_all(self, api_key: ApiKey, fields: dict[str, Any]) -> list[tuple[int, Any]]:
-        """The answers of all brokers, but for those that leave the cluster: each tells only what it coordinates."""
+        """The answers of all brokers but those that leave the cluster: each describes only what it coordinates."""
         await self._refresh([])
         answers = []
         for node_id in sorted(self._cluster.metadata.brokers):
@@ -490,7 +491,7 @@ def _check(told: Any, what: str) -> None:
 
 
 def _retriable_of(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """A code to retry for; what exists already or is unknown will not change by itself."""
+    """A retriable code; one for existing or unknown items is not: that will not change by itself."""
     final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
     return next((code for code in codes if code.retriable and code not in final), ErrorCode.none)
 
@@ -506,7 +507,7 @@ def _member(told: Any, protocol_type: str) -> MemberDescription:
         try:
             partitions = decode_assignment(told.member_assignment)
         except WireError as error:
-            # Its leader wrote it: whoever asks about the group still wants to see the others.
+            # The group's leader wrote it. The caller still wants to see the other members.
             _log.warning("the assignment of member %.100r cannot be read: %s", told.member_id, error)
     return MemberDescription(
         told.member_id, getattr(told, "group_instance_id", None), told.client_id, told.client_host, partitions

@@ -1,9 +1,9 @@
-"""The client's view of a cluster: who leads, who coordinates, and asking them until they answer.
+"""The client's view of a cluster: brokers, topics, leaders, and requests with retries.
 
-``call`` is one request to one node, tried once. ``call_coordinator`` and ``call_any`` retry until a deadline. Whatever
-hints that the view is old (a refusal, a lost connection, an answer that is overdue) makes the client look again: at
-once, then ever later for as long as nothing changes; who listens on ``leaders_changed`` need not wait for his own next
-retry. Time, network and randomness come from the seams. Knows no producer, no consumer.
+``call`` is one request to one node, tried once; ``call_any`` retries until a deadline, and so do requests to
+coordinators (``coordinators``). A refusal, a lost connection and an overdue answer hint that the view is stale: the
+client then refreshes it, at once, and with growing pauses while nothing changes; listeners of ``leaders_changed`` need
+not wait for their own next retry. Time, network and randomness come from the seams. Knows no producer, no consumer.
 """
 
 from __future__ import annotations
@@ -11,50 +11,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
+from einmal.client.aio.background import end_tasks
 from einmal.client.aio.backoff import Backoff
-from einmal.client.aio.connection import PATIENCE_S, Connection, Disconnected
-from einmal.client.aio.connections import Connections, Place, decode
-from einmal.client.aio.retry import PERHAPS_DONE, CoordinatorAnswer, Retry
+from einmal.client.aio.connections import COORDINATOR_LANE, DATA_LANE, Connections, Place, decode
+from einmal.client.aio.coordinators import Coordinators
+from einmal.client.aio.overdue import is_in_time
+from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey, choose_version
-from einmal.client.cluster_metadata import (
+from einmal.client.config import ClientSettings, addresses
+from einmal.client.errors import Disconnected, KafkaError, NoBrokerReachable, error_for
+from einmal.client.metadata_cache import (
     NO_TOPIC_ID,
     BrokerAddress,
-    ClusterMetadata,
+    MetadataCache,
     PartitionMetadata,
     TopicMetadata,
 )
-from einmal.client.config import ClientSettings, addresses
-from einmal.client.errors import KafkaError, NoBrokerReachable, UnknownOutcome, error_for
 from einmal.client.pacing import first_pause_ms, pause_ms
+from einmal.rpc.connection import Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.messages import Fields, encode_request
 from einmal.wire.produce import LeaderIdAndEpoch, NodeEndpoint
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-GROUP: Final = 0
-TRANSACTION: Final = 1
-_COORDINATOR_WORD: Final = {GROUP: "group", TRANSACTION: "transaction"}
-
-DATA_LANE: Final = "data"
-"""Produce, Fetch, metadata."""
-COORDINATOR_LANE: Final = "coordinator"
-"""A second connection to the same broker: a long Fetch or JoinGroup must not hold up a heartbeat or a commit."""
-GROUP_LANE: Final = "group"
-"""JoinGroup and SyncGroup, which the broker answers only when the other members have come."""
 
 _SAID_MAX: Final = 100
 """Log lines about addresses that cannot be reached, of one client: answers of brokers cause them."""
-
-FINDABLE_AGAIN: Final = frozenset(
-    {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.request_timed_out}
-)
-"""Answers after which the coordinator is looked up again."""
 
 
 class Cluster:
@@ -64,14 +50,13 @@ class Cluster:
         self.settings = settings
         self.clock = clock
         self.source = source
-        self.metadata = ClusterMetadata()
+        self.metadata = MetadataCache()
         self.leaders_changed: Callable[[list[TopicPartition]], None] = lambda _: None
-        """Told of known partitions that have got another leader, or the same one under a new epoch."""
+        """Called with known partitions that have another leader, or the same one under a new epoch."""
         self.silence: Callable[[], None] = lambda: None
         """Called every second while some answer is overdue."""
         self._connections = Connections(settings, network=network, clock=clock, source=source, silent=self._silent)
         self._bootstrap = addresses(settings.bootstrap_servers)
-        self._coordinators: dict[tuple[int, str], int] = {}
         self._wanted_topics: dict[str, bool] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._must_refresh_again = False
@@ -80,10 +65,11 @@ class Cluster:
         self._refreshed_at_ms = 0
         self._said: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
+        self.coordinators = Coordinators(self)
 
     @property
     def transaction_version(self) -> int:
-        """The finalized level of ``transaction.version``, as the newest connection told."""
+        """The finalized level of ``transaction.version``, from the newest connection."""
         return self._connections.transaction_version
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -95,9 +81,11 @@ class Cluster:
         """``timeout_ms`` from now (default.api.timeout.ms), on the monotonic clock."""
         return self.now_ms() + (self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms)
 
-    def backoff(self) -> Backoff:
+    def backoff(self, first_ms: int | None = None) -> Backoff:
+        """Pauses between retries, the first of ``first_ms`` (default: retry.backoff.ms)."""
         settings = self.settings
-        return Backoff(self.source, first_pause_ms(settings.retry_backoff_ms), settings.retry_backoff_max_ms)
+        first = first_pause_ms(settings.retry_backoff_ms) if first_ms is None else first_ms
+        return Backoff(self.source, first, settings.retry_backoff_max_ms)
 
     # --- connections ----------------------------------------------------------------------------------------------
 
@@ -119,7 +107,7 @@ class Cluster:
 
     def _unreachable_as_advertised(self, node_id: int, error: Disconnected) -> Disconnected:
         detail = f"broker {node_id} advertises {error.detail}"
-        # A consumer's poll has nobody to raise it to: it goes on with the other brokers' partitions.
+        # A consumer's poll does not raise this error: it continues with the other brokers' partitions.
         if detail not in self._said and len(self._said) < _SAID_MAX:
             self._said[detail] = None
             _log.warning("%s; check advertised.listeners of that broker", detail)
@@ -132,12 +120,12 @@ class Cluster:
             raise NoBrokerReachable(detail=self._connections.last_failures())
 
     def first_contact_in_ms(self) -> int | None:
-        """How long the first answer of any broker may still take; None: one has answered."""
+        """Time left for the first answer of any broker; None: one has answered."""
         due = self._connections.first_contact_due_ms
         return None if due is None else max(0, due - self.now_ms())
 
     def open_connection(self, node_id: int, lane: str = DATA_LANE) -> Connection | None:
-        """The connection to a broker if there is one already."""
+        """The existing connection to a broker, if any."""
         return self._connections.get(self._place(node_id, lane)) if node_id in self.metadata.brokers else None
 
     async def any_connection(self, avoid: Iterable[Connection] = ()) -> Connection:
@@ -199,7 +187,7 @@ class Cluster:
     async def ask_any(self, api_key: ApiKey, fields: Fields, avoid: Iterable[Connection] = ()) -> Any:
         """One request to any broker, and to another one as well where the first stays silent. Raises Disconnected.
 
-        Only for questions: several brokers may carry it out.
+        Only for reads: several brokers may carry it out.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
         asked: dict[Connection, asyncio.Task[Any]] = {}
@@ -218,7 +206,7 @@ class Cluster:
                 connection = await self.any_connection(avoid=[*asked, *avoided])
                 asked[connection] = self._loop.create_task(self._call_on(connection, api_key, fields))
                 asked[connection].add_done_callback(done)
-                if await _in_time(answer):
+                if await is_in_time(answer):
                     return answer.result()
         except Disconnected:
             if all(each.done() for each in asked.values()):
@@ -269,7 +257,7 @@ class Cluster:
         top_level = getattr(response, "error_code", ErrorCode.none)
         if top_level is ErrorCode.rebootstrap_required:
             self.metadata.brokers = {}
-            raise Disconnected("the broker told this client to begin again at bootstrap.servers", was_sent=False)
+            raise Disconnected("the broker asked this client to reconnect to bootstrap.servers", was_sent=False)
         if top_level is not ErrorCode.none:
             raise error_for(top_level, "Metadata")
         brokers = {
@@ -286,12 +274,12 @@ class Cluster:
             self.leaders_changed(changed)
 
     async def doubt(self, node_id: int) -> None:
-        """A broker answers as if it had not heard the latest: ask another one who leads. Does not raise."""
+        """A broker's answer seems stale: ask another one for the leaders. Does not raise."""
         told = [each for lane in (DATA_LANE, COORDINATOR_LANE) if (each := self.open_connection(node_id, lane))]
         try:
             await self.refresh_metadata(list(self._wanted_topics), avoid=told)
         except KafkaError:
-            # There is no other.
+            # There is no other broker.
             self.refresh_soon()
 
     def leaders_told(
@@ -299,7 +287,7 @@ class Cluster:
         told: Iterable[tuple[TopicPartition, LeaderIdAndEpoch | None]],
         endpoints: Iterable[NodeEndpoint],
     ) -> None:
-        """Brokers that do not lead have said who does (KIP-951): nobody needs to be asked then."""
+        """Brokers that do not lead have named the leader (KIP-951), which saves a metadata request."""
         changed = []
         for each, leader in told:
             for endpoint in endpoints:
@@ -315,15 +303,16 @@ class Cluster:
         self._wanted_topics[name] = may_create
 
     def refresh_soon(self) -> asyncio.Future[None]:
-        """Refresh the wanted topics in the background, one request at a time, ever later while nothing changes.
+        """Refresh the wanted topics in the background, one request at a time, with growing pauses while nothing
+        changes.
 
-        The future of the refresh that is under way, or to come; it does not raise.
+        The future of the running or next refresh; it does not raise.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._loop.create_task(self._refresh_wanted())
             self._refreshing.add_done_callback(self._refreshed)
         else:
-            # What is being told now may be older than the reason to ask.
+            # The response in flight may be older than the reason to refresh.
             self._must_refresh_again = True
         return asyncio.shield(self._refreshing)
 
@@ -346,11 +335,11 @@ class Cluster:
         try:
             await self.refresh_metadata(list(self._wanted_topics), may_create=may_create)
         except KafkaError:
-            # Whoever needs the metadata asks again.
+            # Callers that need the metadata ask again.
             self._asked_at_ms = self.now_ms()
 
     def refresh_when_old(self) -> bool:
-        """Refresh in the background what is older than metadata.max.age.ms: topics get new partitions."""
+        """Refresh metadata older than metadata.max.age.ms in the background: topics may have new partitions."""
         is_old = self.now_ms() - self._refreshed_at_ms > self.settings.metadata_max_age_ms
         if is_old and self._refreshed_at_ms:
             self.refresh_soon()
@@ -361,7 +350,7 @@ class Cluster:
     ) -> TopicMetadata:
         """The topic, once it exists and has partitions. Raises UnknownTopic, InvalidTopic, NotAuthorized, ...
 
-        A topic that does not exist is asked for again until the deadline, or for ``appear_ms``: it may be on its way.
+        A missing topic is asked for again until the deadline, or for ``appear_ms``: it may be in creation.
         """
         self.want_topic(name, may_create=may_create)
         retry = Retry(self, f"metadata of topic {name!r}", deadline, appear_ms=appear_ms)
@@ -400,109 +389,6 @@ class Cluster:
                 code = ErrorCode.leader_not_available if is_there else ErrorCode.unknown_topic_or_partition
                 await retry.after_refusal(code)
 
-    # --- coordinators ---------------------------------------------------------------------------------------------
-
-    async def coordinator(self, kind: int, key: str, *, deadline: int) -> int:
-        """The node that coordinates this group or transactional id. Raises RetriableError at the deadline."""
-        found = self._coordinators.get((kind, key))
-        if found is not None and found in self.metadata.brokers:
-            return found
-        # A question decides nothing: its refusal leaves no outcome open.
-        what = f"finding the {_COORDINATOR_WORD[kind]} coordinator of {key!r}"
-        retry = Retry(self, what, deadline, perhaps_done=frozenset())
-        while True:
-            try:
-                node_id, code = await self._find_coordinator(kind, key)
-            except Disconnected as error:
-                await retry.after_disconnect(error)
-                continue
-            if code is ErrorCode.none:
-                self._coordinators[kind, key] = node_id
-                return node_id
-            if not code.retriable:
-                raise error_for(code, retry.what)
-            await retry.after_refusal(code)
-
-    async def _find_coordinator(self, kind: int, key: str) -> tuple[int, ErrorCode]:
-        """Ask once; its address is known then. Raises Disconnected."""
-        fields = {"key_type": kind, "key": key, "coordinator_keys": [key]}
-        response = await self.ask_any(ApiKey.FIND_COORDINATOR, fields)
-        told = response.coordinators[0] if hasattr(response, "coordinators") else response
-        if told.error_code is ErrorCode.none:
-            self.metadata.brokers[told.node_id] = BrokerAddress(told.node_id, told.host, told.port)
-        return int(told.node_id), told.error_code
-
-    def forget_coordinator(self, kind: int, key: str) -> None:
-        self._coordinators.pop((kind, key), None)
-
-    async def call_coordinator(
-        self,
-        kind: int,
-        key: str,
-        api_key: ApiKey,
-        fields: Fields,
-        *,
-        deadline: int,
-        error_of: Callable[[Any], ErrorCode],
-        also_retry: frozenset[ErrorCode] = frozenset(),
-        lane: str = COORDINATOR_LANE,
-        at_least: int = 0,
-        at_most: int = 32_767,
-        timeout_ms: int | None = None,
-        is_safe_to_repeat: bool = True,
-        perhaps_done: frozenset[ErrorCode] = PERHAPS_DONE,
-    ) -> CoordinatorAnswer:
-        """A request to a coordinator, retried until it answers something that is not "not me" or "not yet".
-
-        ``error_of`` finds the code that decides in the response; codes in ``also_retry`` are retried too. At the
-        deadline: UnknownOutcome if a request was sent whose answer never came, or one of ``perhaps_done``; else
-        RetriableError.
-        """
-        retry = Retry(
-            self,
-            f"{api_key.name} for {key!r}",
-            deadline,
-            is_safe_to_repeat=is_safe_to_repeat,
-            perhaps_done=perhaps_done,
-        )
-        while True:
-            try:
-                node_id = await self.coordinator(kind, key, deadline=deadline)
-            except KafkaError as error:
-                if retry.is_outcome_unknown:
-                    raise UnknownOutcome(error.code, f"{retry.what}; then: {error.detail}") from error
-                raise
-            try:
-                request = self.call(
-                    node_id, api_key, fields, lane=lane, at_least=at_least, at_most=at_most, timeout_ms=timeout_ms
-                )
-                response = await self.unless_moved(kind, key, node_id, request)
-            except Disconnected as error:
-                self.forget_coordinator(kind, key)
-                await retry.after_disconnect(error)
-                continue
-            code = error_of(response)
-            if code in FINDABLE_AGAIN:
-                self.forget_coordinator(kind, key)
-            elif code is not ErrorCode.coordinator_load_in_progress and code not in also_retry:
-                return CoordinatorAnswer(response, retry.is_outcome_unknown)
-            await retry.after_refusal(code)
-
-    async def unless_moved(self, kind: int, key: str, node_id: int, request: Coroutine[Any, Any, T]) -> T:
-        """The answer of a coordinator. Raises Disconnected once it is overdue and another broker coordinates."""
-        task = self._loop.create_task(request)
-        try:
-            while not await _in_time(task):
-                try:
-                    found, code = await self._find_coordinator(kind, key)
-                except Disconnected:
-                    continue
-                if code is ErrorCode.none and found != node_id and not task.done():
-                    raise Disconnected(f"broker {found} coordinates {key!r} by now", was_sent=True)
-            return task.result()
-        finally:
-            await end_tasks([task])
-
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -514,26 +400,6 @@ class Cluster:
         self._connections.close()
         # Transports close in the next turns of the loop.
         await asyncio.sleep(0)
-
-
-async def _in_time(answer: asyncio.Future[Any]) -> bool:
-    """Whether it is there before it counts as overdue. It goes on in either case."""
-    if answer.done():
-        return True
-    waiter = asyncio.get_running_loop().create_future()
-
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    timer = asyncio.get_running_loop().call_later(PATIENCE_S, wake)
-    answer.add_done_callback(wake)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
-        answer.remove_done_callback(wake)
-    return answer.done()
 
 
 def _topic_metadata(told: Any) -> TopicMetadata:
@@ -552,19 +418,8 @@ def _topic_metadata(told: Any) -> TopicMetadata:
     return TopicMetadata(told.name, topic_id, dict(sorted(partitions.items())), told.is_internal, told.error_code)
 
 
-async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until each has ended, in order."""
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        while not task.done():
-            await asyncio.gather(task, return_exceptions=True)
-        if not task.cancelled():
-            task.exception()
-
-
 def by_leader(
-    metadata: ClusterMetadata, partitions: Iterable[TopicPartition]
+    metadata: MetadataCache, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
     """Partitions by the node that leads them, and those without a leader."""
     led: dict[int, list[TopicPartition]] = {}

@@ -1,8 +1,8 @@
-"""A client's connections: opened when they are needed, and not again at once to a broker that has just failed.
+"""A client's connections: opened on demand, with a pause after a broker has failed.
 
-Each knows which versions its broker speaks. A connection is *silent* while a request on it has waited for its answer
-for longer than its sender thought; whoever owns these connections is told, again and again while it lasts. Knows no
-metadata: a broker is a host and a port here.
+Each knows the versions that its broker supports. A connection is *silent* while a request on it has waited for its
+answer for longer than its sender expected; the owner's callback is then called repeatedly. Knows no metadata: a broker
+is a host and a port here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from einmal.client.aio.connection import Answer, Connection, Disconnected
 from einmal.client.apis import ApiKey
 from einmal.client.config import ClientSettings
-from einmal.client.errors import ClientClosed, error_for
+from einmal.client.errors import ClientClosed, Disconnected, error_for
+from einmal.rpc.connection import Answer, Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode
 from einmal.wire.errors import Malformed, WireError
@@ -28,6 +28,14 @@ T = TypeVar("T")
 
 _CHECK_VERSIONS_MS: Final = 10_000
 _MAX_API_VERSIONS: Final = 4
+
+
+DATA_LANE: Final = "data"
+"""Produce, Fetch, metadata."""
+COORDINATOR_LANE: Final = "coordinator"
+"""A second connection to the same broker: a long Fetch or JoinGroup must not delay a heartbeat or a commit."""
+GROUP_LANE: Final = "group"
+"""JoinGroup and SyncGroup, which the broker answers only when the other members have joined."""
 
 
 class Place(NamedTuple):
@@ -58,7 +66,7 @@ class Connections:
         silent: Callable[[Connection], None],
     ) -> None:
         self.transaction_version = 0
-        """The finalized level of ``transaction.version``, as the newest connection told."""
+        """The finalized level of ``transaction.version``, from the newest connection."""
         self.is_closed = False
         self.has_met_broker = False
         """Whether any broker has ever answered."""
@@ -78,12 +86,12 @@ class Connections:
         return connection if connection is not None and connection.is_open else None
 
     def may_try(self, place: Place) -> bool:
-        """Whether connecting is not refused because it has just failed there."""
+        """Whether a connection attempt is allowed: none has just failed there."""
         failures = self._failures.get(place[:2])
         return failures is None or place in self._opening or self._now() >= failures.again_at_ms
 
     async def connect(self, place: Place) -> Connection:
-        """An open connection. Raises Disconnected; at once, too, where connecting has failed a moment ago."""
+        """An open connection. Raises Disconnected; at once if connecting has just failed."""
         if self.is_closed:
             raise ClientClosed()
         if self._tried_first_at_ms is None:
@@ -98,11 +106,11 @@ class Connections:
             opening = asyncio.get_running_loop().create_task(self._connect(place))
             self._opening[place] = opening
             opening.add_done_callback(lambda done: self._opened(place, done))
-        # Several requests may wait for one connection: a cancelled one must not take it from the others.
+        # Several requests may wait for one connection: a cancelled one must not close it for the others.
         return await asyncio.shield(opening)
 
     async def connect_any(self, places: Sequence[Place], avoid: Iterable[Connection] = ()) -> Connection:
-        """A connection to one of these places, for a question that should not wait. Raises Disconnected.
+        """A connection to one of these brokers, for a request that should not wait. Raises Disconnected.
 
         Best is one that is idle; then another lane to a broker that answers, then a broker without a connection.
         """
@@ -131,7 +139,8 @@ class Connections:
 
     @property
     def first_contact_due_ms(self) -> int | None:
-        """When a client that has met no broker yet stops waiting, on the monotonic clock; None: it has met one."""
+        """When a client that has reached no broker yet stops waiting, on the monotonic clock; None: it has reached
+        one."""
         if self.has_met_broker or self._tried_first_at_ms is None:
             return None
         return self._tried_first_at_ms + self._settings.bootstrap_timeout_ms
@@ -141,7 +150,7 @@ class Connections:
         return any(each[:2] == place[:2] for each in self._open)
 
     def last_failures(self) -> str:
-        """What connecting to each address failed with."""
+        """The connection error of each address."""
         return "; ".join(each.last for each in self._failures.values())
 
     def _opened(self, place: Place, done: asyncio.Task[Connection]) -> None:
@@ -175,7 +184,7 @@ class Connections:
         name = f"{place.host}:{place.port}"
 
         def make() -> Connection:
-            return Connection(name, self._settings.client_id, self._silent)
+            return Connection(name, self._settings.client_id, self._silent, failure=Disconnected)
 
         try:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
@@ -187,7 +196,7 @@ class Connections:
             await self._learn_versions(connection)
         except Disconnected as error:
             connection.close()
-            # Whoever is there: nothing but a question for its versions was sent.
+            # Whatever listens there: only an ApiVersions request was sent.
             raise Disconnected(f"{error.detail}{connection.suspicion}", was_sent=False) from error
         except BaseException:
             connection.close()
@@ -221,7 +230,7 @@ class Connections:
 
     @property
     def opening(self) -> list[asyncio.Task[Connection]]:
-        """What is being opened; a closing client ends these."""
+        """The connections being opened; a closing client cancels these."""
         return list(self._opening.values())
 
     def close(self) -> None:
@@ -236,7 +245,7 @@ _ASKED_ONE: Final[dict[int, str]] = {
     ApiKey.DESCRIBE_GROUPS: "groups",
     ApiKey.DELETE_GROUPS: "results",
 }
-"""Where the answer is, of requests that this client makes for one thing at a time only."""
+"""The result in the responses to requests that this client sends for one item at a time only."""
 
 
 def _told(error: OSError | TimeoutError) -> str:
@@ -265,7 +274,7 @@ def _decoded(api_key: int, version: int, frame: bytes, position: int) -> Any:
 
 
 def decode_by(decoder: Callable[[int, bytes, int], T], connection: Connection, version: int, answer: Answer) -> T:
-    """What ``decoder`` makes of an answer. One that is broken ends the connection: Disconnected."""
+    """The decoded answer. A broken one ends the connection: Disconnected."""
     try:
         return decoder(version, answer.frame, answer.position)
     except WireError as error:

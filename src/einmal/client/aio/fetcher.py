@@ -1,8 +1,7 @@
 """Drives a ``ConsumerCore`` over a ``Cluster``: fetches run ahead in the background, one request per broker at a time.
 
-A position is compared with the log of a leader that is new since it was read, before that log is read (KIP-320). When
-a partition moves to another leader, what waits for an answer of the former one waits no longer. Knows no group and no
-committed offsets.
+Before a new leader's log is read, the position is compared with it (KIP-320). When a partition moves to another leader,
+a request to the former one is not waited for any longer. Knows no group and no committed offsets.
 """
 
 from __future__ import annotations
@@ -12,24 +11,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from einmal.client.aio.cluster import Cluster, end_tasks
-from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.background import end_tasks
+from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.fetching import FetchLimits, fetch
 from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings
-from einmal.client.consumer_core import Advice, ConsumerCore, FetchTicket
-from einmal.client.errors import ClientClosed, KafkaError, RequestRefused
+from einmal.client.consumer_core import ConsumerCore
+from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
+from einmal.client.fetch_core import Advice, FetchTicket
 from einmal.client.pacing import first_pause_ms
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import FetchPartition
 
 _BUSY_WAIT_MS: Final = 20
-"""Broker's wait while some partitions of it are not asked for because they have records in the buffer already: a long
-wait for the others would hold up the next fetch of those."""
+"""The broker's wait while some of its partitions are left out because they have buffered records already: a long wait
+for the others would delay the next fetch of those."""
 
 
 class Fetcher:
-    """``changed`` is called when poll should look again."""
+    """``changed`` is called when poll should check again."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Fetcher:
         changed: Callable[[], None],
     ) -> None:
         self._core = core
+        self._fetches = core.fetches
         self._cluster = cluster
         self._settings = settings
         self._isolation = isolation
@@ -51,10 +52,10 @@ class Fetcher:
         cluster.leaders_changed = self._leaders_changed
 
     def fetch_ahead(self) -> None:
-        """Ask every broker that has nothing to answer for what is wanted of it."""
+        """Send a fetch to every broker that has wanted partitions and no request in flight."""
         metadata = self._cluster.metadata
         tickets: dict[int, list[FetchTicket]] = {}
-        for ticket in self._core.fetchable(self._cluster.now_ms()):
+        for ticket in self._fetches.fetchable(self._cluster.now_ms()):
             leader = metadata.leader(ticket.topic_partition)
             if leader is None:
                 self._cluster.refresh_soon().add_done_callback(lambda _: self._changed())
@@ -68,8 +69,8 @@ class Fetcher:
             task.add_done_callback(partial(self._done, node_id, wanted))
 
     def _doubt(self, node_id: int, ticket: FetchTicket) -> None:
-        """It does not lead any more, if the position is right."""
-        self._core.fetch_failed(ticket, self._retry_at_ms())
+        """The broker does not lead any more, if the position is right."""
+        self._fetches.fetch_failed(ticket, self._retry_at_ms())
         if node_id not in self._doubts:
             task = self._doubts[node_id] = self._loop.create_task(self._cluster.doubt(node_id))
             task.add_done_callback(lambda _: self._doubted(node_id))
@@ -79,7 +80,7 @@ class Fetcher:
         self._changed()
 
     def _begin(self, node_id: int, tickets: list[FetchTicket]) -> dict[FetchTicket, tuple[int, int]]:
-        """Mark them as asked for. Gives those that are to be validated first: the leader's epoch and the position's."""
+        """Mark them as in flight. Returns those to validate first: the leader's epoch and the position's."""
         unsure = {}
         for ticket in tickets:
             self._asked[ticket.topic_partition] = (node_id, ticket)
@@ -87,9 +88,9 @@ class Fetcher:
             assert leader is not None
             epoch = self._core.must_validate(ticket.topic_partition, leader.leader_epoch)
             if epoch is None:
-                self._core.fetch_begun(ticket)
+                self._fetches.fetch_begun(ticket)
             else:
-                self._core.validation_begun(ticket)
+                self._fetches.validation_begun(ticket)
                 unsure[ticket] = (leader.leader_epoch, epoch)
         return unsure
 
@@ -105,18 +106,18 @@ class Fetcher:
 
     def _leaders_changed(self, changed: list[TopicPartition]) -> None:
         for each in changed:
-            self._core.leader_changed(each)
+            self._fetches.leader_changed(each)
             node_id, ticket = self._asked.get(each, (-1, None))
             leader = self._cluster.metadata.leader(each)
             if ticket is not None and leader is not None and leader.leader != node_id:
                 del self._asked[each]
-                self._core.fetch_abandoned(ticket)
+                self._fetches.fetch_abandoned(ticket)
         self._changed()
 
     def pause_ms(self) -> int:
-        """How long nothing but an answer can bring news; what is to be asked for again wakes nobody by itself."""
+        """How long only an answer can change anything; the end of a partition's pause wakes nothing by itself."""
         now = self._cluster.now_ms()
-        due = self._core.next_retry(now)
+        due = self._fetches.next_retry(now)
         longest = max(1, self._settings.retry_backoff_ms)
         return longest if due is None else min(longest, due - now)
 
@@ -134,27 +135,27 @@ class Fetcher:
         except ClientClosed:
             return
         except KafkaError as error:
-            # The pause is that between two looks at the metadata, unless the broker was there and refused.
+            # The pause is that of metadata refreshes, unless the broker answered and refused.
             await self._cluster.refresh_soon()
             if not (isinstance(error, Disconnected) and not error.was_sent):
                 retry_at_ms = self._retry_at_ms()
         except Exception:
-            # A defect: it is reported, and must not be met again as fast as possible.
+            # A defect: it is reported, and must not repeat in a tight loop.
             retry_at_ms = self._retry_at_ms()
             raise
         finally:
             for ticket in (*sure.values(), *doubtful.values()):
-                self._core.fetch_failed(ticket, retry_at_ms)
+                self._fetches.fetch_failed(ticket, retry_at_ms)
 
     def _retry_at_ms(self) -> int:
         return self._cluster.now_ms() + max(1, self._settings.retry_backoff_ms)
 
     async def _fetch(self, node_id: int, waiting: dict[TopicPartition, FetchTicket]) -> None:
-        """Take over the answer; partitions of ``waiting`` that need no other try are taken out."""
+        """Fetch, and keep the records; partitions that need no retry are removed from ``waiting``."""
         settings = self._settings
         limits = FetchLimits(
             self._isolation,
-            min(settings.fetch_max_wait_ms, _BUSY_WAIT_MS) if self._core.has_fetched else settings.fetch_max_wait_ms,
+            min(settings.fetch_max_wait_ms, _BUSY_WAIT_MS) if self._fetches.has_fetched else settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
             settings.fetch_max_bytes,
         )
@@ -164,17 +165,17 @@ class Fetcher:
             ticket = waiting.pop(topic_partition, None)
             if ticket is None:
                 continue
-            advice = self._core.fetched(ticket, told, self._retry_at_ms())
+            advice = self._fetches.fetched(ticket, told, self._retry_at_ms())
             leader = self._cluster.metadata.leader(topic_partition)
             if leader is not None and leader.leader != node_id:
-                self._core.leader_changed(topic_partition)
+                self._fetches.leader_changed(topic_partition)
             elif advice is Advice.REFRESH_METADATA:
                 self._cluster.refresh_soon()
             if advice is Advice.ASK_ANOTHER:
                 doubted.append(ticket)
         for topic_partition in list(waiting):
             # The broker has left it out.
-            self._core.fetch_failed(waiting.pop(topic_partition), self._retry_at_ms())
+            self._fetches.fetch_failed(waiting.pop(topic_partition), self._retry_at_ms())
         if doubted:
             waiting.update((ticket.topic_partition, ticket) for ticket in doubted)
             await self._cluster.doubt(node_id)
@@ -191,7 +192,7 @@ class Fetcher:
     async def _validate(
         self, node_id: int, unsure: dict[FetchTicket, tuple[int, int]], waiting: dict[TopicPartition, FetchTicket]
     ) -> None:
-        """OffsetForLeaderEpoch; partitions of ``waiting`` that have an answer are taken out."""
+        """OffsetForLeaderEpoch; partitions that have an answer are removed from ``waiting``."""
         topics: dict[str, list[dict[str, Any]]] = {}
         for ticket, (leader_epoch, epoch) in unsure.items():
             topic, index = ticket.topic_partition
@@ -202,7 +203,7 @@ class Fetcher:
         try:
             response = await self._cluster.call(node_id, ApiKey.OFFSET_FOR_LEADER_EPOCH, fields)
         except RequestRefused:
-            # A broker that is too old to be asked: there is nothing to compare with.
+            # The broker is too old for this request: there is nothing to compare with.
             for ticket, (leader_epoch, _epoch) in unsure.items():
                 self._core.validated(waiting.pop(ticket.topic_partition), leader_epoch, -1, -1)
             return
@@ -217,7 +218,7 @@ class Fetcher:
                 else:
                     self._cluster.refresh_soon()
                     pause = first_pause_ms(self._settings.retry_backoff_ms)
-                    self._core.fetch_failed(ticket, self._cluster.now_ms() + pause)
+                    self._fetches.fetch_failed(ticket, self._cluster.now_ms() + pause)
 
     async def close(self) -> None:
         await end_tasks([*self._tasks.values(), *self._doubts.values()])

@@ -1,15 +1,15 @@
-"""One Fetch request to one broker, under topic names whatever the version says on the wire. Knows no positions."""
+"""One Fetch request to one broker, by topic name whatever the version has on the wire. Knows no positions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from einmal.client.aio.cluster import DATA_LANE, Cluster
-from einmal.client.aio.connections import decode_by
+from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.connections import DATA_LANE, decode_by
 from einmal.client.apis import ApiKey, choose_version
-from einmal.client.cluster_metadata import NO_TOPIC_ID
 from einmal.client.errors import error_for
+from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import (
     FetchedPartition,
@@ -38,14 +38,14 @@ async def fetch(
     *,
     lane: str = DATA_LANE,
 ) -> list[tuple[TopicPartition, FetchedPartition]]:
-    """The answer's partitions, without a fetch session; the cluster has learned which leaders they name.
+    """The answer's partitions, without a fetch session; the cluster's metadata has the leaders that they name.
 
     Raises Disconnected, or KafkaError for the whole request.
     """
     partitions = list(asked)
     connection = await cluster.connection(node_id, lane)
     topics = cluster.metadata.topics
-    # The topic ids must be known: a topic may have been forgotten since it was asked for.
+    # The topic ids must be known: a topic may have been forgotten since it was wanted.
     knows_ids = all(
         each.topic in topics and topics[each.topic].topic_id != NO_TOPIC_ID for each, _partition in partitions
     )

@@ -1,7 +1,7 @@
 """Drives a ``GroupCore``: JoinGroup and SyncGroup, heartbeats in the background, leaving, and the group's offsets.
 
-``join`` is one rebalance from this member's side. Heartbeats go over a connection of their own, so that a JoinGroup
-that waits for slow members does not hold them up.
+``join`` is one rebalance from this member's side. Heartbeats use a connection of their own, so that a JoinGroup that
+waits for slow members does not delay them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from einmal.client.aio.cluster import COORDINATOR_LANE, GROUP, GROUP_LANE, Cluster, by_topic, end_tasks
-from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.background import end_tasks
+from einmal.client.aio.cluster import Cluster, by_topic
+from einmal.client.aio.connections import COORDINATOR_LANE, GROUP_LANE
+from einmal.client.aio.coordinators import GROUP, CoordinatorRequest
 from einmal.client.aio.transaction_requests import offset_commit_error, offset_topics
 from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings
-from einmal.client.errors import CommitFailed, KafkaError, RetriableError, error_for
-from einmal.client.group_core import GroupCore, Verdict
+from einmal.client.errors import CommitFailed, Disconnected, KafkaError, RetriableError, error_for
+from einmal.client.group_core import GroupCore, MemberStep
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, TopicPartition
 
 _JOIN_GRACE_MS: Final = 5_000
-"""A JoinGroup is answered when all members have come, at the latest after the rebalance timeout, and then some."""
+"""A JoinGroup is answered when all members have joined, at the latest some time after the rebalance timeout."""
 
 _UNSTABLE: Final = frozenset({ErrorCode.unstable_offset_commit})
 
 
-class Membership:
-    """``changed`` is called when something happened that poll should look at."""
+class GroupMembership:
+    """``changed`` is called after an event that poll should handle."""
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, changed: Callable[[], None]) -> None:
         self.core = GroupCore(settings)
@@ -48,7 +50,7 @@ class Membership:
             try:
                 assignment = await self._join_once()
             except Disconnected:
-                self._cluster.forget_coordinator(GROUP, core.group_id)
+                self._cluster.coordinators.forget(GROUP, core.group_id)
                 await backoff.pause()
                 continue
             if assignment is None:
@@ -58,7 +60,7 @@ class Membership:
                 return assignment
 
     async def _join_once(self) -> tuple[TopicPartition, ...] | None:
-        """One JoinGroup and SyncGroup; None: to be tried again."""
+        """One JoinGroup and SyncGroup; None: retry."""
         core = self.core
         while True:
             fields = core.join_fields()
@@ -74,22 +76,22 @@ class Membership:
         synced = await self._call(
             ApiKey.SYNC_GROUP, core.sync_fields(joined, counts), self._settings.max_poll_interval_ms + _JOIN_GRACE_MS
         )
-        verdict, assignment = core.synced(synced)
-        return assignment if self._goes_on(verdict, synced.error_code, "SyncGroup") else None
+        step, assignment = core.synced(synced)
+        return assignment if self._goes_on(step, synced.error_code, "SyncGroup") else None
 
     async def _call(self, api_key: ApiKey, fields: dict[str, Any], timeout_ms: int | None = None) -> Any:
         deadline = self._cluster.deadline()
-        node_id = await self._cluster.coordinator(GROUP, self.core.group_id, deadline=deadline)
+        node_id = await self._cluster.coordinators.find(GROUP, self.core.group_id, deadline=deadline)
         lane = COORDINATOR_LANE if timeout_ms is None else GROUP_LANE
         request = self._cluster.call(node_id, api_key, fields, lane=lane, timeout_ms=timeout_ms)
-        return await self._cluster.unless_moved(GROUP, self.core.group_id, node_id, request)
+        return await self._cluster.coordinators.unless_moved(GROUP, self.core.group_id, node_id, request)
 
-    def _goes_on(self, verdict: Verdict, code: ErrorCode, what: str) -> bool:
-        if verdict is Verdict.FAIL:
+    def _goes_on(self, step: MemberStep, code: ErrorCode, what: str) -> bool:
+        if step is MemberStep.FAIL:
             raise self.core.error_of(code, what)
-        if verdict is Verdict.FIND_COORDINATOR:
-            self._cluster.forget_coordinator(GROUP, self.core.group_id)
-        return verdict is Verdict.GO_ON
+        if step is MemberStep.FIND_COORDINATOR:
+            self._cluster.coordinators.forget(GROUP, self.core.group_id)
+        return step is MemberStep.GO_ON
 
     async def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions each topic has; those that do not exist (yet) are left out."""
@@ -112,7 +114,7 @@ class Membership:
         while core.is_member:
             await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
             if cluster.now_ms() - self.polled_at_ms > self._settings.max_poll_interval_ms:
-                # Nobody polls: give the partitions to members that do. The next poll joins again.
+                # The application does not poll: leave the partitions to members that do. The next poll joins again.
                 await self.leave()
                 core.lost()
                 break
@@ -120,9 +122,9 @@ class Membership:
             try:
                 response = await self._call(ApiKey.HEARTBEAT, core.member_fields())
             except RetriableError:
-                # Nobody answers, or nobody knows the coordinator. A member without a heart would go on reading what the
-                # group has given to others.
-                cluster.forget_coordinator(GROUP, core.group_id)
+                # No coordinator is known, or it does not answer. Without heartbeats a member would keep reading
+                # partitions that the group has assigned to others.
+                cluster.coordinators.forget(GROUP, core.group_id)
                 if cluster.now_ms() - answered_at > self._settings.session_timeout_ms:
                     core.lost(keep_member_id=True)
                 continue
@@ -130,21 +132,21 @@ class Membership:
                 self.error = error
                 break
             answered_at = cluster.now_ms()
-            # An answer to the former generation says nothing about this one.
+            # An answer for the former generation does not apply to this one.
             if core.generation_id != generation:
                 continue
-            verdict = core.judge(response.error_code)
-            if verdict is Verdict.FAIL:
+            step = core.answered(response.error_code)
+            if step is MemberStep.FAIL:
                 self.error = core.error_of(response.error_code, "Heartbeat")
                 break
-            if verdict is Verdict.FIND_COORDINATOR:
-                cluster.forget_coordinator(GROUP, core.group_id)
+            if step is MemberStep.FIND_COORDINATOR:
+                cluster.coordinators.forget(GROUP, core.group_id)
             if core.must_join:
                 self._changed()
         self._changed()
 
     async def leave(self) -> None:
-        """Tell the group, once and without insisting. A static member stays: it may come back (KIP-345)."""
+        """Send LeaveGroup once, without retries. A static member stays: it may return (KIP-345)."""
         core = self.core
         if core.member_id and self._settings.group_instance_id is None:
             with contextlib.suppress(KafkaError):
@@ -166,17 +168,17 @@ class Membership:
         if core.topics and not core.is_member:
             raise CommitFailed(detail=f"group {core.group_id!r}: this consumer is no member at the moment")
         fields = {**core.member_fields(), "topics": offset_topics(offsets), "retention_time": -1}
-        answer = await self._cluster.call_coordinator(
-            GROUP,
-            core.group_id,
-            ApiKey.OFFSET_COMMIT,
-            fields,
-            deadline=deadline,
+        request = CoordinatorRequest(
+            kind=GROUP,
+            key=core.group_id,
+            api_key=ApiKey.OFFSET_COMMIT,
+            fields=fields,
             error_of=offset_commit_error,
         )
+        answer = await self._cluster.coordinators.call(request, deadline=deadline)
         code = offset_commit_error(answer.response)
         if code is not ErrorCode.none:
-            core.judge(code)
+            core.answered(code)
             raise core.error_of(code, "OffsetCommit")
 
     async def committed(
@@ -198,15 +200,15 @@ async def fetch_committed(
         "groups": [{"group_id": group_id, "topics": topics}],
         "require_stable": True,
     }
-    answer = await cluster.call_coordinator(
-        GROUP,
-        group_id,
-        ApiKey.OFFSET_FETCH,
-        fields,
-        deadline=deadline,
+    request = CoordinatorRequest(
+        kind=GROUP,
+        key=group_id,
+        api_key=ApiKey.OFFSET_FETCH,
+        fields=fields,
         error_of=_offset_fetch_error,
         also_retry=_UNSTABLE,
     )
+    answer = await cluster.coordinators.call(request, deadline=deadline)
     code = _offset_fetch_error(answer.response)
     if code is not ErrorCode.none:
         raise error_for(code, f"OffsetFetch of group {group_id!r}")

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from einmal.client.aio.cluster import Cluster, by_leader
-from einmal.client.aio.connection import Disconnected
 from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
-from einmal.client.errors import error_for
+from einmal.client.errors import Disconnected, error_for
 from einmal.client.records import OffsetAndTimestamp
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 
@@ -27,8 +26,8 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """For each partition the offset at LATEST, EARLIEST or the first record at or after a time in ms.
 
-    Under READ_COMMITTED the latest is the last stable offset. Where no record is that young the offset is -1.
-    ``appear_ms``: how long a topic may be unknown; None: until the deadline.
+    Under READ_COMMITTED the latest is the last stable offset. Without such a record the offset is -1. ``appear_ms``:
+    how long a topic may be unknown; None: until the deadline.
     """
     retry = Retry(cluster, "ListOffsets", deadline, appear_ms=appear_ms)
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
@@ -79,7 +78,7 @@ def _fields(
 def _take(
     response: Any, missing: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
 ) -> ErrorCode:
-    """Keep what was asked for and found; the last retriable code, or none. Raises what no retry mends."""
+    """Keep the offsets found; returns the last retriable code, or none. Raises other errors."""
     last = ErrorCode.none
     for topic in response.topics:
         for partition in topic.partitions:

@@ -1,32 +1,32 @@
 """Transactions whose records are written by other processes, and reading bounded pieces of a log.
 
 A ``TransactionDriver`` owns the transactional id: identity, partitions, offsets, end. ``PartitionWriter``s write
-encoded record batches under the identity they are given; each partition has one writer. ``read_ranges`` yields raw
-batches. None of them keeps a transaction's state: what is committed, and when, is their caller's protocol.
+encoded record batches under the identity of their caller; each partition has one writer. ``read_ranges`` yields raw
+batches. None of them keeps a transaction's state: the caller's protocol decides what is committed, and when.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random as random_module
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 from uuid import UUID
 
-from einmal.client.aio.cluster import DATA_LANE, Cluster, by_leader
-from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.changes import Changes
+from einmal.client.aio.cluster import Cluster, by_leader
+from einmal.client.aio.connections import DATA_LANE
 from einmal.client.aio.fetching import FetchLimits, fetch
 from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
-from einmal.client.aio.transaction_requests import PRODUCE_TV_2, TransactionRequests
-from einmal.client.apis import SPOKEN, ApiKey
-from einmal.client.cluster_metadata import NO_TOPIC_ID
+from einmal.client.aio.transaction_requests import TransactionRequests
 from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
-from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for
+from einmal.client.errors import ClientClosed, Disconnected, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches
-from einmal.client.producer_core import Outcome, ProduceLimits, ProducerCore
-from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange
+from einmal.client.metadata_cache import NO_TOPIC_ID
+from einmal.client.producer_core import BatchOutcome, ProduceLimits, ProducerCore
+from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange, positions_of
+from einmal.client.transaction_core import produce_versions
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.fetch import FetchedPartition, FetchPartition
@@ -38,7 +38,7 @@ _NEVER_MS: Final = 2**53
 def _cluster(
     settings: ClientSettings, network: Network | None, clock: Clock | None, random: random_module.Random | None
 ) -> Cluster:
-    """These are parts of a job that has met the cluster already: each waits for it until its own deadline."""
+    """These are parts of a job that has reached the cluster already: each waits for it until its own deadline."""
     return Cluster(
         replace(settings, bootstrap_timeout_ms=_NEVER_MS),
         network=network or TcpNetwork(),
@@ -82,7 +82,7 @@ class TransactionDriver:
         await self.close()
 
     async def transaction_version(self) -> TransactionVersion:
-        """TV_2 where the cluster has finalized it, else TV_1; asked once, so one transaction speaks one version."""
+        """TV_2 if the cluster has finalized it, else TV_1; fetched once, so one transaction uses one version."""
         if self._version is None:
             self._version = await self._requests.version()
         return self._version
@@ -90,7 +90,7 @@ class TransactionDriver:
     async def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
         """A new identity; the former owner is fenced and its open transaction aborted.
 
-        ``previous``: keep the producer id and move its epoch (KIP-360). Never over an open transaction: abort it first.
+        ``previous``: keep the producer id and bump its epoch (KIP-360). Never with an open transaction: abort it first.
         """
         self._version = None
         return await self._requests.init_producer_id(previous)
@@ -108,14 +108,11 @@ class TransactionDriver:
     ) -> None:
         """Commit positions (offset of the next record) with the transaction; below TV_2 the group is added first.
 
-        A group's bare name is taken as a group without members: nothing but the producer's epoch is checked then.
+        A bare group name means a group without members: only the producer's epoch is checked then.
         """
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         version = await self.transaction_version()
-        positions = {
-            TopicPartition(*each): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-            for each, offset in offsets.items()
-        }
+        positions = positions_of(offsets)
         if not positions:
             return
         if version < TransactionVersion.TV_2:
@@ -123,7 +120,7 @@ class TransactionDriver:
         await self._requests.commit_offsets(identity, version, metadata, positions)
 
     async def end_txn(self, identity: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch | None:
-        """Commit or abort. Gives the next transaction's identity under TV_2, None below: ask for a new epoch then.
+        """Commit or abort. Returns the next transaction's identity under TV_2, None below: request a new epoch then.
 
         All writers must have all their answers before a commit. Below TV_2 an abort of a transaction to which nothing
         was added is answered with INVALID_TXN_STATE.
@@ -135,11 +132,11 @@ class TransactionDriver:
 
 
 class PartitionWriter:
-    """Writes encoded batches, pipelined; a retry sends the identical bytes.
+    """Writes encoded batches, pipelined. A retry sends the identical bytes.
 
-    ``identity``, ``transactional_id`` and ``transaction_version`` must be those the batches were encoded with and the
-    transaction was begun with. Without an identity the batches are plain (acks=all): at least once, or with
-    ``sends_once`` at most once.
+    ``identity``, ``transactional_id`` and ``transaction_version`` must be those with which the batches were encoded and
+    the transaction began. Without an identity the batches are plain (acks=all): at least once, or with ``sends_once``
+    at most once.
     """
 
     def __init__(
@@ -172,17 +169,11 @@ class PartitionWriter:
             )
         )
         self._cluster = _cluster(self.settings, network, clock, random)
-        lowest, highest = SPOKEN[ApiKey.PRODUCE]
-        if transactional_id is not None and transaction_version >= TransactionVersion.TV_2:
-            lowest = PRODUCE_TV_2
-        elif transactional_id is not None:
-            highest = PRODUCE_TV_2 - 1
-        self._sender = Sender(
-            self._core, self._cluster, acks=-1, settle=self._settle, versions=lambda: (lowest, highest)
-        )
+        versions = produce_versions(None if transactional_id is None else transaction_version)
+        self._sender = Sender(self._core, self._cluster, acks=-1, settle=self._settle, versions=lambda: versions)
         self._written: dict[TopicPartition, WrittenRange] = {}
         self._error: KafkaError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._changes = Changes()
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -207,17 +198,17 @@ class PartitionWriter:
         self._core.append_sealed(topic_partition, batch, header, self._cluster.now_ms())
         self._sender.wake()
         while self._core.buffered_bytes > self.settings.buffer_memory and self._error is None:
-            await self._change()
+            await self._changes.wait()
         self._check()
 
     async def flush(self) -> dict[TopicPartition, WrittenRange]:
-        """Wait for every answer: what was written, by partition, since the writer was made.
+        """Wait for every answer; returns the written offsets, by partition, since the writer was created.
 
         Raises the first error of any batch; then the transaction can only be aborted.
         """
         self._sender.wake()
         while not self._core.is_empty and self._error is None:
-            await self._change()
+            await self._changes.wait()
         self._check()
         return dict(self._written)
 
@@ -227,7 +218,7 @@ class PartitionWriter:
         if self._error is not None:
             raise self._error
 
-    def _settle(self, outcomes: Iterable[Outcome]) -> None:
+    def _settle(self, outcomes: Iterable[BatchOutcome]) -> None:
         for outcome in outcomes:
             if outcome.error is not None:
                 self._error = self._error or outcome.error
@@ -235,8 +226,7 @@ class PartitionWriter:
             (header,) = outcome.batch.tickets
             assert isinstance(header, BatchHeader)
             self._note(outcome.batch.topic_partition, outcome.base_offset, header.last_offset_delta)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._changes.announce()
 
     def _note(self, topic_partition: TopicPartition, base_offset: int, last_offset_delta: int) -> None:
         before = self._written.get(topic_partition)
@@ -248,12 +238,8 @@ class PartitionWriter:
                 before.first_offset, max(last, before.last_offset), before.batches + 1
             )
 
-    async def _change(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
-
     async def close(self) -> None:
-        """Stop at once; what has no answer yet may be written or not. Call ``flush`` first."""
+        """Stop at once; batches without an answer may be written or not. Call ``flush`` first."""
         self._is_closed = True
         await self._sender.close()
         await self._cluster.close()
@@ -290,12 +276,11 @@ class RangeReader:
     ) -> AsyncIterator[RawBatch]:
         """The visible data batches of each range, in order per partition; a batch may reach over a range's ends.
 
-        ``with_markers``: every batch instead, markers and what they abort too, for who decides by himself.
-        ``topic_ids``: the topics that the ranges are of; another topic under the same name is not read. Brokers without
-        topic ids (before 2.8) are not asked for them.
-        Ends must be reachable: at most the last stable offset under read_committed, else the high watermark. Raises
-        OffsetOutOfRange, UnknownTopic within seconds where a topic is gone, or RetriableError when a range makes no
-        progress for default.api.timeout.ms.
+        ``with_markers``: every batch instead, including markers and aborted batches, for callers that filter
+        themselves. ``topic_ids``: the topics of the ranges; another topic under the same name is not read. Brokers
+        without topic ids (before 2.8) are not checked. Ends must be reachable: at most the last stable offset under
+        read_committed, else the high watermark. Raises OffsetOutOfRange, UnknownTopic within seconds where a topic is
+        gone, or RetriableError when a range makes no progress for default.api.timeout.ms.
         """
         ids = topic_ids or {}
         positions = {each: bounds.start for each, bounds in ranges.items() if bounds.start < bounds.end}
@@ -316,7 +301,7 @@ class RangeReader:
                     continue
                 for each, told in answer:
                     if not self._may_be(each.topic, ids.get(each.topic)):
-                        # The name has changed hands while the answer was on its way.
+                        # The name has got another topic while the answer was in flight.
                         continue
                     code = self._check(each, told.error_code) or code
                     for batch in self._advance(each, told, positions, ranges[each], with_markers=with_markers):
@@ -325,19 +310,19 @@ class RangeReader:
                 retry = self._new_retry()
             elif positions:
                 for node_id in led:
-                    # A leader that was replaced, and is cut off from its peers, does not know of what comes next.
+                    # A replaced leader that is partitioned from its peers does not know the newer records.
                     await self._cluster.doubt(node_id)
                 await retry.after_refusal(code)
 
     async def _find(self, topic_partition: TopicPartition, topic_id: UUID | None) -> None:
-        """Wait until the partition has a leader, in the topic that is meant. Raises UnknownTopic, RetriableError."""
+        """Wait until the partition of this topic id has a leader. Raises UnknownTopic, RetriableError."""
         name = topic_partition.topic
         retry = Retry(self._cluster, f"topic {name!r} with id {topic_id}", self._cluster.deadline(), appear_ms=KNOWN_MS)
         while True:
             await self._cluster.leader(topic_partition, deadline=self._cluster.deadline(), appear_ms=KNOWN_MS)
             if self._may_be(name, topic_id):
                 return
-            # What is known may be older than the id that is wanted, or newer.
+            # The metadata may be older than the wanted id, or newer.
             await self._cluster.refresh_soon()
             if not self._may_be(name, topic_id):
                 await retry.after_refusal(ErrorCode.unknown_topic_id)
@@ -355,7 +340,7 @@ class RangeReader:
         *,
         with_markers: bool,
     ) -> list[RawBatch]:
-        """What of one answer lies in the range; the position moves past it, and is dropped at the range's end."""
+        """The part of one answer in the range; the position moves past it, and is dropped at the range's end."""
         position = positions[topic_partition]
         batches = whole_batches(
             topic_partition, memoryview(told.records), first_offset=position, check_crcs=self.settings.check_crcs

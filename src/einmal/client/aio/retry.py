@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, Protocol
 
 from einmal.client.aio.backoff import Backoff
-from einmal.client.aio.connection import Disconnected
-from einmal.client.errors import KafkaError, UnknownOutcome, error_for
+from einmal.client.errors import Disconnected, KafkaError, UnknownOutcome, error_for
 from einmal.types import ErrorCode
-
-if TYPE_CHECKING:
-    from einmal.client.aio.cluster import Cluster
 
 PERHAPS_DONE: Final = frozenset({ErrorCode.coordinator_not_available, ErrorCode.request_timed_out})
 """Answers of a coordinator that may have decided already, and only could not wait for its log any longer."""
@@ -21,11 +17,20 @@ _UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unk
 _SHORT_PAUSE_MS: Final = 5
 
 
-class CoordinatorAnswer(NamedTuple):
-    """``was_repeated``: the same request may have been carried out before: its answer was lost, or left that open."""
+class Patience(Protocol):
+    """What a retry needs of its client: the time, its pauses, and whether any broker has answered yet."""
 
-    response: Any
-    was_repeated: bool
+    def now_ms(self) -> int:
+        """The monotonic clock."""
+
+    def backoff(self, first_ms: int | None = None) -> Backoff:
+        """A new series of pauses."""
+
+    def raise_if_alone(self) -> None:
+        """Raises NoBrokerReachable when no broker has answered in time."""
+
+    def first_contact_in_ms(self) -> int | None:
+        """How long the first answer of any broker may still take; None: one has answered."""
 
 
 class Retry:
@@ -36,7 +41,7 @@ class Retry:
 
     def __init__(
         self,
-        cluster: Cluster,
+        patience: Patience,
         what: str,
         deadline: int,
         *,
@@ -46,9 +51,9 @@ class Retry:
     ) -> None:
         self.what = what
         self.is_outcome_unknown = False
-        self._cluster = cluster
+        self._patience = patience
         self._deadline = deadline
-        self._backoff = cluster.backoff()
+        self._backoff = patience.backoff()
         self._is_safe_to_repeat = is_safe_to_repeat
         self._perhaps_done = perhaps_done
         self._is_hurried = False
@@ -61,7 +66,7 @@ class Retry:
             self.is_outcome_unknown = True
             if not self._is_safe_to_repeat:
                 raise UnknownOutcome(ErrorCode.network_exception, f"{self.what}; {error.detail}") from error
-        self._cluster.raise_if_alone()
+        self._patience.raise_if_alone()
         await self._pause(ErrorCode.network_exception, error.detail, error, self._deadline)
 
     async def after_refusal(self, code: ErrorCode) -> None:
@@ -71,19 +76,19 @@ class Retry:
         if code is ErrorCode.concurrent_transactions and not self._is_hurried:
             # The last markers of the previous transaction are being written: a matter of milliseconds.
             self._is_hurried = True
-            self._backoff = Backoff(self._cluster.source, _SHORT_PAUSE_MS, self._cluster.settings.retry_backoff_max_ms)
+            self._backoff = self._patience.backoff(_SHORT_PAUSE_MS)
         deadline = self._deadline
         if code in _UNKNOWN and self._appear_ms is not None:
             if self._unknown_until is None:
-                self._unknown_until = self._cluster.now_ms() + self._appear_ms
+                self._unknown_until = self._patience.now_ms() + self._appear_ms
             deadline = min(deadline, self._unknown_until)
         await self._pause(code, code.name.upper(), None, deadline)
 
     async def _pause(self, code: ErrorCode, detail: str, cause: KafkaError | None, deadline: int) -> None:
-        left = deadline - self._cluster.now_ms()
+        left = deadline - self._patience.now_ms()
         if left <= 0:
             if self.is_outcome_unknown:
                 raise UnknownOutcome(ErrorCode.request_timed_out, f"{self.what}; last: {detail}") from cause
             raise error_for(code, f"{self.what}; last: {detail}") from cause
-        first_contact = self._cluster.first_contact_in_ms()
+        first_contact = self._patience.first_contact_in_ms()
         await self._backoff.pause(left if first_contact is None else min(left, first_contact))

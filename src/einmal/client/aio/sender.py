@@ -1,8 +1,8 @@
-"""Drives a ``ProducerCore`` over a ``Cluster``: what it drains becomes Produce requests, answers go back into it.
+"""Drives a ``ProducerCore`` over a ``Cluster``: drained batches become Produce requests, whose answers it gets.
 
 One turn of the sender is a plain function, called by the event loop when something has changed or is due; so nothing
-here waits, and the order of requests on a connection is the order of the drain. Knows no transaction: whether a
-partition may be written to now is the owner's word.
+here waits, and the order of requests on a connection is the order of the drain. Knows no transaction: the owner decides
+whether a partition may be written to now.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final
 
-from einmal.client.aio.cluster import Cluster, end_tasks
-from einmal.client.aio.connection import Answer, Connection, Disconnected
+from einmal.client.aio.background import end_tasks
+from einmal.client.aio.cluster import Cluster
 from einmal.client.apis import ApiKey, choose_version
-from einmal.client.cluster_metadata import NO_TOPIC_ID
-from einmal.client.errors import ClientClosed, KafkaError, RequestRefused
-from einmal.client.producer_core import Outcome, ProducerBatch, ProducerCore
+from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
+from einmal.client.metadata_cache import NO_TOPIC_ID
+from einmal.client.producer_batch import ProducerBatch
+from einmal.client.producer_core import BatchOutcome, ProducerCore
+from einmal.rpc.connection import Answer, Connection
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
@@ -42,13 +44,13 @@ STALE_METADATA: Final = frozenset(
         ErrorCode.fenced_leader_epoch,
     }
 )
-"""Answers after which the leader is looked up again."""
+"""Answers after which the leader is looked up again. Apache Kafka may return the first after a topic is created."""
 
 _BY_ID_SINCE: Final = 13
 
 
 class Sender:
-    """``settle`` is told every outcome. ``may_write`` may refuse a partition for now; then ``wake`` must follow."""
+    """``settle`` receives every outcome. ``may_write`` may refuse a partition for now; then ``wake`` must follow."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Sender:
         cluster: Cluster,
         *,
         acks: int,
-        settle: Callable[[Iterable[Outcome]], None],
+        settle: Callable[[Iterable[BatchOutcome]], None],
         may_write: Callable[[TopicPartition], bool] = lambda _: True,
         versions: Callable[[], tuple[int, int]] = lambda: (VERSIONS.start, VERSIONS.stop - 1),
     ) -> None:
@@ -89,7 +91,7 @@ class Sender:
                 return
             self._timer.cancel()
         if not self._is_closed:
-            # the due time is kept here: uvloop's call_at returns a handle without when() for what is due at once
+            # the due time is kept here: uvloop's call_at returns a handle without when() if it is due at once
             self._timer = self._loop.call_at(due, self._timer_fired)
             self._timer_due = due
 
@@ -151,21 +153,21 @@ class Sender:
         except ClientClosed:
             return
         except KafkaError:
-            # The broker may have moved, or another one leads by now.
+            # The broker may have another address, or another one leads by now.
             await self._cluster.refresh_soon()
 
     async def _refresh_metadata(self) -> None:
         await self._cluster.refresh_soon()
 
     def _leaders_changed(self, changed: Iterable[TopicPartition]) -> None:
-        """What waits for its next attempt need not wait any longer."""
+        """Batches that wait for their next attempt need not wait any longer."""
         for each in changed:
             self._core.retry_now(each)
         self._hang_up_where_it_is_silent()
         self.wake()
 
     def _hang_up_where_it_is_silent(self) -> None:
-        """A broker that does not answer, and does not lead any more, has stopped or is cut off."""
+        """A broker that does not answer, and does not lead any more, has stopped or is partitioned."""
         for batch in self._core.flying():
             leader = self._cluster.metadata.leader(batch.topic_partition)
             connection = self._sent_on.get(batch.node)
@@ -238,7 +240,7 @@ class Sender:
         except (WireError, KeyError):
             self._lost(batches, was_sent=True)
             return
-        outcomes: list[Outcome] = []
+        outcomes: list[BatchOutcome] = []
         for batch in batches:
             outcomes += self._take_answer(batch, told.get(batch.topic_partition))
         self._settle(outcomes)
@@ -252,14 +254,14 @@ class Sender:
         self.wake()
 
     def _retry_elsewhere(self, batch: ProducerBatch) -> bool:
-        """No pause before an attempt at a leader that was not asked yet, where one is known."""
+        """No pause before an attempt at a known leader that was not tried yet."""
         leader = self._cluster.metadata.leader(batch.topic_partition)
         if leader is None or leader.leader == batch.node:
             return False
         self._core.retry_now(batch.topic_partition)
         return True
 
-    def _take_answer(self, batch: ProducerBatch, told: ProducedPartition | None) -> list[Outcome]:
+    def _take_answer(self, batch: ProducerBatch, told: ProducedPartition | None) -> list[BatchOutcome]:
         now = self._cluster.now_ms()
         if told is None:
             return self._core.lost(batch, was_sent=True, now=now)
@@ -284,7 +286,7 @@ class Sender:
         self.wake()
 
     async def close(self) -> None:
-        """Stop taking turns. What is still in flight is settled by the closing connections."""
+        """Stop taking turns. The closing connections settle the requests in flight."""
         self._is_closed = True
         if self._turn_handle is not None:
             self._turn_handle.cancel()

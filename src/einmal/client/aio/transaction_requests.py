@@ -8,15 +8,16 @@ producer and a driver whose records are written by other processes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from einmal.client.aio.cluster import GROUP, TRANSACTION, Cluster, by_topic
-from einmal.client.aio.connection import Disconnected
+from einmal.client.aio.cluster import Cluster, by_topic
+from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorAnswer, CoordinatorRequest
 from einmal.client.aio.retry import PERHAPS_DONE, Retry
 from einmal.client.apis import ApiKey
-from einmal.client.errors import CommitFailed, RequestRefused
+from einmal.client.errors import CommitFailed, Disconnected, RequestRefused
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
-from einmal.client.transaction_core import coordinator_error, end_txn_error
+from einmal.client.transaction_core import coordinator_error, end_txn_error, version_for
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,
@@ -31,11 +32,10 @@ _EARLY: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unknown_
 """A topic that was just created may not be known to the coordinator yet."""
 
 _PERHAPS_ENDED: Final = PERHAPS_DONE | {ErrorCode.not_coordinator}
-"""A coordinator that has written its decision, and has lost its log before the other replicas had it, says so too."""
+"""Also the answer of a coordinator that wrote its decision, and lost its leadership before this was replicated."""
 
 END_TXN_TV_2: Final = 5
 TXN_OFFSET_COMMIT_TV_2: Final = 5
-PRODUCE_TV_2: Final = 12
 INIT_PRODUCER_ID_WITH_PREVIOUS: Final = 3
 TXN_OFFSET_COMMIT_WITH_MEMBER: Final = 3
 
@@ -48,7 +48,7 @@ class TransactionRequests:
         self._max_block_ms = max_block_ms
 
     async def version(self) -> TransactionVersion:
-        """What a transaction that begins now speaks with this cluster."""
+        """The version of a transaction that begins now on this cluster."""
         retry = Retry(self._cluster, "asking for the brokers' versions", self._cluster.deadline(self._max_block_ms))
         while True:
             try:
@@ -56,12 +56,14 @@ class TransactionRequests:
                 break
             except Disconnected as error:
                 await retry.after_disconnect(error)
-        return TransactionVersion.TV_2 if self._cluster.transaction_version >= 2 else TransactionVersion.TV_1
+        return version_for(self._cluster.transaction_version)
 
     async def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
-        """A new identity; whoever had this transactional id is fenced, and what it left open is aborted first.
+        """A new identity; the former owner of the transactional id is fenced, and its open transaction aborted first.
 
-        ``previous``: keep the producer id and move its epoch (KIP-360); if somebody else has it by now, ProducerFenced.
+        ``previous``: keep the producer id and bump its epoch (KIP-360); ProducerFenced if another producer has it by
+        now. A late request of this kind aborts the transaction that its own sender has opened since, so it is never
+        left in flight on an abandoned connection.
         """
         fields: dict[str, Any] = {
             "transactional_id": self._transactional_id,
@@ -69,12 +71,10 @@ class TransactionRequests:
             "producer_id": -1 if previous is None else previous.producer_id,
             "producer_epoch": -1 if previous is None else previous.producer_epoch,
         }
-        response = await self._call(
-            ApiKey.INIT_PRODUCER_ID,
-            fields,
-            also_retry=_STILL_ENDING,
-            at_least=0 if previous is None else INIT_PRODUCER_ID_WITH_PREVIOUS,
-        )
+        request = self._request(ApiKey.INIT_PRODUCER_ID, fields, also_retry=_STILL_ENDING)
+        if previous is not None:
+            request = replace(request, at_least=INIT_PRODUCER_ID_WITH_PREVIOUS)
+        response = (await self._call(request)).response
         if response.error_code is not ErrorCode.none:
             raise coordinator_error(response.error_code, f"InitProducerId of {self._transactional_id!r}")
         return _identity(response)
@@ -89,10 +89,9 @@ class TransactionRequests:
                 {"name": topic, "partitions": indexes} for topic, indexes in by_topic(partitions).items()
             ],
         }
-        response = await self._call(
-            ApiKey.ADD_PARTITIONS_TO_TXN, fields, error_of=_add_partitions_error, also_retry=_EARLY
-        )
-        code = _add_partitions_error(response)
+        request = self._request(ApiKey.ADD_PARTITIONS_TO_TXN, fields, also_retry=_EARLY)
+        answer = await self._call(replace(request, error_of=_add_partitions_error))
+        code = _add_partitions_error(answer.response)
         if code is not ErrorCode.none:
             raise coordinator_error(code, f"AddPartitionsToTxn of {self._transactional_id!r}")
 
@@ -104,7 +103,8 @@ class TransactionRequests:
             "producer_epoch": identity.producer_epoch,
             "group_id": group_id,
         }
-        response = await self._call(ApiKey.ADD_OFFSETS_TO_TXN, fields, also_retry=_STILL_ENDING)
+        request = self._request(ApiKey.ADD_OFFSETS_TO_TXN, fields, also_retry=_STILL_ENDING)
+        response = (await self._call(request)).response
         if response.error_code is not ErrorCode.none:
             raise coordinator_error(response.error_code, f"AddOffsetsToTxn of group {group_id!r}")
 
@@ -115,7 +115,7 @@ class TransactionRequests:
         group: GroupMetadata,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
-        """TxnOffsetCommit. Raises CommitFailed when the group has gone on without this member (KIP-447)."""
+        """TxnOffsetCommit. Raises CommitFailed when the group has rebalanced without this member (KIP-447)."""
         fields = {
             "transactional_id": self._transactional_id,
             "group_id": group.group_id,
@@ -127,17 +127,17 @@ class TransactionRequests:
             "topics": offset_topics(offsets),
         }
         is_tv_2 = version >= TransactionVersion.TV_2
-        answer = await self._cluster.call_coordinator(
-            GROUP,
-            group.group_id,
-            ApiKey.TXN_OFFSET_COMMIT,
-            fields,
-            deadline=self._cluster.deadline(self._max_block_ms),
+        request = CoordinatorRequest(
+            kind=GROUP,
+            key=group.group_id,
+            api_key=ApiKey.TXN_OFFSET_COMMIT,
+            fields=fields,
             error_of=offset_commit_error,
             also_retry=_STILL_ENDING,
             at_least=TXN_OFFSET_COMMIT_TV_2 if is_tv_2 else TXN_OFFSET_COMMIT_WITH_MEMBER if group.member_id else 0,
             at_most=32_767 if is_tv_2 else TXN_OFFSET_COMMIT_TV_2 - 1,
         )
+        answer = await self._call(request)
         code = offset_commit_error(answer.response)
         if code is ErrorCode.none:
             return
@@ -149,7 +149,7 @@ class TransactionRequests:
     async def end_txn(
         self, identity: ProducerIdAndEpoch, version: TransactionVersion, *, committed: bool
     ) -> ProducerIdAndEpoch | None:
-        """Commit or abort. Under TV_2 gives the identity of the next transaction, else None.
+        """Commit or abort. Under TV_2 returns the identity of the next transaction, else None.
 
         Raises UnknownOutcome when the commit may have happened: no answer until the deadline, or an answer was lost
         (or left it open) and the retry was refused.
@@ -161,47 +161,37 @@ class TransactionRequests:
             "committed": committed,
         }
         is_tv_2 = version >= TransactionVersion.TV_2
-        answer = await self._cluster.call_coordinator(
-            TRANSACTION,
-            self._transactional_id,
-            ApiKey.END_TXN,
-            fields,
-            deadline=self._cluster.deadline(self._max_block_ms),
-            error_of=_error_code,
-            also_retry=_STILL_ENDING,
+        request = replace(
+            self._request(ApiKey.END_TXN, fields, also_retry=_STILL_ENDING),
             perhaps_done=_PERHAPS_ENDED,
             at_least=END_TXN_TV_2 if is_tv_2 else 0,
             at_most=32_767 if is_tv_2 else END_TXN_TV_2 - 1,
         )
+        answer = await self._call(request)
         code = answer.response.error_code
         if code is not ErrorCode.none:
             raise end_txn_error(code, committed, answer.was_repeated, self._transactional_id)
         return _identity(answer.response) if is_tv_2 else None
 
-    async def _call(
-        self,
-        api_key: ApiKey,
-        fields: dict[str, Any],
-        *,
-        error_of: Any = None,
-        also_retry: frozenset[ErrorCode] = frozenset(),
-        at_least: int = 0,
-    ) -> Any:
-        answer = await self._cluster.call_coordinator(
-            TRANSACTION,
-            self._transactional_id,
-            api_key,
-            fields,
-            deadline=self._cluster.deadline(self._max_block_ms),
-            error_of=error_of or _error_code,
+    def _request(
+        self, api_key: ApiKey, fields: dict[str, Any], *, also_retry: frozenset[ErrorCode]
+    ) -> CoordinatorRequest:
+        """A request to the transaction's coordinator."""
+        return CoordinatorRequest(
+            kind=TRANSACTION,
+            key=self._transactional_id,
+            api_key=api_key,
+            fields=fields,
+            error_of=_error_code,
             also_retry=also_retry,
-            at_least=at_least,
         )
-        return answer.response
+
+    async def _call(self, request: CoordinatorRequest) -> CoordinatorAnswer:
+        return await self._cluster.coordinators.call(request, deadline=self._cluster.deadline(self._max_block_ms))
 
 
 def offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
-    """Offsets as OffsetCommit and TxnOffsetCommit want them."""
+    """Offsets as fields of OffsetCommit and TxnOffsetCommit."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
         if offset.offset < 0:
@@ -231,7 +221,7 @@ def _add_partitions_error(response: Any) -> ErrorCode:
 
 
 def _decisive(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """The code to act upon: one that no retry mends, else one that a retry may, else none."""
+    """The code to act upon: a permanent one, else a retriable one, else none."""
     errors = [code for code in codes if code is not ErrorCode.none]
     return next((code for code in errors if not code.retriable), errors[0] if errors else ErrorCode.none)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import admin as aio
 from einmal.client.blocking.loop_thread import LoopThread
-from einmal.client.cluster_metadata import TopicMetadata
 from einmal.client.config import AdminSettings, parse
 from einmal.client.descriptions import (
     ClusterDescription,
@@ -20,6 +19,7 @@ from einmal.client.descriptions import (
     TransactionListing,
 )
 from einmal.client.habits import missing_method
+from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import IsolationLevel, TopicPartition
 
@@ -134,7 +134,8 @@ class Admin:
     def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, by default everywhere. Waits for transactions with offsets of this group."""
+        """A group's committed offsets, by default of all partitions. Waits for transactions with offsets of this
+        group."""
         return self._thread.run(lambda admin: admin.list_group_offsets(group_id, partitions))
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import consumer as aio
+from einmal.client.aio import rebalancing
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.habits import missing_method
@@ -130,7 +131,7 @@ class Consumer:
         self._thread.close()
 
 
-def _in_another_thread(callback: RebalanceCallback | None) -> aio.RebalanceCallback | None:
+def _in_another_thread(callback: RebalanceCallback | None) -> rebalancing.RebalanceCallback | None:
     if callback is None:
         return None
 

@@ -19,7 +19,7 @@ from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import AbortableError, BufferExhausted, KafkaError
 from einmal.client.habits import missing_method
-from einmal.client.producer_core import check_size, record_size
+from einmal.client.producer_batch import check_size, record_size
 from einmal.client.records import (
     GroupMetadata,
     HeadersLike,
@@ -72,7 +72,7 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Queue one record; ``result()`` of the future waits for its place in the log.
+        """Queue one record; ``result()`` of the future waits for its offset.
 
         ``timestamp`` in ms, default now. Raises as the asyncio twin does; BufferExhausted only after max.block.ms.
         """
@@ -96,9 +96,9 @@ class Producer:
         return future
 
     def _woken(self, producer: aio.Producer) -> None:
-        """Inside the thread: hand over what is queued, and go on in turns until nothing more comes.
+        """Inside the thread: hand over the queued records, in turns until no more arrive.
 
-        A turn at most every millisecond: waking the thread for each record would cost more than sending it.
+        At most one turn per millisecond: waking the thread for each record would cost more than sending it.
         """
         if self._hand_over(producer):
             self._thread.loop.call_later(_TURN_S, self._woken, producer)
@@ -117,7 +117,7 @@ class Producer:
                 producer.spoil(error)
                 ticket.set_exception(error)
         with self._lock:
-            # Only now: what is on its way over takes its room already.
+            # Only now: until here the records count as queued.
             self._queued_bytes -= sum(each[-1] for each in queued)
         return True
 
@@ -142,7 +142,7 @@ class Producer:
         self._thread.run(flush)
 
     def init_transactions(self) -> None:
-        """Take over the transactional.id: fence its former owner and abort what that left open. Call it once."""
+        """Acquire the transactional.id: fence its former owner and abort its open transaction. Call it once."""
         self._thread.run(lambda producer: producer.init_transactions())
 
     def begin_transaction(self) -> None:
@@ -165,7 +165,7 @@ class Producer:
         self._thread.run(commit)
 
     def abort_transaction(self) -> None:
-        """Drop what waits, and abort."""
+        """Drop queued records, and abort."""
 
         async def abort(producer: aio.Producer) -> None:
             self._hand_over(producer)
@@ -200,7 +200,8 @@ class Producer:
         self._thread.run(abort)
 
     def close(self, *, flush: bool = True) -> None:
-        """Send what waits (unless ``flush`` is False), then close. An open transaction is left to be aborted."""
+        """Send queued records (unless ``flush`` is False), then close. An open transaction will be aborted by the
+        coordinator."""
 
         async def end(producer: aio.Producer) -> None:
             self._hand_over(producer)
@@ -210,7 +211,7 @@ class Producer:
 
 
 class Transaction:
-    """An open transaction: what ``with producer.transaction()`` gives."""
+    """An open transaction, from ``with producer.transaction()``."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer

@@ -51,7 +51,7 @@ class TransactionDriver:
         self._thread.run(lambda driver: driver.txn_offset_commit(identity, group, offsets))
 
     def end_txn(self, identity: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch | None:
-        """Commit or abort; gives the next transaction's identity under TV_2."""
+        """Commit or abort; returns the next transaction's identity under TV_2."""
         return self._thread.run(lambda driver: driver.end_txn(identity, committed=committed))
 
     def close(self) -> None:
@@ -81,11 +81,11 @@ class PartitionWriter:
         self.close()
 
     def append(self, topic_partition: TopicPartition, batch: bytes) -> None:
-        """Queue one encoded batch; waits for room only. Raises the first error of any batch so far."""
+        """Queue one encoded batch; waits only while the buffer is full. Raises the first error of any batch so far."""
         self._thread.run(lambda writer: writer.append(topic_partition, batch))
 
     def flush(self) -> dict[TopicPartition, WrittenRange]:
-        """Wait for every answer: what was written, by partition, since the writer was made."""
+        """Wait for every answer; returns the written offsets, by partition, since the writer was created."""
         return self._thread.run(lambda writer: writer.flush())
 
     def close(self) -> None:

@@ -1,0 +1,79 @@
+"""Vote, BeginQuorumEpoch and EndQuorumEpoch to other members, as far as they answer.
+
+Each request is a task of its own. They share a connection, which no Fetch that waits holds up. Knows no Raft.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from einmal.broker.control.quorum_messages import VERSION, reply_of
+from einmal.broker.rpc.peers import Asker
+from einmal.quorum.messages import Reply
+from einmal.rpc.connection import NoAnswer
+from einmal.types import ErrorCode
+from einmal.wire.errors import WireError
+
+log = logging.getLogger(__name__)
+
+_LANE: Final = "quorum"
+
+
+class QuorumRequests:
+    def __init__(self, peers: Asker, timeout_ms: int) -> None:
+        self._peers = peers
+        self._timeout_ms = timeout_ms
+        # A dict, not a set: tasks are cancelled in the order in which they began.
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def send(
+        self,
+        to: int,
+        api_key: int,
+        fields: dict[str, Any],
+        answered: Callable[[Reply | None], object],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Ask one member. ``answered`` is called with its reply; None: no reply that can be used."""
+        task = asyncio.get_running_loop().create_task(
+            self._ask(to, api_key, fields, answered, timeout_ms or self._timeout_ms)
+        )
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    async def _ask(
+        self,
+        to: int,
+        api_key: int,
+        fields: dict[str, Any],
+        answered: Callable[[Reply | None], object],
+        timeout_ms: int,
+    ) -> None:
+        reply = None
+        try:
+            answer = await self._peers.ask(to, api_key, VERSION[api_key], fields, timeout_ms=timeout_ms, lane=_LANE)
+            if answer.error_code is not ErrorCode.none:
+                log.error("node %d has nothing to do with this one: %s", to, answer.error_code.name)
+            reply = reply_of(answer)
+        except (NoAnswer, WireError) as error:
+            log.debug("request %d to node %d: %s", api_key, to, error)
+        answered(reply)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            what = {"message": "a request of the metadata quorum failed", "exception": error}
+            task.get_loop().call_exception_handler(what)
+
+    def cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait for the end of all that are under way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)

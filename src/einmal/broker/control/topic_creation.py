@@ -1,0 +1,103 @@
+"""Topics created without an admin: those that a client names, and those in which coordinators keep their records.
+
+The active controller is asked, by one request for everybody who wants a topic at the same time. The topic exists for
+this broker when its image has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.config import BrokerConfig
+from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.metadata.topics import name_problem
+from einmal.rpc.connection import NoAnswer
+from einmal.types import ErrorCode
+from einmal.wire.errors import WireError
+
+log = logging.getLogger(__name__)
+
+_CREATE_TOPICS: Final = 19
+_VERSION: Final = 7
+_TIMEOUT_MS: Final = 5_000
+_SEEN_SECONDS: Final = 5.0
+"""So long a new topic may take to be seen here."""
+
+
+class TopicCreation:
+    def __init__(self, config: BrokerConfig, metadata: ClusterMetadata, controller: ControllerChannel) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._controller = controller
+        self._creating: dict[str, asyncio.Task[ErrorCode]] = {}
+
+    async def ensure(self, name: str) -> ErrorCode:
+        """Create the topic with the cluster's defaults, or as the internal topic that it is, unless it is there."""
+        if name in self._metadata.image.topics:
+            return ErrorCode.none
+        error, _ = name_problem(name)
+        if error is not ErrorCode.none:
+            # Not even asked for: a client could have a line logged with every request.
+            return error
+        creating = self._creating.get(name)
+        if creating is None:
+            creating = self._creating[name] = asyncio.get_running_loop().create_task(self._create(name))
+            creating.add_done_callback(lambda _: self._creating.pop(name, None))
+        return await asyncio.shield(creating)
+
+    async def _create(self, name: str) -> ErrorCode:
+        """Ask the controller, and wait until the topic is seen here."""
+        fields = {"topics": [self._topic_fields(name)], "timeout": _TIMEOUT_MS}
+        try:
+            answer = await self._controller.ask(_CREATE_TOPICS, _VERSION, fields, timeout_ms=_TIMEOUT_MS)
+        except (NoAnswer, WireError) as failure:
+            log.warning("topic %s is not made: %s", name, failure)
+            return ErrorCode.request_timed_out
+        error: ErrorCode = answer.topics[0].error_code
+        if error not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            log.warning("topic %s is not made: %s", name, answer.topics[0].error_message or error.name)
+            return error
+        is_seen = await self._metadata.until(lambda: name in self._metadata.image.topics, _SEEN_SECONDS)
+        return ErrorCode.none if is_seen else ErrorCode.leader_not_available
+
+    def _topic_fields(self, name: str) -> dict[str, Any]:
+        """Of CreateTopics: an internal topic is as this broker's settings have it, another one as the controller's."""
+        config = self._config
+        partitions = replication_factor = -1
+        configs: dict[str, str] = {}
+        # Both are compacted and never deleted by age, which would forget committed offsets and transactional ids. A
+        # coordinator loads the live records and one segment, at some 5 MB per second: hence segments of 4 MiB by
+        # default, where Apache Kafka has 100.
+        if name == CONSUMER_OFFSETS:
+            partitions = config.offsets_topic_num_partitions
+            replication_factor = config.offsets_topic_replication_factor
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            }
+        elif name == TRANSACTION_STATE:
+            partitions = config.transaction_state_log_num_partitions
+            replication_factor = config.transaction_state_log_replication_factor
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            }
+        return {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "assignments": (),
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
+
+    def stop(self) -> None:
+        for task in list(self._creating.values()):
+            task.cancel()

@@ -1,0 +1,1 @@
+"""Transaction and group coordinators on the shards (partitions) of their replicated topics."""

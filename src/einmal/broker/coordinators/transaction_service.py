@@ -1,0 +1,269 @@
+"""The transaction coordinators of this broker: a shard for each partition of ``__transaction_state`` that it leads.
+
+Composes the pure coordinator, its runtime, the marker sender and the producer ids; decides nothing. A shard begins with
+the leadership of its partition, not with the first request: open transactions must time out, decided ones must get
+their markers. For the partitions that this broker leads it asks the coordinators, its own and others', to verify or add
+them (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.config import BrokerConfig
+from einmal.broker.coordinators.marker_sender import Coordinator, MarkerSender, MarkerTarget
+from einmal.broker.coordinators.marker_writer import MarkerWriter
+from einmal.broker.coordinators.producer_ids import ProducerIds
+from einmal.broker.coordinators.remote_markers import RemoteMarkers
+from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.coordinators.shards import Shards
+from einmal.broker.coordinators.transaction_verification import (
+    Operation,
+    offset_commit_error,
+    offset_commit_operation,
+    produce_error,
+    produce_operation,
+)
+from einmal.broker.coordinators.verification_requests import VerificationRequests
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.rpc.peers import Asker
+from einmal.log.producer_state import CONTINUES, VerificationGuard
+from einmal.metadata.features import TRANSACTION_VERSION
+from einmal.metadata.image import TRANSACTION_STATE, ImageDelta
+from einmal.metadata.records import NO_LEADER
+from einmal.seams import Clock
+from einmal.shard.decision import Decision
+from einmal.transactions import records
+from einmal.transactions.coordinator import PartitionErrors, TransactionConfig, TransactionCoordinator
+from einmal.transactions.markers import WriteMarkers
+from einmal.types import (
+    NO_SEQUENCE,
+    BrokerId,
+    ErrorCode,
+    Instant,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+
+R = TypeVar("R")
+Runtime = ShardRuntime[TransactionCoordinator]
+
+
+class TransactionService:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: ClusterMetadata,
+        partitions: Partitions,
+        markers: MarkerWriter,
+        producer_ids: ProducerIds,
+        peers: Asker,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._peers = peers
+        self._clock = clock
+        self.markers = markers
+        """The implementation of WriteTxnMarkers on this broker."""
+        self.producer_ids = producer_ids
+        self._shards: Shards[TransactionCoordinator] = Shards(
+            TRANSACTION_STATE,
+            metadata,
+            partitions,
+            self._new_runtime,
+            elected=ShardRuntime.start,
+            resigned=self._resigned,
+        )
+        self._version = TransactionVersion.TV_0
+        self._sender = MarkerSender(self._leader_of, self._target)
+        self._verifications = VerificationRequests(peers)
+
+    async def start(self) -> None:
+        self._shards.refresh()
+
+    async def stop(self) -> None:
+        self._shards.stop()
+        self._sender.stop()
+        self._verifications.stop()
+        self.producer_ids.stop()
+
+    def apply(self, delta: ImageDelta) -> None:
+        """Apply changes of the cluster and of this broker's replicas."""
+        if self._version != self._agreed_version():
+            # Shards know the version that the cluster had agreed on when they were made.
+            self._version = self._agreed_version()
+            for runtime in self._shards.all():
+                runtime.start()
+        self._shards.apply(delta)
+        if delta.topics or delta.deleted or delta.brokers:
+            self._sender.leaders_changed()
+
+    def refresh(self) -> None:
+        """Some replicas may have been opened."""
+        self._shards.refresh()
+
+    # --- shards ----------------------------------------------------------------------------------------------------
+
+    def runtimes(self) -> list[Runtime]:
+        """Of every partition that is led here."""
+        return self._shards.all()
+
+    async def submit(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionCoordinator, Instant], Decision[R]],
+        *,
+        reads_only: bool = False,
+    ) -> R | ErrorCode:
+        """Ask the coordinator of a transactional id, if it is here. ``reads_only``: see ``ShardRuntime.submit``."""
+        index = self._shards.partition_of(transactional_id)
+        runtime = None if index is None else self._shards.get(index)
+        if runtime is None:
+            return ErrorCode.not_coordinator
+        return await runtime.submit(decide, reads_only=reads_only)
+
+    def _new_runtime(self, partition: Partition) -> Runtime:
+        def perform(action: Any) -> None:
+            assert isinstance(action, WriteMarkers)
+            self._sender.send(action, _coordinator(runtime), _report(runtime, action))
+
+        runtime: Runtime = ShardRuntime(
+            partition,
+            self._new_shard,
+            records,
+            clock=self._clock,
+            perform=perform,
+        )
+        return runtime
+
+    def _resigned(self, runtime: Runtime) -> None:
+        self._sender.forget(_coordinator(runtime))
+
+    def _new_shard(self) -> TransactionCoordinator:
+        config = self._config
+        return TransactionCoordinator(
+            TransactionConfig(
+                max_timeout_ms=config.transaction_max_timeout_ms,
+                id_expiration_ms=config.transactional_id_expiration_ms,
+                id_expiration_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+                version=self._version,
+            ),
+            self.producer_ids.take,
+        )
+
+    def _agreed_version(self) -> TransactionVersion:
+        return TransactionVersion(self._metadata.image.features.get(TRANSACTION_VERSION, 0))
+
+    # --- markers ---------------------------------------------------------------------------------------------------
+
+    def _leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
+        """None: its topic was certainly deleted.
+
+        A leader has applied all metadata from before its leadership, including the creation of every topic that an
+        earlier coordinator can have added.
+        """
+        topic = self._metadata.image.topics.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[topic_partition.partition].leader
+
+    def _target(self, broker_id: BrokerId) -> MarkerTarget:
+        return self.markers if broker_id == self._config.node_id else RemoteMarkers(self._peers, broker_id)
+
+    # --- verification (KIP-890) --------------------------------------------------------------------------------------
+
+    async def verify_produce(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Sequence[TopicPartition],
+        version: int,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Before the first batch of a transaction in these partitions. ``version``: of the Produce request."""
+        operation = produce_operation(version)
+        errors = await self._ask_coordinator(transactional_id, producer, partitions, operation)
+        return {partition: produce_error(errors[partition], operation) for partition in partitions}
+
+    async def verify_offset_commit(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: Partition, version: int
+    ) -> VerificationGuard | ErrorCode:
+        """Before a TxnOffsetCommit in that partition of ``__consumer_offsets``. The guard is for the append of it."""
+        operation = offset_commit_operation(version)
+        protocol = TransactionVersion.TV_2 if operation is Operation.ADD else TransactionVersion.TV_1
+        guard = partition.producers.begin_verification(producer, NO_SEQUENCE, protocol)
+        if guard is None:
+            return CONTINUES
+        offsets = partition.topic_partition
+        errors = await self._ask_coordinator(transactional_id, producer, [offsets], operation)
+        error = offset_commit_error(errors[offsets], operation)
+        return guard if error is ErrorCode.none else error
+
+    async def _ask_coordinator(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        operation: Operation,
+    ) -> PartitionErrors:
+        """Ask for the client, wherever the coordinator is."""
+        adds = operation is Operation.ADD
+        if not adds and not self._config.transaction_partition_verification_enable:
+            return dict.fromkeys(partitions, ErrorCode.none)
+        coordinator = self._coordinator_of(transactional_id)
+        if coordinator == self._config.node_id:
+            return await self.verify_or_add(transactional_id, producer, partitions, adds=adds)
+        if coordinator == NO_LEADER:
+            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        return await self._verifications.ask(coordinator, transactional_id, producer, partitions, adds=adds)
+
+    def _coordinator_of(self, transactional_id: str) -> BrokerId:
+        index = self._shards.partition_of(transactional_id)
+        if index is None:
+            return NO_LEADER
+        leader = self._leader_of(TopicPartition(TRANSACTION_STATE, index))
+        return NO_LEADER if leader is None else leader
+
+    async def verify_or_add(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        *,
+        adds: bool,
+    ) -> PartitionErrors:
+        """A partition leader's request to the coordinator here."""
+        outcome: Mapping[TopicPartition, ErrorCode] | ErrorCode
+        if adds:
+            outcome = await self.submit(
+                transactional_id,
+                lambda shard, now: shard.add_partitions_to_txn(
+                    transactional_id, producer, partitions, TransactionVersion.TV_2, now
+                ),
+            )
+        else:
+            outcome = await self.submit(
+                transactional_id,
+                lambda shard, _: shard.verify_partitions(transactional_id, producer, partitions),
+                reads_only=True,
+            )
+        return dict.fromkeys(partitions, outcome) if isinstance(outcome, ErrorCode) else outcome
+
+
+def _coordinator(runtime: Runtime) -> Coordinator:
+    return Coordinator(runtime.partition.topic_partition.partition, runtime.leader_epoch)
+
+
+def _report(runtime: Runtime, action: WriteMarkers) -> Callable[[], Awaitable[None]]:
+    """Report to the leadership that decided the outcome, and to no later one, that all markers are written."""
+
+    async def report() -> None:
+        # If the report never reaches the log, the shard is loaded again, here or elsewhere, and then the markers are
+        # written once more.
+        await runtime.insist(lambda shard, now: shard.markers_written(action.transactional_id, action.producer, now))
+
+    return report

@@ -1,0 +1,367 @@
+"""The table of APIs: where each is answered, and what its handler is made of.
+
+To add an API, add its handler to the table; CONTRIBUTING.md has the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Flag, auto
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.config import BrokerConfig
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.control.topic_creation import TopicCreation
+from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.coordinators.marker_writer import MarkerWriter
+from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.fetch_sessions import FetchSessions
+from einmal.broker.front.forwarding import Forwarding
+from einmal.broker.front.handlers.add_offsets_to_txn import AddOffsetsToTxnHandler
+from einmal.broker.front.handlers.add_partitions_to_txn import AddPartitionsToTxnHandler
+from einmal.broker.front.handlers.allocate_producer_ids import AllocateProducerIdsHandler
+from einmal.broker.front.handlers.alter_configs import AlterConfigsHandler
+from einmal.broker.front.handlers.alter_partition import AlterPartitionHandler
+from einmal.broker.front.handlers.alter_partition_reassignments import AlterPartitionReassignmentsHandler
+from einmal.broker.front.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
+from einmal.broker.front.handlers.api_versions import ApiVersionsHandler
+from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
+from einmal.broker.front.handlers.broker_heartbeat import BrokerHeartbeatHandler
+from einmal.broker.front.handlers.broker_registration import BrokerRegistrationHandler
+from einmal.broker.front.handlers.create_acls import CreateAclsHandler
+from einmal.broker.front.handlers.create_partitions import CreatePartitionsHandler
+from einmal.broker.front.handlers.create_topics import CreateTopicsHandler
+from einmal.broker.front.handlers.delete_acls import DeleteAclsHandler
+from einmal.broker.front.handlers.delete_groups import DeleteGroupsHandler
+from einmal.broker.front.handlers.delete_records import DeleteRecordsHandler
+from einmal.broker.front.handlers.delete_topics import DeleteTopicsHandler
+from einmal.broker.front.handlers.describe_acls import DescribeAclsHandler
+from einmal.broker.front.handlers.describe_cluster import DescribeClusterHandler
+from einmal.broker.front.handlers.describe_configs import DescribeConfigsHandler
+from einmal.broker.front.handlers.describe_groups import DescribeGroupsHandler
+from einmal.broker.front.handlers.describe_log_dirs import DescribeLogDirsHandler
+from einmal.broker.front.handlers.describe_producers import DescribeProducersHandler
+from einmal.broker.front.handlers.describe_quorum import DescribeQuorumHandler
+from einmal.broker.front.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
+from einmal.broker.front.handlers.describe_transactions import DescribeTransactionsHandler
+from einmal.broker.front.handlers.elect_leaders import ElectLeadersHandler
+from einmal.broker.front.handlers.end_quorum_epoch import EndQuorumEpochHandler
+from einmal.broker.front.handlers.end_txn import EndTxnHandler
+from einmal.broker.front.handlers.envelope import EnvelopeHandler
+from einmal.broker.front.handlers.fetch import FetchHandler
+from einmal.broker.front.handlers.fetch_snapshot import FetchSnapshotHandler
+from einmal.broker.front.handlers.find_coordinator import FindCoordinatorHandler
+from einmal.broker.front.handlers.heartbeat import HeartbeatHandler
+from einmal.broker.front.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
+from einmal.broker.front.handlers.init_producer_id import InitProducerIdHandler
+from einmal.broker.front.handlers.join_group import JoinGroupHandler
+from einmal.broker.front.handlers.leave_group import LeaveGroupHandler
+from einmal.broker.front.handlers.list_groups import ListGroupsHandler
+from einmal.broker.front.handlers.list_offsets import ListOffsetsHandler
+from einmal.broker.front.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
+from einmal.broker.front.handlers.list_transactions import ListTransactionsHandler
+from einmal.broker.front.handlers.metadata import MetadataHandler
+from einmal.broker.front.handlers.offset_commit import OffsetCommitHandler
+from einmal.broker.front.handlers.offset_delete import OffsetDeleteHandler
+from einmal.broker.front.handlers.offset_fetch import OffsetFetchHandler
+from einmal.broker.front.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
+from einmal.broker.front.handlers.produce import ProduceHandler
+from einmal.broker.front.handlers.sasl_authenticate import SaslAuthenticateHandler
+from einmal.broker.front.handlers.sasl_handshake import SaslHandshakeHandler
+from einmal.broker.front.handlers.sync_group import SyncGroupHandler
+from einmal.broker.front.handlers.txn_offset_commit import TxnOffsetCommitHandler
+from einmal.broker.front.handlers.unregister_broker import UnregisterBrokerHandler
+from einmal.broker.front.handlers.update_features import UpdateFeaturesHandler
+from einmal.broker.front.handlers.vote import VoteHandler
+from einmal.broker.front.handlers.write_txn_markers import WriteTxnMarkersHandler
+from einmal.broker.front.hanging_transactions import HangingTransactions
+from einmal.broker.front.metadata_answers import EncodedAnswers
+from einmal.broker.front.produced_batches import Destinations
+from einmal.broker.front.router import Router
+from einmal.broker.front.routes import ApiRoute, Handler, route
+from einmal.broker.front.setting_descriptions import SettingDescriptions
+from einmal.broker.listeners import Audience
+from einmal.broker.replicas.batch_checks import BatchChecks
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.replicas.replica_sessions import ReplicaSessions
+from einmal.broker.resources.memory_budget import MemoryBudget
+from einmal.broker.resources.supervision import Supervisor
+from einmal.broker.resources.turns import Turns
+from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.broker.rpc.peers import Peers
+from einmal.seams import Clock
+from einmal.wire.messages import Api, Values, Versions
+from einmal.wire.scram import ScramServer
+
+Q = TypeVar("Q", bound=Values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """Of the node: what its handlers are made of, and no handler sees."""
+
+    config: BrokerConfig
+    directory: PurePosixPath
+    clock: Clock
+    turns: Turns
+    supervisor: Supervisor
+    response_memory: MemoryBudget
+    new_uuid: Callable[[], UUID]
+    new_exchange: Callable[[], ScramServer]
+    peers: Peers
+    controller_channel: ControllerChannel
+    topic_creation: TopicCreation
+    metadata: ClusterMetadata
+    quorum: QuorumRuntime
+    controller: ControllerRuntime
+    partitions: Partitions
+    batch_checks: BatchChecks
+    encoded_metadata: EncodedAnswers
+    fetch_sessions: FetchSessions
+    replica_sessions: ReplicaSessions
+    transactions: TransactionService
+    markers: MarkerWriter
+    groups: GroupService
+
+
+class On(Flag):
+    """Listeners. ``AUTHENTICATED``: those of brokers or controllers that ask for a secret."""
+
+    BROKERS = auto()
+    CONTROLLERS = auto()
+    AUTHENTICATED = auto()
+
+
+_BROKERS: Final = On.BROKERS
+_CONTROLLERS: Final = On.CONTROLLERS
+_BOTH: Final = On.BROKERS | On.CONTROLLERS
+_AUTHENTICATED: Final = On.AUTHENTICATED
+
+
+class Entry(NamedTuple):
+    """``build``: the route, from the parts and all entries of its listener.
+
+    ``is_forwarded``: only the active controller can answer, other nodes pass the request on to it.
+    """
+
+    on: On
+    key: int
+    versions: Versions
+    is_forwarded: bool
+    build: Callable[[NodeParts, tuple[Entry, ...]], ApiRoute]
+
+
+def _entry(
+    on: On, api: Api[Q, Values], make: Callable[[NodeParts], Handler[Q]], *, is_forwarded: bool = False
+) -> Entry:
+    def build(parts: NodeParts, _entries: tuple[Entry, ...]) -> ApiRoute:
+        return route(make(parts), is_forwarded=is_forwarded)
+
+    return Entry(on, api.key, api.versions, is_forwarded, build)
+
+
+def _api_versions(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiRoute:
+    return route(_about(parts, entries))
+
+
+def _about(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiVersionsHandler:
+    return ApiVersionsHandler(parts.metadata, tuple((entry.key, entry.versions) for entry in entries))
+
+
+def _envelope(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiRoute:
+    forwarded = [entry.build(parts, entries) for entry in entries if entry.is_forwarded]
+    return route(EnvelopeHandler(parts.controller, Router(forwarded, parts.turns, Audience.CONTROLLERS)))
+
+
+APIS: Final = (
+    _entry(
+        _BROKERS,
+        ProduceHandler.api,
+        lambda parts: ProduceHandler(
+            Destinations(parts.metadata, parts.partitions), parts.transactions, parts.batch_checks, parts.clock
+        ),
+    ),
+    _entry(
+        _BOTH,
+        FetchHandler.api,
+        lambda parts: FetchHandler(
+            parts.config,
+            parts.clock,
+            parts.metadata,
+            parts.partitions,
+            parts.quorum,
+            parts.replica_sessions,
+            parts.fetch_sessions,
+            parts.response_memory,
+        ),
+    ),
+    _entry(
+        _BROKERS,
+        ListOffsetsHandler.api,
+        lambda parts: ListOffsetsHandler(parts.partitions, parts.batch_checks, parts.supervisor),
+    ),
+    _entry(
+        _BROKERS,
+        MetadataHandler.api,
+        lambda parts: MetadataHandler(
+            parts.config, parts.metadata, parts.quorum, parts.topic_creation, parts.encoded_metadata
+        ),
+    ),
+    _entry(_BROKERS, OffsetCommitHandler.api, lambda parts: OffsetCommitHandler(parts.groups, parts.metadata)),
+    _entry(_BROKERS, OffsetFetchHandler.api, lambda parts: OffsetFetchHandler(parts.groups, parts.metadata)),
+    _entry(
+        _BROKERS, FindCoordinatorHandler.api, lambda parts: FindCoordinatorHandler(parts.metadata, parts.topic_creation)
+    ),
+    _entry(_BROKERS, JoinGroupHandler.api, lambda parts: JoinGroupHandler(parts.groups, parts.new_uuid)),
+    _entry(_BROKERS, HeartbeatHandler.api, lambda parts: HeartbeatHandler(parts.groups)),
+    _entry(_BROKERS, LeaveGroupHandler.api, lambda parts: LeaveGroupHandler(parts.groups)),
+    _entry(_BROKERS, SyncGroupHandler.api, lambda parts: SyncGroupHandler(parts.groups)),
+    _entry(_BROKERS, DescribeGroupsHandler.api, lambda parts: DescribeGroupsHandler(parts.groups)),
+    _entry(_BROKERS, ListGroupsHandler.api, lambda parts: ListGroupsHandler(parts.groups)),
+    _entry(_AUTHENTICATED, SaslHandshakeHandler.api, lambda parts: SaslHandshakeHandler(parts.new_exchange)),
+    Entry(_BOTH, ApiVersionsHandler.api.key, ApiVersionsHandler.api.versions, False, _api_versions),
+    _entry(
+        _BOTH,
+        CreateTopicsHandler.api,
+        lambda parts: CreateTopicsHandler(
+            parts.controller, SettingDescriptions(parts.config, parts.metadata), parts.new_uuid
+        ),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BOTH,
+        DeleteTopicsHandler.api,
+        lambda parts: DeleteTopicsHandler(parts.controller, parts.config),
+        is_forwarded=True,
+    ),
+    _entry(_BROKERS, DeleteRecordsHandler.api, lambda parts: DeleteRecordsHandler(parts.partitions)),
+    _entry(_BROKERS, InitProducerIdHandler.api, lambda parts: InitProducerIdHandler(parts.transactions)),
+    _entry(_BROKERS, OffsetForLeaderEpochHandler.api, lambda parts: OffsetForLeaderEpochHandler(parts.partitions)),
+    _entry(
+        _BROKERS,
+        AddPartitionsToTxnHandler.api,
+        lambda parts: AddPartitionsToTxnHandler(parts.transactions, parts.metadata),
+    ),
+    _entry(
+        _BROKERS,
+        AddOffsetsToTxnHandler.api,
+        lambda parts: AddOffsetsToTxnHandler(parts.transactions, parts.metadata, parts.topic_creation),
+    ),
+    _entry(_BROKERS, EndTxnHandler.api, lambda parts: EndTxnHandler(parts.transactions)),
+    _entry(
+        _BROKERS,
+        WriteTxnMarkersHandler.api,
+        lambda parts: WriteTxnMarkersHandler(
+            parts.markers,
+            HangingTransactions(parts.metadata, parts.partitions, parts.markers, parts.peers),
+        ),
+    ),
+    _entry(
+        _BROKERS,
+        TxnOffsetCommitHandler.api,
+        lambda parts: TxnOffsetCommitHandler(parts.groups, parts.transactions, parts.metadata),
+    ),
+    _entry(_BROKERS, DescribeAclsHandler.api, lambda _parts: DescribeAclsHandler()),
+    _entry(_BROKERS, CreateAclsHandler.api, lambda _parts: CreateAclsHandler()),
+    _entry(_BROKERS, DeleteAclsHandler.api, lambda _parts: DeleteAclsHandler()),
+    _entry(
+        _BOTH,
+        DescribeConfigsHandler.api,
+        lambda parts: DescribeConfigsHandler(
+            parts.config, parts.metadata, SettingDescriptions(parts.config, parts.metadata)
+        ),
+    ),
+    _entry(_BOTH, AlterConfigsHandler.api, lambda parts: AlterConfigsHandler(parts.controller), is_forwarded=True),
+    _entry(
+        _BROKERS,
+        AlterReplicaLogDirsHandler.api,
+        lambda parts: AlterReplicaLogDirsHandler(parts.partitions, parts.directory),
+    ),
+    _entry(
+        _BROKERS, DescribeLogDirsHandler.api, lambda parts: DescribeLogDirsHandler(parts.partitions, parts.directory)
+    ),
+    _entry(_AUTHENTICATED, SaslAuthenticateHandler.api, lambda _parts: SaslAuthenticateHandler()),
+    _entry(
+        _BOTH, CreatePartitionsHandler.api, lambda parts: CreatePartitionsHandler(parts.controller), is_forwarded=True
+    ),
+    _entry(_BROKERS, DeleteGroupsHandler.api, lambda parts: DeleteGroupsHandler(parts.groups)),
+    _entry(_BOTH, ElectLeadersHandler.api, lambda parts: ElectLeadersHandler(parts.controller), is_forwarded=True),
+    _entry(
+        _BOTH,
+        IncrementalAlterConfigsHandler.api,
+        lambda parts: IncrementalAlterConfigsHandler(parts.controller),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BOTH,
+        AlterPartitionReassignmentsHandler.api,
+        lambda parts: AlterPartitionReassignmentsHandler(parts.controller),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BOTH,
+        ListPartitionReassignmentsHandler.api,
+        lambda parts: ListPartitionReassignmentsHandler(parts.controller),
+        is_forwarded=True,
+    ),
+    _entry(_BROKERS, OffsetDeleteHandler.api, lambda parts: OffsetDeleteHandler(parts.groups, parts.metadata)),
+    _entry(_CONTROLLERS, VoteHandler.api, lambda parts: VoteHandler(parts.quorum)),
+    _entry(_CONTROLLERS, BeginQuorumEpochHandler.api, lambda parts: BeginQuorumEpochHandler(parts.quorum)),
+    _entry(_CONTROLLERS, EndQuorumEpochHandler.api, lambda parts: EndQuorumEpochHandler(parts.quorum)),
+    _entry(
+        _BOTH,
+        DescribeQuorumHandler.api,
+        lambda parts: DescribeQuorumHandler(parts.quorum, parts.clock),
+        is_forwarded=True,
+    ),
+    _entry(_CONTROLLERS, AlterPartitionHandler.api, lambda parts: AlterPartitionHandler(parts.controller)),
+    _entry(_BOTH, UpdateFeaturesHandler.api, lambda parts: UpdateFeaturesHandler(parts.controller), is_forwarded=True),
+    Entry(_CONTROLLERS, EnvelopeHandler.api.key, EnvelopeHandler.api.versions, False, _envelope),
+    _entry(_CONTROLLERS, FetchSnapshotHandler.api, lambda parts: FetchSnapshotHandler(parts.quorum)),
+    _entry(
+        _BOTH,
+        DescribeClusterHandler.api,
+        lambda parts: DescribeClusterHandler(parts.config, parts.metadata, parts.quorum),
+    ),
+    _entry(_BROKERS, DescribeProducersHandler.api, lambda parts: DescribeProducersHandler(parts.partitions)),
+    _entry(
+        _CONTROLLERS,
+        BrokerRegistrationHandler.api,
+        lambda parts: BrokerRegistrationHandler(parts.controller, parts.quorum),
+    ),
+    _entry(_CONTROLLERS, BrokerHeartbeatHandler.api, lambda parts: BrokerHeartbeatHandler(parts.controller)),
+    _entry(
+        _BOTH, UnregisterBrokerHandler.api, lambda parts: UnregisterBrokerHandler(parts.controller), is_forwarded=True
+    ),
+    _entry(_BROKERS, DescribeTransactionsHandler.api, lambda parts: DescribeTransactionsHandler(parts.transactions)),
+    _entry(_BROKERS, ListTransactionsHandler.api, lambda parts: ListTransactionsHandler(parts.transactions)),
+    _entry(_CONTROLLERS, AllocateProducerIdsHandler.api, lambda parts: AllocateProducerIdsHandler(parts.controller)),
+    _entry(_BROKERS, DescribeTopicPartitionsHandler.api, lambda parts: DescribeTopicPartitionsHandler(parts.metadata)),
+)
+"""In the order of their keys."""
+
+
+def entries_on(listener: On) -> tuple[Entry, ...]:
+    """What is answered there."""
+    return tuple(entry for entry in APIS if entry.on & listener)
+
+
+def router(parts: NodeParts, audience: Audience, *, authenticates: bool = False) -> Router:
+    """The router of one listener."""
+    is_of_controllers = audience is Audience.CONTROLLERS
+    listener = On.CONTROLLERS if is_of_controllers else On.BROKERS
+    entries = entries_on(listener | On.AUTHENTICATED if authenticates else listener)
+    return Router(
+        [entry.build(parts, entries) for entry in entries],
+        parts.turns,
+        audience,
+        authenticates=authenticates,
+        clients_may_act_as_brokers=parts.config.clients_may_act_as_brokers,
+        forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
+        unsupported=_about(parts, entries).unsupported,
+    )

@@ -1,0 +1,102 @@
+"""The topics of a request about offsets, as they were asked for: by name or by id.
+
+Turns them into partitions that exist, and a shard's answer about those back into the shape of the request. Shared by
+the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete. Knows no group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from einmal.broker.front.context import RequestContext
+from einmal.groups.requests import OffsetToCommit
+from einmal.metadata.image import ClusterImage
+from einmal.types import ErrorCode, TopicPartition
+
+
+class _Asked(Protocol):
+    @property
+    def partition_index(self) -> int: ...
+
+
+class _Committed(_Asked, Protocol):
+    @property
+    def committed_offset(self) -> int: ...
+    @property
+    def committed_leader_epoch(self) -> int: ...
+    @property
+    def committed_metadata(self) -> str | None: ...
+
+
+class _Answered(_Asked, Protocol):
+    @property
+    def error_code(self) -> ErrorCode: ...
+
+
+class _AnsweredTopic(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[_Answered]: ...
+
+
+P = TypeVar("P", bound=_Asked)
+R = TypeVar("R")
+
+
+class CommittedTopics(Generic[P]):
+    """``topics``: their names, None for an id that nobody knows, and what is asked of each partition."""
+
+    def __init__(self, context: RequestContext, topics: Iterable[tuple[str | None, Sequence[P]]]) -> None:
+        self._context = context
+        self._topics = tuple(topics)
+        self.known: dict[TopicPartition, P] = {}
+        """The partitions that exist, once they are resolved."""
+
+    async def resolve(self, image: ClusterImage) -> None:
+        """Look up what exists."""
+        async for name, partitions in self._context.paced(self._topics):
+            topic = None if name is None else image.topics.get(name)
+            if topic is None:
+                continue
+            async for partition in self._context.paced(partitions):
+                if 0 <= partition.partition_index < len(topic.partitions):
+                    self.known[TopicPartition(topic.name, partition.partition_index)] = partition
+
+    async def responses(
+        self, answer: Mapping[TopicPartition, ErrorCode] | ErrorCode, response: Callable[[int, ErrorCode], R]
+    ) -> list[list[R]]:
+        """The ``response`` for each partition, from index and error, topic by topic.
+
+        An ErrorCode is the error of all partitions that exist.
+        """
+        responses = []
+        async for name, partitions in self._context.paced(self._topics):
+            unknown = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+            of_topic = []
+            async for asked in self._context.paced(partitions):
+                partition = TopicPartition(name or "", asked.partition_index)
+                error = unknown
+                if partition in self.known:
+                    error = answer if isinstance(answer, ErrorCode) else answer[partition]
+                of_topic.append(response(asked.partition_index, error))
+            responses.append(of_topic)
+        return responses
+
+
+def to_commit(known: Mapping[TopicPartition, _Committed]) -> dict[TopicPartition, OffsetToCommit]:
+    """What is to be committed for the partitions that exist."""
+    return {
+        partition: OffsetToCommit(asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata)
+        for partition, asked in known.items()
+    }
+
+
+def by_partition(topics: Iterable[_AnsweredTopic]) -> dict[TopicPartition, ErrorCode]:
+    """What a shard has answered."""
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
+        for topic in topics
+        for partition in topic.partitions
+    }

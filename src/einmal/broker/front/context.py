@@ -1,0 +1,135 @@
+"""A handler's context and its possible results.
+
+A handler answers, at once or as a coroutine, with one of:
+
+- its response (encoded by the router for the version that was asked), or the encoded body, or its parts;
+- ``None``: no answer is sent (Produce with ``acks=0``);
+- ``Parked``: the request is carried out and only its answer waits. The connection continues with its next request;
+    after a coroutine it continues only when that has ended, as a Kafka broker does for every request.
+
+Work that grows with the request, or with the broker's data, is a coroutine that iterates with ``context.paced``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.listeners import Audience
+from einmal.broker.resources.turns import Paced, Turns
+from einmal.broker.rpc.authentication import Authentication
+from einmal.types import ErrorCode
+from einmal.wire.messages import Values
+
+if TYPE_CHECKING:
+    from einmal.wire.messages import RequestHeader
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_CHUNK: Final = 1_000
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Values | bytes | list[Buffer] | None
+"""A response, an encoded body, an encoded body in parts, or no answer."""
+
+
+class Parked(NamedTuple):
+    """The later answer to a request that is carried out. Cancelled when the connection is lost.
+
+    ``bytes_max``: how much memory it may need by then. Its connection starts no more requests while that is too much.
+    """
+
+    body: asyncio.Future[Body]
+    bytes_max: int = 0
+
+
+HandlerResult: TypeAlias = Body | Parked | Coroutine[Any, Any, Body | Parked]
+
+
+class Origin(Protocol):
+    """The connection of a request."""
+
+    @property
+    def number(self) -> int:
+        """Grows with every connection that is accepted."""
+
+    @property
+    def authentication(self) -> Authentication:
+        """What its sender has authenticated as."""
+
+    @property
+    def refused_batches(self) -> RefusedBatches:
+        """What was refused for now of that which was produced here."""
+
+    def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """Call back once the connection is lost; at once if it is lost already. A later call with the same key replaces
+        it."""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself.
+
+    ``clients_may_act_as_brokers``: brokers come to the clients' listener too.
+    """
+
+    header: RequestHeader
+    client_address: str
+    turns: Turns
+    audience: Audience = Audience.CLIENTS
+    origin: Origin | None = None
+    clients_may_act_as_brokers: bool = False
+
+    @property
+    def api_version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def client_id(self) -> str:
+        return self.header.client_id or ""
+
+    @property
+    def authentication(self) -> Authentication | None:
+        return None if self.origin is None else self.origin.authentication
+
+    @property
+    def may_be_from_broker(self) -> bool:
+        """Whether a node of the cluster can have sent the request; else only a client can."""
+        return self.origin is None or self.audience is not Audience.CLIENTS or self.clients_may_act_as_brokers
+
+    @property
+    def for_brokers(self) -> bool:
+        """Whether the sender should be directed to the listeners for brokers."""
+        return self.audience is Audience.BROKERS
+
+    def refuse_client(self, what: str) -> ErrorCode:
+        """The error for a client that sends a request for brokers only; logged."""
+        message = "only a broker of this cluster may send %s: refused (CLUSTER_AUTHORIZATION_FAILED)"
+        log.warning(message, what, extra={"client": self.client_address})
+        return ErrorCode.cluster_authorization_failed
+
+    def paced(self, items: Iterable[T]) -> Paced[T]:
+        """See ``Turns.paced``."""
+        return self.turns.paced(items)
+
+    async def paced_chunks(self, items: Iterable[T]) -> AsyncIterator[list[T]]:
+        """The items in chunks, one per turn of the event loop, for a state machine that decides each chunk at once.
+
+        At least one chunk, which may be empty: an empty request has the state machine's errors too.
+        """
+        chunk: list[T] = []
+        async for item in self.paced(items):
+            if len(chunk) == _CHUNK:
+                yield chunk
+                chunk = []
+            chunk.append(item)
+        yield chunk
+
+    def on_connection_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """See ``Origin.when_lost``; never called for the node's own requests."""
+        if self.origin is not None:
+            self.origin.when_lost(key, callback)

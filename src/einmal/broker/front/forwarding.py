@@ -1,0 +1,50 @@
+"""Requests that only the active controller can answer, passed on to it (KIP-590)."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
+from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.rpc.connection import NoAnswer
+from einmal.types import ErrorCode
+from einmal.wire.errors import WireError
+from einmal.wire.messages import response_body_position
+
+log = logging.getLogger(__name__)
+
+_ENVELOPE: Final = 58
+_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    controller: ControllerRuntime
+    channel: ControllerChannel
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether another node is the active controller, or none."""
+        return not self.controller.is_active
+
+    async def forward(self, context: RequestContext, frame: bytes, handle_here: Callable[[], HandlerResult]) -> Body:
+        """The active controller's answer; if none comes, ``handle_here``'s: NOT_CONTROLLER in the API's own form."""
+        sender = context.client_address.encode()
+        fields = {"request_data": frame, "request_principal": None, "client_host_address": sender}
+        try:
+            envelope = await self.channel.ask(_ENVELOPE, 0, fields, timeout_ms=_TIMEOUT_MS)
+            if envelope.error_code is ErrorCode.none and envelope.response_data is not None:
+                answer: bytes = envelope.response_data
+                return answer[response_body_position(context.header.api_key, context.api_version, answer) :]
+            log.warning("a request was not passed on to the controller: %s", envelope.error_code.name)
+        except (NoAnswer, WireError) as error:
+            log.warning("a request was not passed on to the controller: %s", error)
+        result = handle_here()
+        if inspect.iscoroutine(result):
+            result = await result
+        return await result.body if isinstance(result, Parked) else cast(Body, result)

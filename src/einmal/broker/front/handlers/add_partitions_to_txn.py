@@ -1,0 +1,111 @@
+"""AddPartitionsToTxn: the partitions that a transaction is going to reach.
+
+API: 24. Versions: 0-5.
+Behaviour: all partitions of one transaction or none of them: where one does not exist, the others are
+OPERATION_NOT_ATTEMPTED. Coordinators' own topics are TOPIC_AUTHORIZATION_FAILED, as in Kafka: a marker in the
+transaction log is nothing that its coordinator could load. A group's offsets have APIs of their own.
+Version notes: 0-3 are clients' (TV0, TV1); v2 knows PRODUCER_FENCED. 4-5 are for leaders of partitions: many
+transactions in one request, to be verified or added (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import ClassVar, Final
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.metadata.image import INTERNAL_TOPICS, TRANSACTION_STATE
+from einmal.transactions.coordinator import PartitionErrors
+from einmal.types import (
+    ErrorCode,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
+from einmal.wire.api.add_partitions_to_txn import (
+    API,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+_KNOWS_FENCED: Final = 2
+_FROM_LEADERS: Final = 4
+
+
+@handler
+class AddPartitionsToTxnHandler:
+    api: ClassVar = API
+    transactions: TransactionService
+    metadata: ClusterMetadata
+
+    async def handle(self, context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        if context.api_version >= _FROM_LEADERS:
+            if not context.may_be_from_broker:
+                return AddPartitionsToTxnResponse(error_code=context.refuse_client("AddPartitionsToTxn of a leader"))
+            transactions = context.paced(request.transactions)
+            results = [await self._transaction(each) async for each in transactions]
+            return AddPartitionsToTxnResponse(results_by_transaction=results)
+        transactional_id = request.v3_and_below_transactional_id
+        producer = ProducerIdAndEpoch(
+            ProducerId(request.v3_and_below_producer_id), ProducerEpoch(request.v3_and_below_producer_epoch)
+        )
+        partitions = _partitions(request.v3_and_below_topics)
+        errors = self._refused(partitions, INTERNAL_TOPICS)
+        if not errors:
+            error = await self.transactions.submit(
+                transactional_id,
+                lambda shard, now: shard.add_partitions_to_txn(
+                    transactional_id, producer, partitions, TransactionVersion.TV_0, now
+                ),
+            )
+            if error is ErrorCode.producer_fenced and context.api_version < _KNOWS_FENCED:
+                error = ErrorCode.invalid_producer_epoch
+            errors = dict.fromkeys(partitions, error)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
+
+    async def _transaction(self, transaction: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+        producer = ProducerIdAndEpoch(ProducerId(transaction.producer_id), ProducerEpoch(transaction.producer_epoch))
+        partitions = _partitions(transaction.topics)
+        errors: PartitionErrors = self._refused(partitions, (TRANSACTION_STATE,))
+        if not errors:
+            errors = await self.transactions.verify_or_add(
+                transaction.transactional_id, producer, partitions, adds=not transaction.verify_only
+            )
+        return AddPartitionsToTxnResult(transaction.transactional_id, _topics(errors))
+
+    def _refused(
+        self, partitions: Iterable[TopicPartition], closed: Collection[str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Empty where every partition exists, and is of no topic that is ``closed``."""
+        topics = self.metadata.image.topics
+
+        def error_of(partition: TopicPartition) -> ErrorCode:
+            topic = topics.get(partition.topic)
+            if topic is None or not 0 <= partition.partition < len(topic.partitions):
+                return ErrorCode.unknown_topic_or_partition
+            is_closed = partition.topic in closed
+            return ErrorCode.topic_authorization_failed if is_closed else ErrorCode.operation_not_attempted
+
+        errors = {partition: error_of(partition) for partition in partitions}
+        return {} if all(error is ErrorCode.operation_not_attempted for error in errors.values()) else errors
+
+
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
+
+
+def _topics(errors: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
+    topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
+    for (topic, partition), error in errors.items():
+        topics.setdefault(topic, []).append(AddPartitionsToTxnPartitionResult(partition, error))
+    return [AddPartitionsToTxnTopicResult(name, results) for name, results in topics.items()]

@@ -1,0 +1,49 @@
+"""AlterConfigs: replace all settings of topics, or of all brokers.
+
+API: 33. Versions: 0-2.
+Behaviour: settings that are not named return to their defaults. Superseded by IncrementalAlterConfigs, whose
+documentation lists the settings that can be changed.
+Version notes: none that matter here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.changed_settings import change_settings
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.wire.api.alter_configs import (
+    API,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+@handler
+class AlterConfigsHandler:
+    api: ClassVar = API
+    controller: ControllerRuntime
+
+    async def handle(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        validate_only = request.validate_only
+        changed = change_settings(
+            context,
+            self.controller,
+            request.resources,
+            changes_of=_settings,
+            decide_topics=lambda shard, changes: shard.replace_topic_configs(changes, validate_only=validate_only),
+            decide_brokers=lambda shard, changes: shard.replace_cluster_configs(changes, validate_only=validate_only),
+        )
+        responses = [
+            AlterConfigsResourceResponse(result.error, result.message, resource.resource_type, resource.resource_name)
+            async for resource, result in changed
+        ]
+        return AlterConfigsResponse(responses=responses)
+
+
+def _settings(resource: AlterConfigsResource) -> dict[str, str | None]:
+    return {item.name: item.value for item in resource.configs}

@@ -1,0 +1,25 @@
+"""CreateAcls: let somebody do something.
+
+API: 30. Versions: 1-3.
+Behaviour: SECURITY_DISABLED for each, as from an Apache Kafka without an authorizer.
+Version notes: none that matter here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.front.handlers.describe_acls import NO_AUTHORIZER
+from einmal.types import ErrorCode
+from einmal.wire.api.create_acls import API, AclCreationResult, CreateAclsRequest, CreateAclsResponse
+
+
+@handler
+class CreateAclsHandler:
+    api: ClassVar = API
+
+    def handle(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+        result = AclCreationResult(ErrorCode.security_disabled, NO_AUTHORIZER)
+        return CreateAclsResponse(results=[result for _ in request.creations])

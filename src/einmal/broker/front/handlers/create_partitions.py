@@ -1,0 +1,48 @@
+"""CreatePartitions: give topics more partitions.
+
+API: 37. Versions: 0-3.
+Behaviour: the partitions that exist stay as they are; records of one key may go elsewhere from then on.
+Version notes: none that matter here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.metadata.topics import NewPartitions, TopicResult
+from einmal.types import ErrorCode
+from einmal.wire.api.create_partitions import (
+    API,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+
+
+@handler
+class CreatePartitionsHandler:
+    api: ClassVar = API
+    controller: ControllerRuntime
+
+    async def handle(self, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        topics = [
+            NewPartitions(
+                name=topic.name,
+                count=topic.count,
+                assignments=(
+                    None if topic.assignments is None else tuple(item.broker_ids for item in topic.assignments)
+                ),
+            )
+            for topic in request.topics
+        ]
+        results = await self.controller.submit(
+            lambda shard, _: shard.create_partitions(topics, validate_only=request.validate_only)
+        )
+        if isinstance(results, ErrorCode):
+            results = [TopicResult(name=topic.name, error=results) for topic in topics]
+        return CreatePartitionsResponse(
+            results=[CreatePartitionsTopicResult(result.name or "", result.error, result.message) for result in results]
+        )

@@ -1,0 +1,79 @@
+"""DescribeCluster: the cluster's id, and its brokers or controllers.
+
+API: 60. Versions: 0-2.
+Behaviour: a broker describes the brokers; only where this process is no broker are the controllers described (KIP-919),
+and asking either one for the other gets MISMATCHED_ENDPOINT_TYPE.
+Version notes: v1 endpoint type; v2 fenced brokers, if they are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.config import BrokerConfig
+from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.front.handlers.metadata import CLUSTER_OPERATIONS, told_controller_id
+from einmal.metadata.image import BrokerImage
+from einmal.types import ErrorCode
+from einmal.wire.api.describe_cluster import (
+    API,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from einmal.wire.metadata import NO_AUTHORIZED_OPERATIONS
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+_NAMES: Final = {_BROKERS: "BROKER", _CONTROLLERS: "CONTROLLER"}
+
+
+@handler
+class DescribeClusterHandler:
+    api: ClassVar = API
+    config: BrokerConfig
+    metadata: ClusterMetadata
+    quorum: QuorumRuntime
+
+    def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        is_broker = self.config.is_broker
+        told = _BROKERS if is_broker else _CONTROLLERS
+        if request.endpoint_type != told:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.mismatched_endpoint_type,
+                error_message=f"The request was sent to an endpoint of type {_NAMES[told]}.",
+                endpoint_type=told,
+            )
+        with_operations = request.include_cluster_authorized_operations
+        return DescribeClusterResponse(
+            endpoint_type=told,
+            cluster_id=self.quorum.cluster_id,
+            controller_id=self._controller_id(),
+            brokers=self._brokers(context, request.include_fenced_brokers) if is_broker else self._controllers(),
+            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS,
+        )
+
+    def _controller_id(self) -> int:
+        if self.config.is_broker:
+            return told_controller_id(self.quorum, self.metadata.image, self.config.node_id)
+        leader_id = self.quorum.leader_id
+        return -1 if leader_id is None else leader_id
+
+    def _brokers(self, context: RequestContext, with_fenced: bool) -> list[DescribeClusterBroker]:
+        return [
+            _broker(broker, context.for_brokers)
+            for broker in self.metadata.image.brokers.values()
+            if with_fenced or not broker.is_fenced
+        ]
+
+    def _controllers(self) -> list[DescribeClusterBroker]:
+        voters = self.config.quorum_voters
+        return [DescribeClusterBroker(node_id, host, port) for node_id, (host, port) in sorted(voters.items())]
+
+
+def _broker(broker: BrokerImage, for_brokers: bool) -> DescribeClusterBroker:
+    point = broker.end_point(for_brokers=for_brokers)
+    return DescribeClusterBroker(broker.broker_id, point.host, point.port, broker.rack, broker.is_fenced)

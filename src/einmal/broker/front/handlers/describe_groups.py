@@ -1,0 +1,46 @@
+"""DescribeGroups: state, members and assignment of groups.
+
+API: 15. Versions: 0-6.
+Behaviour: asks each group's shard.
+Version notes: v3 authorized operations, all of them as there are no ACLs; v4 static members; v6 GROUP_ID_NOT_FOUND
+with a message for a group that nobody knows (before: a dead group, without error).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.types import ErrorCode
+from einmal.wire.api.describe_groups import API, DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+_FIRST_WITH_NOT_FOUND: Final = 6
+_ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Bits of Kafka's ACL operations on a group: read, delete, describe, describe and alter configs."""
+
+
+@handler
+class DescribeGroupsHandler:
+    api: ClassVar = API
+    groups: GroupService
+
+    async def handle(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        # A group that is named twice is described once: it may have many members.
+        groups = dict.fromkeys(request.groups)
+        described = [await self._describe(context, request, group_id) async for group_id in context.paced(groups)]
+        return DescribeGroupsResponse(groups=described)
+
+    async def _describe(self, context: RequestContext, request: DescribeGroupsRequest, group_id: str) -> DescribedGroup:
+        response = await self.groups.ask(
+            group_id, lambda shard, now: shard.describe_groups([group_id]), reads_only=True
+        )
+        if isinstance(response, ErrorCode):
+            return DescribedGroup(error_code=response, group_id=group_id)
+        group = response.groups[0]
+        if context.api_version < _FIRST_WITH_NOT_FOUND and group.error_code is ErrorCode.group_id_not_found:
+            group = group._replace(error_code=ErrorCode.none)
+        if request.include_authorized_operations:
+            group = group._replace(authorized_operations=_ALL_OPERATIONS)
+        return group

@@ -1,0 +1,61 @@
+"""DescribeProducers: the producers that a partition remembers.
+
+API: 61. Versions: 0.
+Behaviour: identity, last sequence, last write and the open transaction's first offset, for each (KIP-664). Only of
+partitions that this broker leads.
+Version notes: none.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.replicas.partitions import Partitions
+from einmal.types import TopicPartition
+from einmal.wire.api.describe_producers import (
+    API,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+@handler
+class DescribeProducersHandler:
+    api: ClassVar = API
+    partitions: Partitions
+
+    async def handle(self, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        # What is asked for twice is answered once: it may be long.
+        asked: dict[str, dict[int, None]] = {}
+        for topic in request.topics:
+            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        topics = []
+        async for name, indexes in context.paced(asked.items()):
+            partitions = [self._partition(name, index) async for index in context.paced(indexes)]
+            topics.append(TopicResponse(name, partitions))
+        return DescribeProducersResponse(topics=topics)
+
+    def _partition(self, topic: str, index: int) -> PartitionResponse:
+        topic_partition = TopicPartition(topic, index)
+        partition = self.partitions.get(topic_partition)
+        if partition is None or not partition.is_leader:
+            return PartitionResponse(index, self.partitions.error_of_missing(topic_partition))
+        return PartitionResponse(
+            index,
+            active_producers=[
+                ProducerState(
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.last_timestamp,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_txn_start_offset=producer.current_txn_start_offset,
+                )
+                for producer in partition.producers.describe()
+            ],
+        )

@@ -1,0 +1,95 @@
+"""DescribeTopicPartitions: leaders and replicas, page by page.
+
+API: 75. Versions: 0.
+Behaviour: topics in the order of their names from the cursor on, at most 2,000 partitions in one answer (KIP-966).
+Version notes: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import ClassVar, Final
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.front.handlers.metadata import TOPIC_OPERATIONS, offline_replicas
+from einmal.metadata.image import PartitionImage, TopicImage
+from einmal.metadata.records import NO_LEADER
+from einmal.types import BrokerId, ErrorCode
+from einmal.wire.api.describe_topic_partitions import (
+    API,
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+_PARTITIONS_MAX: Final = 2_000
+
+
+@handler
+class DescribeTopicPartitionsHandler:
+    api: ClassVar = API
+    metadata: ClusterMetadata
+
+    async def handle(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        image = self.metadata.image
+        alive = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
+        room = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
+        names = sorted(dict.fromkeys(topic.name for topic in request.topics)) or sorted(image.topics)
+        first_partition = 0
+        if request.cursor is not None:
+            start = request.cursor
+            names = [name for name in names if name >= start.topic_name]
+            if names and names[0] == start.topic_name:
+                first_partition = max(0, start.partition_index)
+        topics: list[DescribeTopicPartitionsResponseTopic] = []
+        async for name in context.paced(names):
+            topic = image.topics.get(name)
+            if room <= 0:
+                return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, 0))
+            if topic is None:
+                error = ErrorCode.unknown_topic_or_partition
+                topics.append(DescribeTopicPartitionsResponseTopic(name=name, error_code=error))
+                first_partition = 0
+                continue
+            after = min(len(topic.partitions), first_partition + room)
+            room -= after - first_partition
+            topics.append(_topic(topic, first_partition, after, alive))
+            if after < len(topic.partitions):
+                return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, after))
+            first_partition = 0
+        return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
+
+
+def _topic(
+    topic: TopicImage, first: int, after: int, alive: Container[BrokerId]
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_partition(index, topic.partitions[index], alive) for index in range(first, after)],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(
+    index: int, partition: PartitionImage, alive: Container[BrokerId]
+) -> DescribeTopicPartitionsResponsePartition:
+    is_led = partition.leader in alive
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.none if is_led else ErrorCode.leader_not_available,
+        partition_index=index,
+        leader_id=partition.leader if is_led else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        offline_replicas=offline_replicas(partition, alive),
+    )

@@ -1,0 +1,51 @@
+"""Envelope: a broker passes on a client's request that only the active controller can answer.
+
+API: 58. Versions: 0.
+Behaviour: the request in it is answered as if it had come here; NOT_CONTROLLER where this node is not active, so that a
+request is passed on once only (KIP-590).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.front.router import Router
+from einmal.types import ErrorCode
+from einmal.wire.api.envelope import API, EnvelopeRequest, EnvelopeResponse
+from einmal.wire.errors import WireError
+
+
+@handler
+class EnvelopeHandler:
+    """``router``: of the APIs that are passed on, and no others."""
+
+    api: ClassVar = API
+    controller: ControllerRuntime
+    router: Router
+
+    async def handle(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+        if not self.controller.is_active:
+            return EnvelopeResponse(error_code=ErrorCode.not_controller)
+        client_address = request.client_host_address.decode("latin-1")
+        try:
+            result = self.router.dispatch(bytearray(request.request_data), client_address)
+        except WireError:
+            return EnvelopeResponse(error_code=ErrorCode.invalid_request)
+        if not isinstance(result, list):
+            body = await result.body()
+            if _names(body, ErrorCode.not_controller):
+                # The lead was lost meanwhile: whoever has it now is to be asked, not the client.
+                return EnvelopeResponse(error_code=ErrorCode.not_controller)
+            result = self.router.encode(result.header, body)
+        return EnvelopeResponse(response_data=b"".join(result)[4:])
+
+
+def _names(value: object, error: ErrorCode) -> bool:
+    """Whether the error is anywhere in an answer."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return any(_names(each, error) for each in value)
+    return value is error

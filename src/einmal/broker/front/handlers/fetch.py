@@ -1,0 +1,139 @@
+"""Fetch: read record batches.
+
+API: 1. Versions: 4-18.
+Behaviour: read_committed reads below the last stable offset and names the aborted transactions of what it returns;
+read_uncommitted reads below the high watermark. Waits until min_bytes are there, or as much as an answer may have, at
+most max_wait_ms. At least one batch of the first partition that has any, whatever the limits; one contiguous read per
+partition. KIP-227 sessions.
+Only a confirmed leader answers OFFSET_OUT_OF_RANGE for an offset above the log's end: consumers reset their position
+then. Replicas, which send their id and broker epoch, read to the end of the log. The metadata log is served only on
+the controllers' listener.
+Version notes: v7 sessions; v9 current leader epoch; v12 last fetched epoch and diverging epoch; v13 topic ids; v15
+replica state; v16 names the leader, where it is another broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Final, cast
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.config import BrokerConfig
+from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.consumer_fetch import ConsumerFetch
+from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
+from einmal.broker.front.fetch_sessions import NO_SESSION, FetchSessions
+from einmal.broker.front.fetch_waiting import answer_later
+from einmal.broker.front.handler import handler
+from einmal.broker.front.leader_hints import WRONG_BROKER, LeaderHints
+from einmal.broker.listeners import Audience
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.replicas.replica_sessions import ReplicaSessions
+from einmal.broker.resources.memory_budget import MemoryBudget
+from einmal.metadata.image import CLUSTER_METADATA, METADATA_TOPIC_ID
+from einmal.seams import Clock
+from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.fetch import API, FetchedPartition, FetchRequest, FetchResponse, encode_fetch_response
+from einmal.wire.primitives import Topic
+from einmal.wire.produce import NodeEndpoint, Records
+
+_TOPIC_IDS: Final = 13
+_NODE_ENDPOINTS: Final = 16
+_METADATA: Final = (CLUSTER_METADATA, METADATA_TOPIC_ID)
+
+
+@handler
+class FetchHandler:
+    """``response_memory``: of answers that clients of this listener have not received yet."""
+
+    api: ClassVar = API
+    config: BrokerConfig
+    clock: Clock
+    metadata: ClusterMetadata
+    partitions: Partitions
+    quorum: QuorumRuntime
+    replica_sessions: ReplicaSessions
+    fetch_sessions: FetchSessions
+    response_memory: MemoryBudget
+
+    def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
+        if context.audience is Audience.CONTROLLERS or any(topic in _METADATA for topic, _partitions in request.topics):
+            is_from_member = context.audience is Audience.CONTROLLERS
+            if request.replica_id >= 0 and not is_from_member:
+                context.refuse_client("Fetch of a replica")
+            return _parked(self.quorum.handle_fetch(context.api_version, request, is_from_member=is_from_member))
+        if request.replica_id >= 0:
+            if not (context.may_be_from_broker and self.replica_sessions.is_from_replica(request)):
+                error = context.refuse_client("Fetch of a replica")
+                return encode_fetch_response(context.api_version, FetchResponse([], error))
+            return _parked(self.replica_sessions.handle(context.api_version, request))
+        return self._fetch(context, request)
+
+    def _fetch(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
+        """A consumer's."""
+        has_topic_ids = context.api_version >= _TOPIC_IDS
+        wanted = self.fetch_sessions.begin(request, self.clock.now().monotonic_ms, has_topic_ids=has_topic_ids)
+        if isinstance(wanted, ErrorCode):
+            return encode_fetch_response(context.api_version, FetchResponse([], wanted))
+        fetch = ConsumerFetch(
+            request,
+            wanted,
+            self.metadata.image,
+            self.partitions,
+            bytes_most=self.config.fetch_max_bytes,
+            response_memory=self.response_memory,
+        )
+        return self._answer_in_turn(context, fetch) if fetch.is_wide else self._answer(context, fetch)
+
+    def _answer(self, context: RequestContext, fetch: ConsumerFetch) -> HandlerResult:
+        if fetch.read() or fetch.request.max_wait_ms <= 0:
+            return self._confirm(context, fetch) if fetch.ended else _encode(context, fetch)
+        return Parked(answer_later(fetch, context.turns, partial(_encode, context)), fetch.bytes_max)
+
+    async def _answer_in_turn(self, context: RequestContext, fetch: ConsumerFetch) -> Body | Parked:
+        await context.turns.next()
+        answer = self._answer(context, fetch)
+        return await answer if inspect.iscoroutine(answer) else cast(Body | Parked, answer)
+
+    async def _confirm(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
+        """The answer, once it is known whether another leader may have written beyond the end by now."""
+        asked = [(place, self.replica_sessions.confirm_leadership(each)) for place, each in fetch.ended.items()]
+        for place, confirmed in asked:
+            if not await confirmed:
+                fetch.refuse(place, ErrorCode.not_leader_or_follower)
+        return _encode(context, fetch)
+
+
+def _parked(answer: list[Records] | asyncio.Future[list[Records]]) -> Body | Parked:
+    return Parked(cast("asyncio.Future[Body]", answer)) if isinstance(answer, asyncio.Future) else answer
+
+
+def _encode(context: RequestContext, fetch: ConsumerFetch) -> Body:
+    session = fetch.session
+    topics: dict[Topic, list[FetchedPartition]] = {}
+    for topic, fetched in fetch.results:
+        is_new = session is None or session.remember(topic, fetched)
+        if is_new or not fetch.is_incremental:
+            topics.setdefault(topic, []).append(fetched)
+    session_id = NO_SESSION if session is None else session.session_id
+    endpoints = _hint(context, fetch, topics)
+    response = FetchResponse(list(topics.items()), session_id=session_id, node_endpoints=endpoints)
+    return encode_fetch_response(context.api_version, response)
+
+
+def _hint(
+    context: RequestContext, fetch: ConsumerFetch, topics: dict[Topic, list[FetchedPartition]]
+) -> Sequence[NodeEndpoint]:
+    """The leaders of partitions that this broker does not lead."""
+    if context.api_version < _NODE_ENDPOINTS:
+        return ()
+    hints = LeaderHints(fetch.image, for_brokers=context.for_brokers)
+    for topic, results in topics.items():
+        for number, fetched in enumerate(results):
+            if fetched.error_code in WRONG_BROKER:
+                name = topic if isinstance(topic, str) else fetch.image.topic_names.get(topic, "")
+                results[number] = fetched._replace(current_leader=hints.of(TopicPartition(name, fetched.partition)))
+    return hints.endpoints

@@ -1,0 +1,35 @@
+"""Heartbeat: keeps a member's session alive, and answers whether its group rebalances.
+
+API: 12. Versions: 0-4.
+Behaviour: asks the group's shard.
+Version notes: v3 static members (KIP-345).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.groups.requests import Heartbeat
+from einmal.types import ErrorCode
+from einmal.wire.api.heartbeat import API, HeartbeatRequest, HeartbeatResponse
+
+
+@handler
+class HeartbeatHandler:
+    api: ClassVar = API
+    groups: GroupService
+
+    async def handle(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        heartbeat = Heartbeat(
+            group_id=request.group_id,
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+        )
+        response = await self.groups.ask(
+            heartbeat.group_id, lambda shard, now: shard.heartbeat(heartbeat, now), reads_only=True
+        )
+        return HeartbeatResponse(error_code=response) if isinstance(response, ErrorCode) else response

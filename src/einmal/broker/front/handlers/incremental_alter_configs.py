@@ -1,0 +1,60 @@
+"""IncrementalAlterConfigs: change single settings of topics, or of all brokers.
+
+API: 44. Versions: 0-1.
+Behaviour: set, delete, append, subtract (KIP-339); takes effect at once. Of all brokers those settings can be changed
+that topics inherit (KIP-226). A single broker's come from its command line: to take back what was set there, as
+kafka-reassign-partitions does with its throttles, is always done already.
+Version notes: none that matter here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.changed_settings import change_settings
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.metadata.configs import DELETE, ConfigChange
+from einmal.wire.api.incremental_alter_configs import (
+    API,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+@handler
+class IncrementalAlterConfigsHandler:
+    api: ClassVar = API
+    controller: ControllerRuntime
+
+    async def handle(
+        self, context: RequestContext, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        validate_only = request.validate_only
+        changed = change_settings(
+            context,
+            self.controller,
+            request.resources,
+            changes_of=_changes,
+            decide_topics=lambda shard, changes: shard.alter_topic_configs(changes, validate_only=validate_only),
+            decide_brokers=lambda shard, changes: shard.alter_cluster_configs(changes, validate_only=validate_only),
+            only_deletes=_only_deletes,
+        )
+        responses = [
+            AlterConfigsResourceResponse(result.error, result.message, resource.resource_type, resource.resource_name)
+            async for resource, result in changed
+        ]
+        return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _changes(resource: AlterConfigsResource) -> list[ConfigChange]:
+    return [
+        ConfigChange(name=item.name, operation=item.config_operation, value=item.value) for item in resource.configs
+    ]
+
+
+def _only_deletes(resource: AlterConfigsResource) -> bool:
+    return all(item.config_operation == DELETE for item in resource.configs)

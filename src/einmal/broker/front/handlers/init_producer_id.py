@@ -1,0 +1,75 @@
+"""InitProducerId: an identity for an idempotent or transactional producer.
+
+API: 22. Versions: 0-5.
+Behaviour: without a transactional id any broker gives a fresh producer id. With one, its coordinator moves the epoch,
+so that every instance before is fenced; over an open transaction it first aborts that one and answers
+CONCURRENT_TRANSACTIONS until its markers are written.
+Version notes: v3 brings the producer's own id and epoch (KIP-360); v4 knows PRODUCER_FENCED.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.transactions.coordinator import InitProducerIdResult
+from einmal.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ErrorCode,
+    ProducerEpoch,
+    ProducerId,
+    ProducerIdAndEpoch,
+)
+from einmal.wire.api.init_producer_id import API, InitProducerIdRequest, InitProducerIdResponse
+
+_KNOWS_FENCED: Final = 4
+
+
+@handler
+class InitProducerIdHandler:
+    api: ClassVar = API
+    transactions: TransactionService
+
+    async def handle(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        producer_ids = self.transactions.producer_ids
+        producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+        if (producer.producer_id == NO_PRODUCER_ID) != (producer.producer_epoch == NO_PRODUCER_EPOCH):
+            return _response(context, InitProducerIdResult(ErrorCode.invalid_request))
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            await producer_ids.ready()
+            return _response(context, _idempotent(producer_ids.take()))
+        owner = None if producer.producer_id == NO_PRODUCER_ID else producer
+        timeout_ms = request.transaction_timeout
+        result = await self._initialise(transactional_id, timeout_ms, owner)
+        if result.error is ErrorCode.coordinator_load_in_progress and not producer_ids.has_any:
+            # Only an id that is new, or whose epochs are at their end, has to wait for the controller.
+            await producer_ids.ready()
+            result = await self._initialise(transactional_id, timeout_ms, owner)
+        return _response(context, result)
+
+    async def _initialise(
+        self, transactional_id: str, timeout_ms: int, owner: ProducerIdAndEpoch | None
+    ) -> InitProducerIdResult:
+        outcome = await self.transactions.submit(
+            transactional_id, lambda shard, now: shard.init_producer_id(transactional_id, timeout_ms, owner, now)
+        )
+        return InitProducerIdResult(outcome) if isinstance(outcome, ErrorCode) else outcome
+
+
+def _idempotent(producer_id: ProducerId | None) -> InitProducerIdResult:
+    if producer_id is None:
+        return InitProducerIdResult(ErrorCode.coordinator_load_in_progress)
+    return InitProducerIdResult(ErrorCode.none, producer_id, ProducerEpoch(0))
+
+
+def _response(context: RequestContext, result: InitProducerIdResult) -> InitProducerIdResponse:
+    error = result.error
+    if error is ErrorCode.producer_fenced and context.api_version < _KNOWS_FENCED:
+        error = ErrorCode.invalid_producer_epoch
+    return InitProducerIdResponse(
+        error_code=error, producer_id=result.producer_id, producer_epoch=result.producer_epoch
+    )

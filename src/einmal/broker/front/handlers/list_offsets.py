@@ -1,0 +1,117 @@
+"""ListOffsets: offsets by time.
+
+API: 2. Versions: 1-11.
+Behaviour: -1 the end that this isolation level may read, -2 and -4 the log's start, -3 the record with the largest
+timestamp, -5 and -6 nothing (no tiered storage), else the first record of that time or later. What is not visible yet
+is not found. Only of partitions that this broker leads; a new leader that does not know yet how much was visible under
+its predecessor answers OFFSET_NOT_AVAILABLE. A batch that cannot be read is CORRUPT_MESSAGE, and one that decompresses
+to very much is searched in the background.
+Version notes: v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE; v7 -3; v8 -4; v9 -5; v10 a timeout, not
+needed here; v11 -6.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, NamedTuple
+
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.replicas.batch_checks import BatchChecks
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.resources.supervision import Supervisor
+from einmal.log.errors import LogCorruption
+from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, IsolationLevel, LeaderEpoch, TopicPartition
+from einmal.wire.api.list_offsets import (
+    API,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from einmal.wire.errors import WireError
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_START: Final = (_EARLIEST, _EARLIEST_LOCAL)
+_NO_TIMESTAMP: Final = -1
+_OFFSET_NOT_AVAILABLE: Final = 5
+
+
+class _Found(NamedTuple):
+    offset: int = NO_OFFSET
+    timestamp: int = _NO_TIMESTAMP
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+@handler
+class ListOffsetsHandler:
+    api: ClassVar = API
+    partitions: Partitions
+    batch_checks: BatchChecks
+    supervisor: Supervisor
+
+    async def handle(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        isolation = IsolationLevel(1 if request.isolation_level else 0)
+        topics = []
+        async for topic in context.paced(request.topics):
+            partitions = [
+                await self._partition(context, topic.name, asked, isolation)
+                async for asked in context.paced(topic.partitions)
+            ]
+            topics.append(ListOffsetsTopicResponse(topic.name, partitions))
+        return ListOffsetsResponse(topics=topics)
+
+    async def _partition(
+        self, context: RequestContext, topic: str, asked: ListOffsetsPartition, isolation: IsolationLevel
+    ) -> ListOffsetsPartitionResponse:
+        topic_partition = TopicPartition(topic, asked.partition_index)
+        partition = self.partitions.get(topic_partition)
+        error, found = self.partitions.error_of_missing(topic_partition), _Found()
+        if partition is not None:
+            error = partition.check_leader_epoch(LeaderEpoch(asked.current_leader_epoch))
+            if error is ErrorCode.none and asked.timestamp not in _START and not partition.knows_high_watermark:
+                is_new = context.api_version >= _OFFSET_NOT_AVAILABLE
+                error = ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available
+            if error is ErrorCode.none:
+                error, found = await self._find_or_fail(partition, asked.timestamp, isolation)
+        return ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index,
+            error_code=error,
+            timestamp=found.timestamp,
+            offset=found.offset,
+            leader_epoch=found.leader_epoch,
+        )
+
+    async def _find_or_fail(
+        self, partition: Partition, timestamp: int, isolation: IsolationLevel
+    ) -> tuple[ErrorCode, _Found]:
+        try:
+            return ErrorCode.none, await self._find(partition, timestamp, isolation)
+        except (OSError, WireError, LogCorruption) as failure:
+            self.supervisor.report(f"searching {partition.topic_partition} by time", failure)
+            is_disk = isinstance(failure, OSError)
+            return ErrorCode.kafka_storage_error if is_disk else ErrorCode.corrupt_message, _Found()
+
+    async def _find(self, partition: Partition, timestamp: int, isolation: IsolationLevel) -> _Found:
+        """Raises OSError, or WireError or LogCorruption for a batch that cannot be read."""
+        end = partition.visible_end(isolation)
+        start = partition.log_start_offset
+        if timestamp == _LATEST:
+            return _Found(end, _NO_TIMESTAMP, partition.leader_epoch)
+        if timestamp in _START:
+            return _Found(start, _NO_TIMESTAMP, partition.epoch_of_offset(start))
+        if timestamp == _MAX_TIMESTAMP:
+            timestamp = partition.max_timestamp
+        if timestamp < 0:
+            return _Found()
+        while (search := partition.search_by_time(timestamp, start)) is not None:
+            if not search.is_decided:
+                await self.batch_checks.run(search.decide)
+            if search.found is not None:
+                return _Found(*search.found) if search.found.offset < end else _Found()
+            start = search.next_offset
+        return _Found()

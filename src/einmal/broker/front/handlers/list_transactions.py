@@ -1,0 +1,79 @@
+"""ListTransactions: the transactional ids whose coordinator is this broker (KIP-664).
+
+API: 66. Versions: 0-2.
+Behaviour: every shard is asked; COORDINATOR_LOAD_IN_PROGRESS as long as one is not loaded. Names of states that do
+not exist are given back.
+Version notes: v1 filters by duration (KIP-994); v2 by a pattern of the whole id (KIP-1152), which is
+INVALID_REGULAR_EXPRESSION where it is none, or not supported (``wire/regular_expression.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.transactions.states import STATES_BY_NAME
+from einmal.transactions.transaction import Transaction
+from einmal.types import ErrorCode, ProducerId
+from einmal.wire.api.list_transactions import (
+    API,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+from einmal.wire.regular_expression import RegularExpression, Unsupported
+
+_STEPS_PER_TURN: Final = 100_000
+"""Of matching; then other connections get their turn."""
+_NEVER: Final = ("Dead", "PrepareEpochFence")
+"""States of Apache Kafka that no transaction is ever seen in here."""
+
+
+@handler
+class ListTransactionsHandler:
+    api: ClassVar = API
+    transactions: TransactionService
+
+    async def handle(self, context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        try:
+            pattern = RegularExpression(request.transactional_id_pattern or ".*")
+        except Unsupported:
+            return ListTransactionsResponse(error_code=ErrorCode.invalid_regular_expression)
+        states = [STATES_BY_NAME[name] for name in request.state_filters if name in STATES_BY_NAME]
+        unknown = [name for name in request.state_filters if name not in STATES_BY_NAME and name not in _NEVER]
+        producer_ids = tuple(map(ProducerId, request.producer_id_filters))
+        listed: list[Transaction] = []
+        if states or not request.state_filters:
+            async for runtime in context.paced(self.transactions.runtimes()):
+                outcome = await runtime.submit(
+                    lambda shard, now: shard.list_transactions(
+                        states=states, producer_ids=producer_ids, longer_than_ms=request.duration_filter, now=now
+                    ),
+                    reads_only=True,
+                )
+                if isinstance(outcome, ErrorCode):
+                    return ListTransactionsResponse(error_code=outcome)
+                listed += await _matching(pattern, outcome)
+        return ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=[
+                TransactionState(each.transactional_id, each.producer_id, each.state.kafka_name) for each in listed
+            ],
+        )
+
+
+async def _matching(pattern: RegularExpression, transactions: Sequence[Transaction]) -> list[Transaction]:
+    found = []
+    steps = 0
+    for each in transactions:
+        steps += pattern.cost * (len(each.transactional_id) + 1)
+        if steps > _STEPS_PER_TURN:
+            steps = 0
+            await asyncio.sleep(0)
+        if pattern.matches(each.transactional_id):
+            found.append(each)
+    return found

@@ -1,0 +1,51 @@
+"""OffsetDelete: forget single positions of a group (KIP-496).
+
+API: 47. Versions: 0.
+Behaviour: asks the group's shard about the partitions that exist. It keeps what a member subscribes to
+(GROUP_SUBSCRIBED_TO_TOPIC) or an open transaction may move (UNSTABLE_OFFSET_COMMIT; Kafka drops the transaction's).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.committed_topics import CommittedTopics, by_partition
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.types import ErrorCode
+from einmal.wire.api.offset_delete import (
+    API,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+@handler
+class OffsetDeleteHandler:
+    api: ClassVar = API
+    groups: GroupService
+    metadata: ClusterMetadata
+
+    async def handle(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        named = [(topic.name, topic.partitions) for topic in request.topics]
+        topics: CommittedTopics[OffsetDeleteRequestPartition] = CommittedTopics(context, named)
+        await topics.resolve(self.metadata.image)
+        response = await self.groups.ask(
+            request.group_id, lambda shard, now: shard.offset_delete(request.group_id, tuple(topics.known))
+        )
+        if isinstance(response, ErrorCode):
+            return OffsetDeleteResponse(error_code=response)
+        if response.error_code is not ErrorCode.none:
+            return response
+        responses = await topics.responses(by_partition(response.topics), OffsetDeleteResponsePartition)
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(topic.name, partitions)
+                for topic, partitions in zip(request.topics, responses, strict=True)
+            ]
+        )

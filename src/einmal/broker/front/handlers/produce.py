@@ -1,0 +1,201 @@
+"""Produce: append record batches.
+
+API: 0. Versions: 3-13 (0 is advertised as the minimum, see ``api_versions``).
+Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all (a refused batch closes the
+connection), 1 when the leader has the batches (flushed, where each write is), all when they are below the high
+watermark. The first transactional batch of a transaction in a partition is first verified at, or from v12 on added
+by, the transaction coordinator (KIP-890). A batch with very many records, or bytes once it is decompressed, is
+checked in the background while other connections are served. All others are appended before this call returns.
+Version notes: v10 names the leader, where it is another broker; v13 has topic ids; the coordinators map errors that old
+versions do not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final
+
+from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
+from einmal.broker.front.handler import handler
+from einmal.broker.front.leader_hints import WRONG_BROKER, LeaderHints
+from einmal.broker.front.produce_verification import Unverified, Verified, by_producer, is_transactional, unverified
+from einmal.broker.front.produced_batches import ALL_REPLICAS, Destinations, ProducedBatches, Waiting
+from einmal.broker.replicas.batch_checks import BatchChecks
+from einmal.metadata.image import ClusterImage
+from einmal.seams import Clock
+from einmal.types import ErrorCode, TopicPartition, TransactionVersion
+from einmal.wire.primitives import Topic
+from einmal.wire.produce import (
+    API,
+    NodeEndpoint,
+    ProduceRequest,
+    ProduceResponse,
+    Records,
+    encode_produce_response,
+)
+
+_IMPLICIT_ADD: Final = 12
+"""From this version on a transactional write adds its partition to the transaction (TV2)."""
+_CURRENT_LEADER: Final = 10
+
+_AT_ONCE_MAX: Final = 100
+"""Above so many partitions other connections are served in between."""
+
+
+@handler
+class ProduceHandler:
+    api: ClassVar = API
+    destinations: Destinations
+    transactions: TransactionService
+    batch_checks: BatchChecks
+    clock: Clock
+
+    def handle(self, context: RequestContext, request: ProduceRequest) -> HandlerResult:
+        # Without an answer no client retries refused batches.
+        refused = None if context.origin is None or request.acks == 0 else context.origin.refused_batches
+        batches = ProducedBatches(request, self.destinations, refused)
+        if request.acks not in (0, 1, ALL_REPLICAS):
+            batches.refuse_all(ErrorCode.invalid_required_acks)
+            return self._encode(context, batches)
+        is_wide = sum(len(partitions) for _topic, partitions in request.topics) > _AT_ONCE_MAX
+        if is_transactional(request):
+            if is_wide:
+                return self._verify_in_turns(context, request, batches)
+            to_verify = [
+                item for topic, partitions in request.topics for item in self._unverified(context, topic, partitions)
+            ]
+            if to_verify:
+                return self._verify_and_append(context, request, batches, to_verify)
+        if is_wide:
+            return self._append_in_turns(context, request, batches, {})
+        for topic, partitions in request.topics:
+            batches.begin(topic)
+            batches.append(partitions, {}, self.clock.now())
+        if batches.undecided:
+            return self._append_undecided(context, request, batches)
+        return self._result(context, request, batches)
+
+    # --- verification --------------------------------------------------------------------------------------------
+
+    def _unverified(
+        self, context: RequestContext, topic: Topic, partitions: Iterable[tuple[int, Records | None]]
+    ) -> Iterable[Unverified]:
+        version = TransactionVersion.TV_2 if context.api_version >= _IMPLICIT_ADD else TransactionVersion.TV_1
+        found = ((self.destinations.find(topic, index), records) for index, records in partitions)
+        return unverified(found, version)
+
+    async def _verify_in_turns(
+        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches
+    ) -> Body | Parked:
+        """Verify and append all, serving other connections in between."""
+        to_verify: list[Unverified] = []
+        for topic, partitions in request.topics:
+            async for partition in context.paced(partitions):
+                to_verify += self._unverified(context, topic, (partition,))
+        return await self._verify_and_append(context, request, batches, to_verify)
+
+    async def _verify_and_append(
+        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches, to_verify: list[Unverified]
+    ) -> Body | Parked:
+        verdicts: dict[TopicPartition, Verified] = {}
+        if request.transactional_id is None:
+            for item in to_verify:
+                verdicts[item.topic_partition] = Verified(item, ErrorCode.transactional_id_authorization_failed)
+        else:
+            for producer, items in by_producer(to_verify).items():
+                errors = await self.transactions.verify_produce(
+                    request.transactional_id, producer, [item.topic_partition for item in items], context.api_version
+                )
+                for item in items:
+                    verdicts[item.topic_partition] = Verified(item, errors[item.topic_partition])
+        return await self._append_in_turns(context, request, batches, verdicts)
+
+    # --- appending -----------------------------------------------------------------------------------------------
+
+    async def _append_in_turns(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        batches: ProducedBatches,
+        verdicts: Mapping[TopicPartition, Verified],
+    ) -> Body | Parked:
+        """Append all, serving other connections in between."""
+        for topic, partitions in request.topics:
+            batches.begin(topic)
+            async for partition in context.paced(partitions):
+                batches.append((partition,), verdicts, self.clock.now())
+        return await self._append_undecided(context, request, batches)
+
+    async def _append_undecided(
+        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches
+    ) -> Body | Parked:
+        """Append batches that take longer to check. The connection's next request waits meanwhile: batches stay in
+        order."""
+        for undecided in batches.undecided:
+            await self.batch_checks.run(undecided.admission.decide)
+            batches.append_decided(undecided, self.clock.now())
+        return self._result(context, request, batches)
+
+    # --- answering -----------------------------------------------------------------------------------------------
+
+    def _result(self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches) -> Body | Parked:
+        """Raises Unanswered."""
+        if request.acks == 0:
+            batches.check_unanswered()
+            return None
+        if not batches.waiting:
+            return self._encode(context, batches)
+        return Parked(self._when_met(context, request, batches))
+
+    def _when_met(
+        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches
+    ) -> asyncio.Future[Body]:
+        """The answer, when all batches are acknowledged as acks requires, or the request has timed out."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Body] = loop.create_future()
+        remaining = len(batches.waiting)
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(self._encode(context, batches))
+
+        def settled(waiting: Waiting, future: asyncio.Future[ErrorCode]) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not future.cancelled() and (error := future.result()) is not ErrorCode.none:
+                batches.fail(waiting, error)
+            if remaining == 0:
+                timer.cancel()
+                finish()
+
+        def expire() -> None:
+            batches.expire()
+            finish()
+
+        timer = loop.call_later(max(0, request.timeout_ms) / 1000, expire)
+        for waiting in batches.waiting:
+            partition, offset = waiting.partition, waiting.offset
+            future = partition.when_committed(offset) if batches.needs_all else partition.when_written(offset)
+            future.add_done_callback(partial(settled, waiting))
+        return done
+
+    def _encode(self, context: RequestContext, batches: ProducedBatches) -> bytes:
+        endpoints: Sequence[NodeEndpoint] = ()
+        if batches.has_refused and context.api_version >= _CURRENT_LEADER:
+            endpoints = _hint(self.destinations.metadata.image, batches)
+        return encode_produce_response(context.api_version, ProduceResponse(batches.topics, node_endpoints=endpoints))
+
+
+def _hint(image: ClusterImage, batches: ProducedBatches) -> Sequence[NodeEndpoint]:
+    """The leaders of partitions that this broker does not lead."""
+    hints = LeaderHints(image)
+    for topic, results in batches.topics:
+        name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
+        for number, result in enumerate(results):
+            if result.error_code in WRONG_BROKER:
+                leader = hints.of(TopicPartition(name, result.partition))
+                results[number] = result._replace(current_leader=leader)
+    return hints.endpoints

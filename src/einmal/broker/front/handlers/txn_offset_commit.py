@@ -1,0 +1,80 @@
+"""TxnOffsetCommit: a group's positions, as part of a transaction.
+
+API: 28. Versions: 0-5.
+Behaviour: the first of a transaction in the group's partition is verified at, or from v5 on added by, the transaction
+coordinator (KIP-890). Then the group's shard is asked, which fences by generation, member and instance (KIP-447); what
+it lets through is pending until the transaction's marker.
+Version notes: v2 leader epochs; v3 generation, member and instance; v4 TRANSACTION_ABORTABLE; v5 implies
+AddOffsetsToTxn.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.committed_topics import CommittedTopics, by_partition, to_commit
+from einmal.broker.front.context import RequestContext
+from einmal.broker.front.handler import handler
+from einmal.groups.requests import TxnOffsetCommit
+from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from einmal.wire.api.offset_commit import OffsetCommitResponse
+from einmal.wire.api.txn_offset_commit import (
+    API,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+
+@handler
+class TxnOffsetCommitHandler:
+    api: ClassVar = API
+    groups: GroupService
+    transactions: TransactionService
+    metadata: ClusterMetadata
+
+    async def handle(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+        named = [(topic.name, topic.partitions) for topic in request.topics]
+        topics: CommittedTopics[TxnOffsetCommitRequestPartition] = CommittedTopics(context, named)
+        await topics.resolve(self.metadata.image)
+        if not topics.known:
+            return await _response(request, topics, ErrorCode.none)
+        commit = TxnOffsetCommit(
+            group_id=request.group_id,
+            producer=ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            offsets=to_commit(topics.known),
+        )
+        runtime = self.groups.runtime_of(commit.group_id)
+        if isinstance(runtime, ErrorCode):
+            return await _response(request, topics, runtime)
+        guard = await self.transactions.verify_offset_commit(
+            request.transactional_id, commit.producer, runtime.partition, context.api_version
+        )
+        if isinstance(guard, ErrorCode):
+            return await _response(request, topics, guard)
+        # The same leadership as before the verification, or none: a guard is good for no other.
+        response = await runtime.submit(lambda shard, now: shard.txn_offset_commit(commit, now), verification=guard)
+        return await _response(request, topics, response)
+
+
+async def _response(
+    request: TxnOffsetCommitRequest,
+    topics: CommittedTopics[TxnOffsetCommitRequestPartition],
+    answer: OffsetCommitResponse | ErrorCode,
+) -> TxnOffsetCommitResponse:
+    errors = answer if isinstance(answer, ErrorCode) else by_partition(answer.topics)
+    responses = await topics.responses(errors, TxnOffsetCommitResponsePartition)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(topic.name, partitions)
+            for topic, partitions in zip(request.topics, responses, strict=True)
+        ]
+    )

@@ -1,0 +1,104 @@
+"""Markers that a client asks for: only the abort of a transaction that hangs, as operators' tools do it (KIP-664).
+
+A transaction hangs in a partition when it is open there and no coordinator manages it any more. Any other marker from a
+client would tear a transaction, or fence its producer: so it must name the transaction that is open, and the
+coordinators are asked first. What the producer writes meanwhile makes it a transaction that does not hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, PartitionErrors, TransactionEnd
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.rpc.peers import Peers
+from einmal.metadata.image import TRANSACTION_STATE
+from einmal.metadata.records import NO_LEADER
+from einmal.rpc.connection import NoAnswer
+from einmal.transactions.states import TransactionState
+from einmal.types import ErrorCode, Offset, ProducerId, TopicPartition
+from einmal.wire.errors import WireError
+
+_LIST_TRANSACTIONS: Final = 66
+_VERSION: Final = 1
+_TIMEOUT_MS: Final = 5_000
+_MANAGED: Final = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+_Open = tuple[Offset, int]
+"""A transaction's first offset in a partition, and its producer's last sequence there."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransactions:
+    """``refuse_client`` below: the error for what only brokers may ask, noted in the log."""
+
+    metadata: ClusterMetadata
+    partitions: Partitions
+    markers: MarkerWriter
+    peers: Peers
+
+    async def abort(self, asked: Sequence[Markers], refuse_client: Callable[[str], ErrorCode]) -> list[PartitionErrors]:
+        """As ``MarkerWriter.write_markers``, for a client."""
+        open_before = {
+            (end, each): self._open_transaction(end, each)
+            for end, partitions in asked
+            if not end.committed
+            for each in partitions
+        }
+        wanted = [end.producer.producer_id for (end, _partition), found in open_before.items() if found is not None]
+        managed = await self._managed_producers(list(dict.fromkeys(wanted))) if wanted else ()
+        results: list[PartitionErrors] = []
+        for end, partitions in asked:
+            # One line of the log for a marker, however many partitions it names.
+            if end.committed:
+                results.append(dict.fromkeys(partitions, refuse_client("WriteTxnMarkers of a commit")))
+                continue
+            is_managed = not isinstance(managed, ErrorCode) and end.producer.producer_id in managed
+            if is_managed:
+                refuse_client("WriteTxnMarkers for a transaction that its coordinator manages")
+            errors: PartitionErrors = {}
+            for each in partitions:
+                before = open_before[end, each]
+                if is_managed or before is None or before != self._open_transaction(end, each):
+                    errors[each] = ErrorCode.invalid_txn_state
+                elif isinstance(managed, ErrorCode):
+                    errors[each] = managed
+            hanging = tuple(each for each in partitions if each not in errors)
+            if hanging:
+                errors |= (await self.markers.write_markers([Markers(end, hanging)]))[0]
+            results.append({each: errors[each] for each in partitions})
+        return results
+
+    def _open_transaction(self, end: TransactionEnd, topic_partition: TopicPartition) -> _Open | None:
+        """What the producer has open under exactly this epoch; None: nothing, or not here."""
+        partition = self.partitions.get(topic_partition)
+        if partition is None or not partition.is_leader:
+            return None
+        entry = partition.producers.entry(end.producer.producer_id)
+        if entry is None or entry.producer_epoch != end.producer.producer_epoch or entry.current_txn_first_offset < 0:
+            return None
+        return entry.current_txn_first_offset, entry.last_sequence
+
+    async def _managed_producers(self, producer_ids: Sequence[ProducerId]) -> Collection[ProducerId] | ErrorCode:
+        """Those whose transactions some coordinator manages. An ErrorCode: not every coordinator could be asked."""
+        topic = self.metadata.image.topics.get(TRANSACTION_STATE)
+        leaders = dict.fromkeys(partition.leader for partition in topic.partitions) if topic is not None else {}
+        fields = {
+            "state_filters": [state.kafka_name for state in _MANAGED],
+            "producer_id_filters": producer_ids,
+            "duration_filter": -1,
+        }
+        managed: dict[ProducerId, None] = {}
+        for leader in leaders:
+            if leader == NO_LEADER:
+                return ErrorCode.coordinator_not_available
+            try:
+                answer = await self.peers.ask(leader, _LIST_TRANSACTIONS, _VERSION, fields, timeout_ms=_TIMEOUT_MS)
+            except (NoAnswer, WireError):
+                return ErrorCode.coordinator_not_available
+            if answer.error_code is not ErrorCode.none:
+                return ErrorCode(answer.error_code)
+            managed |= dict.fromkeys(ProducerId(each.producer_id) for each in answer.transaction_states)
+        return managed

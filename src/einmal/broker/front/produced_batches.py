@@ -1,0 +1,202 @@
+"""The batches of one Produce: appends or refuses each, and keeps the results.
+
+Each partition is decided alone. Nothing here waits: a batch that takes longer to check is left *undecided*; an appended
+batch that is not yet as durable as ``acks`` requires is *waiting*. Knows neither versions nor encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.front.produce_verification import Verified
+from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.log.admission import Admission
+from einmal.log.producer_state import CONTINUES, VerificationGuard
+from einmal.metadata.image import INTERNAL_TOPICS
+from einmal.types import ErrorCode, Instant, LeaderEpoch, Offset, TopicPartition
+from einmal.wire.errors import Unanswered
+from einmal.wire.primitives import Topic
+from einmal.wire.produce import ProducedPartition, ProduceRequest, Records
+
+ALL_REPLICAS: Final = -1
+_NONE: Final = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Where a client may write."""
+
+    metadata: ClusterMetadata
+    partitions: Partitions
+
+    def find(self, topic: Topic, index: int) -> Partition | ErrorCode:
+        """The partition, if it is led here; else why nothing can be written."""
+        name = topic if isinstance(topic, str) else self.metadata.image.topic_names.get(topic)
+        if name is None:
+            return ErrorCode.unknown_topic_id
+        if name in INTERNAL_TOPICS:
+            # Only coordinators write there.
+            return ErrorCode.invalid_topic_exception
+        topic_partition = TopicPartition(name, index)
+        partition = self.partitions.get(topic_partition)
+        if partition is None:
+            return self.partitions.error_of_missing(topic_partition)
+        return partition if partition.is_leader else ErrorCode.not_leader_or_follower
+
+
+class Waiting(NamedTuple):
+    """A batch whose result holds only when ``offset`` is committed in ``partition``."""
+
+    topic_index: int
+    partition_index: int
+    partition: Partition
+    offset: Offset
+
+
+class Undecided(NamedTuple):
+    """A batch with so many records that other clients are served while they are checked."""
+
+    place: tuple[int, int]
+    """Of its topic in the request, and of its partition there."""
+    partition: Partition
+    leader_epoch: LeaderEpoch
+    batch: bytearray | memoryview
+    verification: VerificationGuard
+    admission: Admission
+
+
+class ProducedBatches:
+    """``refused``: what was refused on this connection before; None where nobody sends again what is refused."""
+
+    def __init__(self, request: ProduceRequest, destinations: Destinations, refused: RefusedBatches | None) -> None:
+        self._request = request
+        self._destinations = destinations
+        self._refused = refused
+        self.topics: list[tuple[Topic, list[ProducedPartition]]] = []
+        """The results, in the order of the request."""
+        self.waiting: list[Waiting] = []
+        self.undecided: list[Undecided] = []
+        self.has_refused = False
+        """Whether anything was, so that there may be a leader to name."""
+        self.needs_all = request.acks == ALL_REPLICAS
+
+    def begin(self, topic: Topic) -> None:
+        """The next topic of the request."""
+        self.topics.append((topic, []))
+
+    def append(
+        self,
+        partitions: Iterable[tuple[int, Records | None]],
+        verdicts: Mapping[TopicPartition, Verified],
+        now: Instant,
+    ) -> None:
+        """Append to partitions of the topic that was begun last. ``verdicts``: of what had to be verified."""
+        topic, results = self.topics[-1]
+        for index, records in partitions:
+            partition = self._destinations.find(topic, index)
+            verification: ErrorCode | VerificationGuard = CONTINUES
+            if verdicts and isinstance(partition, Partition):
+                verdict = verdicts.get(partition.topic_partition)
+                verification = CONTINUES if verdict is None else verdict.verification(partition)
+            # Nearly always nothing was refused before.
+            if self._refused and (error := self._refused.error_behind(topic, index, records)) is not _NONE:
+                self.has_refused = True
+                results.append(ProducedPartition(index, error))
+            elif isinstance(partition, ErrorCode):
+                results.append(self._refuse(topic, index, records, partition))
+            elif isinstance(verification, ErrorCode):
+                results.append(self._refuse(topic, index, records, verification))
+            elif records is None:
+                results.append(self._refuse(topic, index, records, ErrorCode.invalid_record))
+            else:
+                batch = _writable(records)
+                admission = partition.admit(batch, now)
+                place = (len(self.topics) - 1, len(results))
+                if admission.is_decided:
+                    results.append(self._append(place, partition, batch, verification, admission, now))
+                else:
+                    epoch = partition.leader_epoch
+                    self.undecided.append(Undecided(place, partition, epoch, batch, verification, admission))
+                    results.append(ProducedPartition(index))
+
+    def append_decided(self, decided: Undecided, now: Instant) -> None:
+        """Append one of ``undecided``, whose admission is decided by now."""
+        place, partition, leader_epoch, batch, verification, admission = decided
+        topic_index, number = place
+        topic, results = self.topics[topic_index]
+        if partition.leader_epoch == leader_epoch:
+            results[number] = self._append(place, partition, batch, verification, admission, now)
+        else:
+            # What was verified under another leader epoch means nothing.
+            results[number] = self._refuse(topic, results[number].partition, batch, ErrorCode.not_leader_or_follower)
+
+    def refuse_all(self, error: ErrorCode) -> None:
+        for topic, partitions in self._request.topics:
+            self.topics.append((topic, [ProducedPartition(index, error) for index, _records in partitions]))
+
+    def is_met(self, partition: Partition, last_offset: Offset) -> bool:
+        """Whether a batch is as safe as acks wants."""
+        return partition.is_committed(last_offset) if self.needs_all else partition.is_written(last_offset)
+
+    def fail(self, waiting: Waiting, error: ErrorCode) -> None:
+        """What was appended will not be as safe as acks wants, or not in time."""
+        self.has_refused = True
+        results = self.topics[waiting.topic_index][1]
+        results[waiting.partition_index] = ProducedPartition(results[waiting.partition_index].partition, error)
+
+    def expire(self) -> None:
+        """The request's time is over: fail what still waits."""
+        for waiting in self.waiting:
+            if not self.is_met(waiting.partition, waiting.offset):
+                has_enough = not self.needs_all or waiting.partition.has_enough_replicas
+                late = ErrorCode.request_timed_out if has_enough else ErrorCode.not_enough_replicas_after_append
+                self.fail(waiting, late)
+
+    def check_unanswered(self) -> None:
+        """Raises Unanswered, as Apache Kafka closes the connection: its client asks anew who leads."""
+        if not self.has_refused:
+            return
+        for topic, results in self.topics:
+            for result in results:
+                if result.error_code is not _NONE:
+                    raise Unanswered(f"acks=0: {topic}-{result.partition}: {result.error_code.name}")
+
+    def _append(
+        self,
+        place: tuple[int, int],
+        partition: Partition,
+        batch: bytearray | memoryview,
+        verification: VerificationGuard,
+        admission: Admission,
+        now: Instant,
+    ) -> ProducedPartition:
+        topic_index, number = place
+        topic, partitions = self._request.topics[topic_index]
+        index = partitions[number][0]
+        if self.needs_all and not partition.has_enough_replicas:
+            return self._refuse(topic, index, batch, ErrorCode.not_enough_replicas)
+        appended = partition.append(batch, now, verification=verification, admission=admission)
+        error, base_offset, last_offset, append_time, log_start_offset, _is_duplicate, message, errors = appended
+        if error is not _NONE:
+            self._refuse(topic, index, batch, error)
+        elif not self.is_met(partition, last_offset):
+            self.waiting.append(Waiting(topic_index, number, partition, last_offset))
+        return ProducedPartition(index, error, base_offset, append_time, log_start_offset, errors, message)
+
+    def _refuse(self, topic: Topic, index: int, records: Records | None, error: ErrorCode) -> ProducedPartition:
+        self.has_refused = True
+        if self._refused is not None:
+            self._refused.refuse(topic, index, records, error)
+        return ProducedPartition(index, error)
+
+
+def _writable(records: Records) -> bytearray | memoryview:
+    """The log writes offsets into what it appends. The frame is ours: nothing is copied unless it is read-only."""
+    if isinstance(records, memoryview) and not records.readonly:
+        return records
+    return bytearray(records)

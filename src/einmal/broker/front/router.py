@@ -1,0 +1,195 @@
+"""From a request frame to its handler, and from the handler's result to the bytes of the answer.
+
+The table of APIs is in ``apis.py``. Only here exceptions become answers: broken input closes the connection
+(``WireError`` passes through to the server), a request in a version that is not advertised is answered as by a Kafka
+broker. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import struct
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from einmal.broker.front.context import Body, Buffer, HandlerResult, Origin, Parked, RequestContext
+from einmal.broker.front.forwarding import Forwarding
+from einmal.broker.front.routes import ApiRoute
+from einmal.broker.listeners import Audience
+from einmal.broker.resources.turns import Turns
+from einmal.broker.resources.unpacked_requests import UnpackedRequests
+from einmal.broker.rpc.authentication import OPEN_APIS, Unauthenticated
+from einmal.wire.errors import Malformed, UnknownVersion
+from einmal.wire.messages import RequestHeader, Values, decode_request_header
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_API_VERSIONS: Final = 18
+_ENVELOPE: Final = 58
+
+Parts: TypeAlias = list[Buffer]
+"""An answer frame in parts, length included; empty: no answer."""
+_AT_ONCE_BYTES_MAX: Final = 4 * 1024
+"""Of any request but Produce: a larger one waits for its turn, since reading it takes milliseconds."""
+_UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of any request but Produce, whose records stay bytes: a decoded request takes ten times as much memory."""
+_PREFIX: Final = struct.Struct(">ii")
+"""Length and correlation id."""
+_FLEXIBLE_PREFIX: Final = struct.Struct(">iib")
+"""The same and no tagged fields."""
+
+
+class Deferred(NamedTuple):
+    """A pending answer. ``parked``: the connection may continue meanwhile; ``running`` may end as parked."""
+
+    header: RequestHeader
+    parked: Parked | None
+    running: Coroutine[Any, Any, Body | Parked] | None
+
+    async def body(self) -> Body:
+        parked: Body | Parked = self.parked
+        if parked is None:
+            assert self.running is not None, "a deferred answer is parked or running"
+            parked = await self.running
+        return await parked.body if isinstance(parked, Parked) else parked
+
+
+class Router:
+    """The APIs of one listener.
+
+    ``authenticates``: only nodes of the cluster are answered. ``forwarding`` None: no request is forwarded from here.
+    ``unsupported``: the answer to an ApiVersions request of a version that is not supported; None: there is none.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[ApiRoute],
+        turns: Turns,
+        audience: Audience,
+        *,
+        authenticates: bool = False,
+        clients_may_act_as_brokers: bool = False,
+        forwarding: Forwarding | None = None,
+        unsupported: Callable[[], Values] | None = None,
+    ) -> None:
+        self._routes = {each.key: each for each in routes}
+        self._turns = turns
+        self._audience = audience
+        self._authenticates = authenticates
+        self._clients_may_act_as_brokers = clients_may_act_as_brokers
+        self._forwarding = forwarding
+        self._unsupported = unsupported
+        self._unpacked = UnpackedRequests()
+
+    def dispatch(self, frame: bytearray, client_address: str, origin: Origin | None = None) -> Parts | Deferred:
+        """Start one request. Raises WireError: the connection that sent it is to be closed."""
+        header, position = decode_request_header(frame, flexible=self._is_flexible)
+        api_key, version, _correlation_id, _client_id = header
+        is_open = not self._authenticates or origin is None or origin.authentication.is_done
+        if not is_open and api_key not in OPEN_APIS:
+            raise Unauthenticated(f"api key {api_key} before SaslAuthenticate")
+        route = self._routes[api_key]
+        oldest, newest, _flexible = route.versions
+        if not oldest <= version <= newest:
+            return self._refuse_version(header)
+        context = RequestContext(
+            header, client_address, self._turns, self._audience, origin, self._clients_may_act_as_brokers
+        )
+        if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
+            if len(frame) > _UNPACKED_BYTES_MAX:
+                raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
+            return Deferred(header, None, self._in_turn(context, route, frame, position))
+        result = self._start(context, route, frame, position)
+        if isinstance(result, bytes):
+            return self.encode(header, result)
+        if isinstance(result, Parked):
+            return Deferred(header, result, None)
+        if inspect.iscoroutine(result):
+            return Deferred(header, None, result)
+        return self.encode(header, cast(Body, result))
+
+    def _start(self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int) -> HandlerResult:
+        """Decode the request and hand it over. Raises WireError."""
+        return self._hand_over(context, route, frame, route.prepare(context, frame, position))
+
+    def _hand_over(
+        self, context: RequestContext, route: ApiRoute, frame: bytearray, handle: Callable[[], HandlerResult]
+    ) -> HandlerResult:
+        if route.is_forwarded and self._forwarding is not None and self._forwarding.is_needed:
+            return self._forwarding.forward(context, bytes(frame), handle)
+        return handle()
+
+    async def _in_turn(
+        self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int
+    ) -> Body | Parked:
+        """Decode a large request in turns with other work, and handle it. Raises WireError."""
+        if route.key in (_ENVELOPE, _FETCH):
+            # The request in an envelope waits for itself. A follower's Fetch is what others in here may wait for.
+            return await self._unpack_and_handle(context, route, frame, position)
+        async with self._unpacked.admitted(len(frame)):
+            return await self._unpack_and_handle(context, route, frame, position)
+
+    async def _unpack_and_handle(
+        self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int
+    ) -> Body | Parked:
+        handle = None
+        await self._turns.next()
+        async for step in self._turns.paced(route.prepare_in_steps(context, frame, position)):
+            handle = step
+        assert handle is not None, "the last step is the call"
+        result = self._hand_over(context, route, frame, handle)
+        if inspect.iscoroutine(result):
+            result = await result
+        return await self._in_slices(context.header, cast(Body | Parked, result))
+
+    async def finish(self, deferred: Deferred) -> Body | Parked:
+        """The result of a running request; a response is encoded, since it may be long."""
+        assert deferred.running is not None, "nothing is running"
+        return await self._in_slices(deferred.header, await deferred.running)
+
+    async def _in_slices(self, header: RequestHeader, result: Body | Parked) -> Body | Parked:
+        """The result with a response encoded in turns with other work."""
+        if not isinstance(result, tuple) or isinstance(result, Parked):
+            return result
+        slices = self._routes[header.api_key].slices(header.api_version, result)
+        return b"".join([part async for part in self._turns.paced(slices)])
+
+    async def answer(self, frame: bytearray, client_address: str) -> bytes:
+        """The whole answer to a request without a connection; empty: it has none. Raises WireError."""
+        result = self.dispatch(frame, client_address)
+        if isinstance(result, Deferred):
+            result = self.encode(result.header, await result.body())
+        return b"".join(result)[4:]
+
+    def encode(self, header: RequestHeader, body: Body) -> Parts:
+        """The answer frame of a handler's result."""
+        api_key, version, correlation_id, _client_id = header
+        route = self._routes[api_key]
+        parts: Parts
+        if isinstance(body, bytes):
+            size, parts = len(body), [body]
+        elif body is None:
+            return []
+        elif isinstance(body, tuple):
+            encoded = route.encode(version, body)
+            size, parts = len(encoded), [encoded]
+        else:
+            parts = body
+            size = sum(map(len, parts))
+        if version >= route.versions.flexible and api_key != _API_VERSIONS:
+            return [_FLEXIBLE_PREFIX.pack(size + 5, correlation_id, 0), *parts]
+        return [_PREFIX.pack(size + 4, correlation_id), *parts]
+
+    def _is_flexible(self, api_key: int, version: int) -> bool:
+        route = self._routes.get(api_key)
+        if route is None:
+            raise UnknownVersion(f"api key {api_key}")
+        if version > route.versions.max:
+            # An ApiVersions request of a future version is refused without reading it.
+            return False
+        return version >= route.versions.flexible
+
+    def _refuse_version(self, header: RequestHeader) -> Parts:
+        if header.api_key != _API_VERSIONS or self._unsupported is None:
+            raise UnknownVersion(f"api key {header.api_key} version {header.api_version}")
+        return self.encode(header._replace(api_version=0), self._unsupported())

@@ -1,0 +1,58 @@
+"""A handler, and what the router takes from it to answer a request.
+
+A handler in ``handlers/`` is a frozen dataclass: its fields are the parts of the node that it uses, ``api`` names its
+API, and ``handle(context, request)`` answers. It sees no bytes but where it encodes an answer in its own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from einmal.broker.front.context import HandlerResult, RequestContext
+from einmal.wire.messages import Api, Frame, Values, Versions
+
+Q = TypeVar("Q", bound=Values)
+
+
+class Handler(Protocol[Q]):
+    @property
+    def api(self) -> Api[Q, Values]:
+        """Its key, its versions, and the types of its request and response."""
+
+    def handle(self, context: RequestContext, request: Q) -> HandlerResult:
+        """The answer: see ``context``. Raises WireError: the connection is to be closed."""
+
+
+class ApiRoute(NamedTuple):
+    """``prepare`` decodes the request in a frame, from a position on, to a call of its handler; it raises WireError.
+
+    ``prepare_in_steps``: the same for a wide request; its last step is the call.
+    ``is_forwarded``: only the active controller can answer, other nodes pass the request on to it.
+    """
+
+    key: int
+    versions: Versions
+    prepare: Callable[[RequestContext, Frame, int], Callable[[], HandlerResult]]
+    prepare_in_steps: Callable[[RequestContext, Frame, int], Iterator[Callable[[], HandlerResult] | None]]
+    encode: Callable[[int, Values], bytes]
+    slices: Callable[[int, Values], Iterator[bytes]]
+    is_forwarded: bool
+
+
+def route(handler: Handler[Q], *, is_forwarded: bool = False) -> ApiRoute:
+    api, handle = handler.api, handler.handle
+
+    def prepare(context: RequestContext, frame: Frame, position: int) -> Callable[[], HandlerResult]:
+        return partial(handle, context, api.decode_request(context.header.api_version, frame, position))
+
+    def prepare_in_steps(
+        context: RequestContext, frame: Frame, position: int
+    ) -> Iterator[Callable[[], HandlerResult] | None]:
+        for request in api.decode_request_in_steps(context.header.api_version, frame, position):
+            yield None if request is None else partial(handle, context, request)
+
+    return ApiRoute(
+        api.key, api.versions, prepare, prepare_in_steps, api.encode_response, api.response_slices, is_forwarded
+    )

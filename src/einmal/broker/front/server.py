@@ -1,0 +1,476 @@
+"""A listening port: bytes of a connection to frames, frames to the router, answers back in the order of the requests.
+
+A connection may pipeline. Its requests start one after the other; a parked answer (Produce that waits for its flush,
+Fetch that waits for data) does not delay the start of the next request, but answers never overtake each other.
+
+The cost of connections is bounded. Of one: time and bytes per turn of the event loop, requests parked, bytes of answers
+that wait, size of a frame, time to complete a frame, time to receive an answer, idle time. Of all of a node:
+connections, in all and of an address, bytes of requests (``queued.max.request.bytes``) and of answers. When the node's
+memory is short, stalled connections that hold memory are disconnected first. Broken input closes the connection and is
+logged in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Final, cast
+
+from einmal.broker.front.connection_table import ConnectionTable
+from einmal.broker.front.context import Body, Parked
+from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.front.router import Deferred, Parts, Router
+from einmal.broker.resources.memory_budget import MemoryBudget, Share
+from einmal.broker.rpc.authentication import Authentication
+from einmal.seams import Clock
+from einmal.wire.errors import WireError
+from einmal.wire.frames import FrameReceiver
+from einmal.wire.messages import RequestHeader
+
+if TYPE_CHECKING:
+    from einmal.broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+TURN_BYTES: Final = 256 * 1024
+TURN_MS: Final = 2
+"""After so many request bytes, or so long, other connections get their turn."""
+PARKED_MAX: Final = 256
+"""Requests of one connection whose answers wait; librdkafka and the Java client have far fewer in flight."""
+HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Above this many bytes of answers that wait, or may come to wait, no further request of the connection is started."""
+_SCRATCH_BYTES: Final = 256 * 1024
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""Answers of one turn are sent together up to so many bytes: one call for many small ones, no copy of large ones."""
+WRITE_BUFFER_HIGH: Final = 64 * 1024
+"""Above this many unsent bytes no further request of the connection is started."""
+_FRAME_OVERHEAD: Final = 128
+"""Overhead of a frame beside its bytes."""
+STALLED_MS_MAX: Final = 30_000
+"""A client that stops receiving an answer, or stops sending a request, is disconnected after this."""
+STALLED_SHORT_MS_MAX: Final = 2_000
+"""The same while the node's memory is short."""
+_CLOSE_SECONDS: Final = 5.0
+"""How long a closing connection may receive its last answers."""
+_WATCH_SECONDS: Final = 1.0
+
+
+class Server:
+    """All connections of one listener."""
+
+    def __init__(
+        self,
+        router: Router,
+        config: BrokerConfig,
+        clock: Clock,
+        request_memory: MemoryBudget,
+        response_memory: MemoryBudget,
+    ) -> None:
+        self.router = router
+        self.config = config
+        self.clock = clock
+        self.request_memory = request_memory
+        self.response_memory = response_memory
+        self.connections: ConnectionTable[Connection] = ConnectionTable(
+            config.max_connections, config.max_connections_per_ip, config.connection_overrides
+        )
+        self.scratch = bytearray(_SCRATCH_BYTES)
+        """Where every connection's next bytes go: the loops that we run on read and report in one step."""
+        self.is_serving = False
+        self._next_id = 0
+        self._watch_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to serve, also the requests that have waited."""
+        self.is_serving = True
+        self._watch()
+        for connection in self.connections.all():
+            connection.resume()
+
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of a connection that is being accepted."""
+        self._next_id += 1
+        # It has both: ``data_received``, and the methods by which a real loop reads directly into the frames.
+        return cast(asyncio.Protocol, Connection(self, self._next_id))
+
+    def stop(self) -> None:
+        """Close every connection; their parked answers are dropped."""
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+        for connection in self.connections.all():
+            connection.close()
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection may stay. The one that has been idle for longest is closed for it."""
+        problem = self.connections.problem_of(connection.address)
+        if problem is None and self.connections.is_full:
+            idlest = self.connections.idlest(self.now_ms())
+            if idlest is None:
+                problem = f"all {len(self.connections)} connections are in use (max.connections)"
+            else:
+                self.connections.remove(idlest)
+                idlest.drop("idle for longest, and max.connections are reached")
+        if problem is not None:
+            log.warning("connection refused: %s", problem, extra={"client": connection.address})
+            return False
+        self.connections.add(connection)
+        return True
+
+    def now_ms(self) -> int:
+        return self.clock.now().monotonic_ms
+
+    def _watch(self) -> None:
+        """Close connections that are idle, and those that have stopped half-way."""
+        self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._watch)
+        now_ms = self.now_ms()
+        if self.request_memory.is_exhausted:
+            self._make_room(now_ms)
+        idle_since = now_ms - self.config.connections_max_idle_ms
+        for connection in self.connections.all():
+            reason = connection.stalled(now_ms)
+            if reason is not None:
+                connection.drop(reason)
+            elif connection.last_active_ms < idle_since and connection.is_idle:
+                connection.close()
+            else:
+                # The memory that it waited for may be available by now.
+                connection.control_reading()
+
+    def _make_room(self, now_ms: int) -> None:
+        """Drop the requests that have been incomplete for longest: while memory is short they keep others out."""
+        excess = self.request_memory.held - self.request_memory.limit * 3 // 4
+        half_here = [each for each in self.connections.all() if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX]
+        for connection in sorted(half_here, key=lambda each: each.begun_ms):
+            if excess > 0:
+                excess -= connection.request_bytes
+                connection.drop("queued.max.request.bytes are reached, and its request has been half here for longest")
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, server: Server, connection_id: int) -> None:
+        self._server = server
+        self._id = connection_id
+        self._loop = asyncio.get_running_loop()
+        self._receiver = FrameReceiver(server.config.socket_request_max_bytes, server.scratch)
+        self._frames: deque[bytearray] = deque()
+        self._waiting_bytes = 0
+        """Memory of these frames."""
+        self._answers: deque[_Answer] = deque()
+        self._unsent: Parts = []
+        self._unsent_bytes = 0
+        self._running: asyncio.Task[Body | Parked] | None = None
+        self._is_scheduled = False
+        self._is_reading = True
+        self._can_write = True
+        self._is_closed = False
+        self._when_lost: dict[Hashable, Callable[[], None]] = {}
+        self._is_lost = False
+        self.address = "?"
+        self.authentication = Authentication()
+        self.refused_batches = RefusedBatches()
+        self._requests = Share(server.request_memory)
+        """Frames that wait or are incomplete."""
+        self._held = Share(server.response_memory)
+        """Answers that wait for earlier ones."""
+        self._leaving = Share(server.response_memory)
+        """Answers that the client has not received."""
+        self._reserved = 0
+        """The size that parked answers may reach."""
+        self._close_timer: asyncio.TimerHandle | None = None
+        self.last_active_ms = server.now_ms()
+        self._received_ms = self.last_active_ms
+        """When bytes came last."""
+        self.begun_ms: float = math.inf
+        """When the incomplete request began."""
+        self._taken_ms = self.last_active_ms
+        """When the client last received a part of a pending answer."""
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "?"
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if not self._server.admit(self):
+            self.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_closed:
+            return
+        try:
+            frames = self._receiver.received(nbytes)
+        except WireError as error:
+            self._refuse(error)
+            return
+        self._received_ms = self._server.now_ms()
+        if not self._receiver.filled:
+            self.begun_ms = math.inf
+        elif frames or self.begun_ms == math.inf:
+            self.begun_ms = self._received_ms
+        if frames:
+            self._frames.extend(frames)
+            self._waiting_bytes += sum(map(len, frames)) + _FRAME_OVERHEAD * len(frames)
+            self._server.connections.used(self)
+        if not self._is_scheduled:
+            self._run()
+
+    def data_received(self, data: bytes) -> None:
+        """For networks that pass their own bytes."""
+        rest = memoryview(data)
+        while rest and not self._is_closed:
+            room = self._receiver.buffer()[: len(rest)]
+            room[:] = rest[: len(room)]
+            rest = rest[len(room) :]
+            self.buffer_updated(len(room))
+
+    def pause_writing(self) -> None:
+        self._can_write = False
+        self._taken_ms = self._server.now_ms()
+
+    def resume_writing(self) -> None:
+        self._can_write = True
+        self._leaving.set(0)
+        if not self._is_closed:
+            self._run()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closed = self._is_lost = True
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._server.connections.remove(self)
+        self._frames.clear()
+        for answer in self._answers:
+            answer.abandon()
+        self._answers.clear()
+        for share in (self._requests, self._held, self._leaving):
+            share.set(0)
+        when_lost, self._when_lost = self._when_lost, {}
+        for callback in when_lost.values():
+            callback()
+
+    @property
+    def number(self) -> int:
+        return self._id
+
+    def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
+        """See ``context.Origin``."""
+        if self._is_lost:
+            self._loop.call_soon(callback)
+        else:
+            self._when_lost[key] = callback
+
+    # --- requests ---
+
+    @property
+    def request_bytes(self) -> int:
+        """Memory of its requests that have not begun."""
+        return self._requests.held
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._frames and not self._answers
+
+    def resume(self) -> None:
+        if not self._is_scheduled:
+            self._run()
+
+    def close(self) -> None:
+        """Close when the client has received its answers, but do not wait for ever."""
+        self._is_closed = True
+        self._transport.close()
+        if self._close_timer is None and not self._is_lost:
+            self._close_timer = self._loop.call_later(_CLOSE_SECONDS, self._transport.abort)
+
+    def drop(self, reason: str) -> None:
+        """Disconnect at once: unsent answers are lost."""
+        log.warning("connection closed: %s", reason, extra={"client": self.address})
+        self._is_closed = True
+        self._transport.abort()
+
+    def stalled(self, now_ms: int) -> str | None:
+        """What the client has left incomplete for too long."""
+        if not self._can_write:
+            left = self._transport.get_write_buffer_size()
+            if left < self._leaving.held:
+                self._taken_ms = now_ms
+                self._leaving.set(left)
+            is_short = self._server.response_memory.is_exhausted
+            if now_ms - self._taken_ms >= (STALLED_SHORT_MS_MAX if is_short else STALLED_MS_MAX):
+                return f"{left} bytes of its answers are not taken"
+        begun = self._receiver.filled
+        if begun and self._is_reading and now_ms - self._received_ms >= STALLED_MS_MAX:
+            return f"{begun} bytes of a request came, and no more"
+        return None
+
+    def _run(self) -> None:
+        """Start requests until there are none, one must end first, a limit is met, or it is another's turn."""
+        self._is_scheduled = False
+        now_ms = self.last_active_ms = self._server.now_ms()
+        budget, ends_ms = TURN_BYTES, now_ms + TURN_MS
+        while self._frames and self._may_start():
+            if budget <= 0 or now_ms >= ends_ms:
+                self._is_scheduled = True
+                self._loop.call_soon(self._run)
+                break
+            frame = self._frames.popleft()
+            budget -= len(frame)
+            self._waiting_bytes -= len(frame) + _FRAME_OVERHEAD
+            self._start(frame)
+            now_ms = self._server.now_ms()
+            if self._unsent_bytes > _JOINED_BYTES_MAX:
+                # The transport reports at once when its buffer is full: then the loop ends.
+                self._send()
+        self._send()
+        self._requests.set(self._receiver.reserved + self._waiting_bytes)
+        self.control_reading()
+
+    def _send(self) -> None:
+        """Hand the answers so far to the transport, small ones in one piece."""
+        if not self._unsent:
+            return
+        unsent, self._unsent = self._unsent, []
+        size, self._unsent_bytes = self._unsent_bytes, 0
+        if size <= _JOINED_BYTES_MAX:
+            self._transport.write(b"".join(unsent))
+        else:
+            self._transport.writelines(unsent)
+            # asyncio's writelines of Python 3.12 and 3.13 does not check whether the buffer is too full now.
+            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if not self._can_write:
+            self._leaving.set(self._transport.get_write_buffer_size())
+
+    def _may_start(self) -> bool:
+        return (
+            self._running is None
+            and self._can_write
+            and len(self._answers) < PARKED_MAX
+            and self._held.held + self._reserved < HELD_BYTES_MAX
+            and self._server.is_serving
+            and not self._is_closed
+        )
+
+    def control_reading(self) -> None:
+        """Stop reading while complete requests wait here: the peer's window, not our memory, holds the rest.
+
+        The same for an incomplete request, while the requests of all connections together are too large.
+        """
+        wants_more = not self._frames and not (self._receiver.reserved and self._server.request_memory.is_exhausted)
+        if wants_more != self._is_reading and not self._is_closed:
+            self._is_reading = wants_more
+            if wants_more:
+                self._received_ms = self._server.now_ms()
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _start(self, frame: bytearray) -> None:
+        try:
+            result = self._server.router.dispatch(frame, self.address, self)
+        except WireError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001 - a bug in a handler ends its connection, never the broker.
+            self._fail(error)
+        else:
+            if isinstance(result, Deferred):
+                self._wait(result)
+            elif self._answers:
+                self._answers.append(_Answer(result))
+                self._held.add(sum(map(len, result)))
+            else:
+                self._unsent += result
+                self._unsent_bytes += sum(map(len, result))
+
+    def _wait(self, deferred: Deferred) -> None:
+        answer = _Answer(None)
+        self._answers.append(answer)
+        if deferred.parked is not None:
+            self._park(answer, deferred.header, deferred.parked)
+        else:
+            self._running = self._loop.create_task(self._server.router.finish(deferred))
+            self._running.add_done_callback(lambda task: self._end(answer, deferred.header, task))
+
+    def _park(self, answer: _Answer, header: RequestHeader, parked: Parked) -> None:
+        answer.parked = parked
+        # Hundreds of Fetches may be parked in a row. Woken together, they would hold gigabytes.
+        self._reserved += parked.bytes_max
+        parked.body.add_done_callback(lambda body: self._complete(answer, header, body))
+
+    def _end(self, answer: _Answer, header: RequestHeader, task: asyncio.Task[Body | Parked]) -> None:
+        self._running = None
+        if not task.cancelled() and task.exception() is None and isinstance(parked := task.result(), Parked):
+            if self._is_lost:
+                parked.body.cancel()
+            else:
+                self._park(answer, header, parked)
+        else:
+            self._complete(answer, header, cast("asyncio.Future[Body]", task))
+        if not self._is_scheduled and not self._is_closed:
+            self._run()
+
+    def _complete(self, answer: _Answer, header: RequestHeader, body: asyncio.Future[Body]) -> None:
+        if body.cancelled():
+            self.close()
+            return
+        error = body.exception()
+        if isinstance(error, WireError):
+            self._refuse(error)
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        if self._is_closed:
+            return
+        answer.parts = self._server.router.encode(header, body.result())
+        if answer.parked is not None:
+            self._reserved -= answer.parked.bytes_max
+        self._held.add(sum(map(len, answer.parts)))
+        if answer is not self._answers[0]:
+            return
+        while self._answers and (parts := self._answers[0].parts) is not None:
+            size = sum(map(len, parts))
+            self._held.add(-size)
+            self._unsent += parts
+            self._unsent_bytes += size
+            self._answers.popleft()
+        self._send()
+        self.last_active_ms = self._server.now_ms()
+        if self._frames and not self._is_scheduled:
+            self._run()
+
+    # --- failures ---
+
+    def _refuse(self, error: WireError) -> None:
+        log.warning("connection closed: %s: %s", type(error).__name__, error, extra={"client": self.address})
+        self._abort()
+
+    def _fail(self, error: BaseException) -> None:
+        self._loop.call_exception_handler({"message": f"request of {self.address} failed", "exception": error})
+        self._abort()
+
+    def _abort(self) -> None:
+        self._is_closed = True
+        self._frames.clear()
+        # Existing answers may still be sent.
+        self._send()
+        self.close()
+
+
+class _Answer:
+    """The position of one answer in a connection's order."""
+
+    __slots__ = ("parked", "parts")
+
+    def __init__(self, parts: Parts | None) -> None:
+        self.parts = parts
+        self.parked: Parked | None = None
+
+    def abandon(self) -> None:
+        if self.parked is not None:
+            self.parked.body.cancel()

@@ -1,0 +1,175 @@
+"""Asks the controller for other in-sync replicas (AlterPartition) where a leader wants them.
+
+One request at a time, for all partitions that wait; sent again until the partition's epoch has moved on in the image.
+The answer's ISR is not taken over: the image has it together with the replicas, which a finished reassignment changes,
+and in its order with the settings. What a leader wants, and what an answer means to it, is for ``replication.Leader``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any, Final
+
+from einmal.broker.config import BrokerConfig
+from einmal.broker.identity import Identity
+from einmal.broker.replicas.partition import Partition
+from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.resources.supervision import Supervisor
+from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.replication.leader import NOT_CARRIED_OUT, IsrProposal
+from einmal.rpc.connection import NoAnswer
+from einmal.seams import Clock
+from einmal.types import ErrorCode
+
+log = logging.getLogger(__name__)
+
+_ALTER_PARTITION: Final = 56
+_VERSION: Final = 3
+_TIMEOUT_MS: Final = 2_000
+_RETRY_SECONDS: Final = 0.2
+_LOOKS_PER_LAG: Final = 4
+_LOOK_SECONDS: Final = 1.0
+"""How often followers are looked at: so often while one may lag, and at least every second."""
+_RECOVERED: Final = 0
+"""Leader recovery state: the log is whole."""
+
+
+class IsrUpdates:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        identity: Identity,
+        partitions: Partitions,
+        controller: ControllerChannel,
+        clock: Clock,
+    ) -> None:
+        self._lag_max_ms = config.replica_lag_time_max_ms
+        self._identity = identity
+        self._partitions = partitions
+        self._controller = controller
+        self._clock = clock
+        self._supervisor = Supervisor()
+        self._wanted: dict[Partition, None] = {}
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            self._supervisor.run("asking for in-sync replicas", self._send_all),
+            self._supervisor.run("looking at in-sync replicas", self._look_again),
+        ]
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def look_at(self, partition: Partition) -> None:
+        """The leader of a partition may want its ISR changed."""
+        self._wanted[partition] = None
+        self._wake.set()
+
+    def look_at_all(self) -> None:
+        """As time goes by, and when brokers come and go."""
+        now_ms = self._clock.now().monotonic_ms
+        for partition in self._partitions:
+            leader = partition.replication
+            if leader is None or len(leader.replicas) == 1:
+                continue
+            partition.advance(leader.look(partition.log_end_offset, now_ms))
+            if leader.propose(now_ms) is not None:
+                self.look_at(partition)
+
+    async def _look_again(self) -> None:
+        seconds = min(_LOOK_SECONDS, self._lag_max_ms / 1000 / _LOOKS_PER_LAG)
+        while True:
+            await asyncio.sleep(seconds)
+            self.look_at_all()
+
+    async def _send_all(self) -> None:
+        while True:
+            # After a restart by the supervisor the event that announced this work is spent.
+            if self._wanted:
+                self._wake.set()
+            await self._wake.wait()
+            self._wake.clear()
+            proposals = self._proposals()
+            if proposals and await self._send(proposals):
+                # Not decided yet: the image comes, or they are sent again.
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    def _proposals(self) -> dict[Partition, IsrProposal]:
+        """What the leaders want now; those that want nothing any more are forgotten."""
+        now_ms = self._clock.now().monotonic_ms
+        proposals = {}
+        for partition in list(self._wanted):
+            leader = partition.replication
+            proposal = None if leader is None else leader.propose(now_ms)
+            if proposal is None:
+                del self._wanted[partition]
+            else:
+                proposals[partition] = proposal
+        return proposals
+
+    async def _send(self, proposals: dict[Partition, IsrProposal]) -> bool:
+        """Send one request; whether anything in it is left undecided."""
+        try:
+            response = await self._controller.ask(
+                _ALTER_PARTITION, _VERSION, self._request(proposals), timeout_ms=_TIMEOUT_MS
+            )
+        except NoAnswer as error:
+            log.warning("the controller was not asked for other in-sync replicas: %s", error)
+            return True
+        if response.error_code is not ErrorCode.none:
+            log.warning("the controller refuses to alter partitions: %s", response.error_code.name)
+            return True
+        by_id = {(p.topic_id, p.topic_partition.partition): p for p in proposals}
+        undecided = False
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = by_id.get((topic.topic_id, answer.partition_index))
+                if partition is not None:
+                    undecided |= self._take(partition, proposals[partition], answer)
+        return undecided
+
+    def _request(self, proposals: dict[Partition, IsrProposal]) -> dict[str, Any]:
+        own_id, own_epoch = self._identity.node_id, self._identity.broker_epoch
+        topics: dict[Any, list[dict[str, Any]]] = {}
+        for partition, proposal in proposals.items():
+            topics.setdefault(partition.topic_id, []).append(
+                {
+                    "partition_index": partition.topic_partition.partition,
+                    "leader_epoch": proposal.leader_epoch,
+                    "new_isr_with_epochs": [
+                        {"broker_id": broker_id, "broker_epoch": own_epoch if broker_id == own_id else epoch}
+                        for broker_id, epoch in proposal.isr
+                    ],
+                    "leader_recovery_state": _RECOVERED,
+                    "partition_epoch": proposal.partition_epoch,
+                }
+            )
+        return {
+            "broker_id": own_id,
+            "broker_epoch": own_epoch,
+            "topics": [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in topics.items()],
+        }
+
+    def _take(self, partition: Partition, proposal: IsrProposal, answer: Any) -> bool:
+        """One partition's answer; whether the proposal is still undecided."""
+        leader = partition.replication
+        if leader is None or leader.leader_epoch != proposal.leader_epoch:
+            return False
+        now_ms = self._clock.now().monotonic_ms
+        if answer.error_code is ErrorCode.none:
+            log.info("%s: in sync are now %s", partition.topic_partition, list(answer.isr))
+            return leader.partition_epoch == proposal.partition_epoch
+        log.info("%s: no other in-sync replicas: %s", partition.topic_partition, answer.error_code.name)
+        if answer.error_code in NOT_CARRIED_OUT:
+            leader.refused(proposal, now_ms)
+            return False
+        return True

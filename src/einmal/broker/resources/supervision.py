@@ -1,0 +1,73 @@
+"""Tasks that run as long as the node does: a failed one is logged, and restarted after a pause.
+
+A fault of the disk or of another process is a line in the log, at most one a minute for each task while it stays the
+same. Anything else is a defect of ours and goes to the event loop's exception handler, which tests watch. Knows nothing
+of what the tasks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from einmal.log.errors import LogCorruption
+from einmal.wire.errors import WireError
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 30.0
+_REPEAT_SECONDS: Final = 60.0
+_EXPECTED: Final = (OSError, WireError, LogCorruption)
+
+
+class Supervisor:
+    def __init__(self) -> None:
+        self._reported: dict[str, tuple[str, float]] = {}
+
+    def run(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """A task that calls ``work`` until it returns: again after each failure, with pauses up to half a minute."""
+        return asyncio.get_running_loop().create_task(self._run(name, work), name=name)
+
+    async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        pause = _PAUSE_SECONDS
+        while True:
+            begun = loop.time()
+            if await self.attempt(name, work):
+                return
+            if loop.time() - begun > _PAUSE_SECONDS_MAX:
+                pause = _PAUSE_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    async def attempt(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Call ``work`` once; False: it failed, and that is logged."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - the node continues after any error.
+            self.report(name, error)
+            return False
+        return True
+
+    def report(self, name: str, error: BaseException) -> None:
+        """Log that ``name`` failed, unless the same was logged less than a minute ago."""
+        loop = asyncio.get_running_loop()
+        text = f"{type(error).__name__}: {error}"
+        last, said_at = self._reported.get(name, ("", 0.0))
+        if text == last and loop.time() - said_at < _REPEAT_SECONDS:
+            return
+        self._reported[name] = (text, loop.time())
+        if isinstance(error, _EXPECTED):
+            log.error("%s failed: %s", name, text)
+        else:
+            loop.call_exception_handler({"message": f"{name} failed", "exception": error})
+
+
+def log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception handler of the event loop: one line for the operator, the traceback at level DEBUG."""
+    error = context.get("exception")
+    log.error("%s: %s", context["message"], "no exception" if error is None else f"{type(error).__name__}: {error}")
+    log.debug("%s", context["message"], exc_info=error)

@@ -1,0 +1,1 @@
+"""Requests of one node to another, and how nodes authenticate to each other."""

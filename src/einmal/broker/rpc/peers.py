@@ -1,0 +1,147 @@
+"""Requests of this node to other nodes of its cluster, and to itself.
+
+A connection is opened when it is first needed, one for each node and lane (``addresses``), and kept. Where the other
+side's listener authenticates, it is one only after both sides have shown that they know the cluster's secret. A request
+to this node itself takes the way through its router and no socket. Nodes are of one version: none asks for versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from einmal.broker.listeners import Audience
+from einmal.broker.rpc.addresses import Addresses, PeerLocation, audience_of
+from einmal.broker.rpc.authentication import Credentials, authenticate
+from einmal.rpc.connection import Answer, Connection, NoAnswer
+from einmal.seams import Network
+from einmal.wire.frames import Part
+from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from einmal.wire.scram import AuthenticationFailed
+
+log = logging.getLogger(__name__)
+
+AnswerItself: TypeAlias = Callable[[Audience, bytearray], Awaitable[bytes]]
+"""The node's own answer to a request frame, as to one that came to the listener for that audience."""
+
+
+class Asker(Protocol):
+    """Asks other nodes: ``Peers``, or in tests a network of theirs."""
+
+    async def ask(
+        self,
+        node_id: int,
+        api_key: int,
+        version: int,
+        fields: Mapping[str, Any],
+        *,
+        timeout_ms: int,
+        lane: str = "control",
+    ) -> Any: ...
+
+
+class Peers:
+    def __init__(
+        self, addresses: Addresses, credentials: Credentials, network: Network, answer_itself: AnswerItself
+    ) -> None:
+        self._addresses = addresses
+        self._credentials = credentials
+        self._network = network
+        self._answer_itself = answer_itself
+        self._connections: dict[PeerLocation, Connection] = {}
+        self._opening: dict[PeerLocation, asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        node_id: int,
+        api_key: int,
+        version: int,
+        fields: Mapping[str, Any],
+        *,
+        timeout_ms: int,
+        lane: str = "control",
+    ) -> Any:
+        """The answer, as kio has it. Raises NoAnswer, or WireError for an answer that cannot be read."""
+        body = encode_request(api_key, version, fields)
+        answer = await self.exchange(node_id, api_key, version, [body], timeout_ms=timeout_ms, lane=lane)
+        return decode_response(api_key, version, answer.frame, answer.position)
+
+    async def exchange(
+        self, node_id: int, api_key: int, version: int, body: Sequence[Part], *, timeout_ms: int, lane: str
+    ) -> Answer:
+        """As ``ask``, of and into bytes. Raises NoAnswer."""
+        if node_id == self._addresses.node_id:
+            return await self._ask_self(api_key, version, body, lane)
+        place = self._addresses.location_of(node_id, lane)
+        if place is None:
+            raise NoAnswer(f"node {node_id} is not known", was_sent=False)
+        connection = await self._connection(place, timeout_ms)
+        return await connection.send(api_key, version, body, timeout_ms)
+
+    async def _ask_self(self, api_key: int, version: int, body: Sequence[Part], lane: str) -> Answer:
+        frame = bytearray(encode_request_header(api_key, version, 0, self._credentials.user))
+        for part in body:
+            frame += part
+        answer = await self._answer_itself(audience_of(lane), frame)
+        return Answer(answer, response_body_position(api_key, version, answer))
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    async def _connection(self, place: PeerLocation, timeout_ms: int) -> Connection:
+        connection = self._connections.get(place)
+        if connection is not None and connection.is_open:
+            return connection
+        opening = self._opening.get(place)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open(place, timeout_ms))
+            self._opening[place] = opening
+            opening.add_done_callback(lambda done: self._opened(place, done))
+        # Several requests may wait for it: one that is given up must not take it from the others.
+        return await asyncio.shield(opening)
+
+    def _opened(self, place: PeerLocation, done: asyncio.Task[Connection]) -> None:
+        self._opening.pop(place, None)
+        if not done.cancelled():
+            done.exception()
+
+    async def _open(self, place: PeerLocation, timeout_ms: int) -> Connection:
+        name = f"{place.host}:{place.port}"
+        if self._is_closed:
+            raise NoAnswer(f"{name}: this node is stopping", was_sent=False)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                _transport, connection = await self._network.connect(
+                    lambda: Connection(name, self._credentials.user), place.host, place.port
+                )
+                assert isinstance(connection, Connection)
+                if place.authenticates:
+                    await self._authenticate(connection, timeout_ms)
+        except (OSError, TimeoutError) as error:
+            raise NoAnswer(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
+        if self._is_closed:
+            connection.close()
+            raise NoAnswer(f"{name}: this node is stopping", was_sent=False)
+        self._connections[place] = connection
+        return connection
+
+    async def _authenticate(self, connection: Connection, timeout_ms: int) -> None:
+        credentials = self._credentials
+        try:
+            await authenticate(connection, credentials.user, credentials.secret, credentials.new_nonce(), timeout_ms)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, NoAnswer) and isinstance(error.__cause__, AuthenticationFailed):
+                log.warning("%s", error.detail, extra={"peer": connection.name})
+            raise
+
+    def close(self) -> None:
+        self._is_closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,61 @@
+"""Outcomes of batches, reported to the futures of their records.
+
+A ticket is a future of its caller's own kind: it needs ``done``, ``set_result``, ``set_exception`` and ``exception``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from einmal.client.errors import KafkaError
+from einmal.client.producer_core import BatchOutcome
+from einmal.client.records import RecordMetadata
+
+
+@dataclass(slots=True, eq=False)
+class Flush:
+    """Watches batches until each has its outcome."""
+
+    remaining: int
+    done: asyncio.Future[None]
+
+    def batch_settled(self) -> None:
+        self.remaining -= 1
+        if not self.remaining:
+            self.finish()
+
+    def finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def report(outcome: BatchOutcome, *, is_silent: bool) -> None:
+    """Resolve or fail every record of a batch, and count it for whoever flushes. ``is_silent``: as for ``fail``."""
+    if outcome.error is None:
+        _resolve(outcome)
+    else:
+        for ticket in outcome.batch.tickets:
+            fail(ticket, outcome.error, is_silent=is_silent)
+    for flush in outcome.batch.watchers:
+        flush.batch_settled()
+
+
+def _resolve(outcome: BatchOutcome) -> None:
+    (topic, partition), batch = outcome.batch.topic_partition, outcome.batch
+    offset, append_time = outcome.base_offset, outcome.log_append_time
+    for record, ticket in zip(batch.records, batch.tickets, strict=True):
+        if not ticket.done():
+            timestamp = record.timestamp if append_time < 0 else append_time
+            ticket.set_result(RecordMetadata(topic, partition, offset, timestamp))
+        if offset >= 0:
+            offset += 1
+
+
+def fail(ticket: Any, error: KafkaError, *, is_silent: bool) -> None:
+    """``is_silent``: the error is reported elsewhere (by the commit), so nobody has to ask this future."""
+    if not ticket.done():
+        ticket.set_exception(error)
+        if is_silent:
+            ticket.exception()

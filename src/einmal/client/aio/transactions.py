@@ -1,0 +1,149 @@
+"""Drives a ``TransactionCore``: what it needs is asked of the coordinators, and their answers go back into it.
+
+Knows no records: whoever has them (``TransactionRecords``) flushes and drops them when that is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from einmal.client.aio.transaction_requests import TransactionRequests
+from einmal.client.errors import AbortableError, KafkaError, LocalError
+from einmal.client.records import GroupMetadata, OffsetAndMetadata
+from einmal.client.transaction_core import TransactionCore, TxnPhase, as_abortable, version_for
+from einmal.types import ProducerIdAndEpoch, TopicPartition
+
+
+class TransactionRecords(Protocol):
+    """The records of a transaction, as far as its beginning and its end concern them."""
+
+    async def flush(self) -> None:
+        """Wait until every record has its outcome."""
+
+    async def drop(self) -> None:
+        """Settle every record of the transaction. What is in flight is waited for: it must not arrive later."""
+
+    def fail(self, error: KafkaError) -> None:
+        """Settle what waits, and send nothing more."""
+
+    def begin_identity(self, identity: ProducerIdAndEpoch, *, forget_error: bool = False) -> None:
+        """What is sent from now on belongs to this producer id and epoch."""
+
+    def wake(self) -> None:
+        """Batches may be sent that could not be sent before."""
+
+
+class Transactions:
+    """One producer's transactions, one after the other."""
+
+    def __init__(self, core: TransactionCore, requests: TransactionRequests, records: TransactionRecords) -> None:
+        self.core = core
+        self._requests = requests
+        self._records = records
+
+    async def initialize(self) -> None:
+        """InitProducerId: fences the former owner of the transactional.id, and aborts what it left open."""
+        core = self.core
+        core.begin_initialization()
+        try:
+            identity = await self._requests.init_producer_id()
+        except KafkaError as error:
+            core.failed(error)
+            raise
+        except asyncio.CancelledError:
+            core.cancelled()
+            raise
+        core.initialized(identity)
+        self._records.begin_identity(identity)
+
+    def begin(self, finalized_version: int) -> None:
+        """Open a transaction; ``finalized_version``: the cluster's level of ``transaction.version``."""
+        self.core.begin(version_for(finalized_version))
+
+    async def send_offsets(self, positions: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        """Commit a group's positions with the transaction."""
+        core = self.core
+        core.check_send()
+        if not positions:
+            return
+        try:
+            if core.must_add_group(group.group_id):
+                await self._requests.add_offsets(core.identity, group.group_id)
+                core.group_added(group.group_id)
+            await self._requests.commit_offsets(core.identity, core.version, group, positions)
+        except LocalError:
+            raise
+        except KafkaError as error:
+            failure = core.request_failed(error)
+            raise failure from _cause(failure, error)
+
+    async def commit(self) -> None:
+        """Flush, then EndTxn. Raises what the transaction keeps as its error."""
+        core = self.core
+        core.begin_commit()
+        try:
+            await self._records.flush()
+            core.check_flushed()
+            following = None
+            if core.has_begun:
+                following = await self._requests.end_txn(core.identity, core.version, committed=True)
+        except KafkaError as error:
+            failure = core.commit_failed(error)
+            raise failure from _cause(failure, error)
+        except asyncio.CancelledError:
+            core.cancelled()
+            raise
+        core.ended(following)
+        self._records.begin_identity(core.identity)
+
+    async def abort(self) -> None:
+        """Drop what waits, then EndTxn."""
+        core = self.core
+        core.begin_abort()
+        try:
+            await self._records.drop()
+            following = await self._end_by_abort()
+        except KafkaError as error:
+            failure = core.request_failed(error)
+            raise failure from _cause(failure, error)
+        except asyncio.CancelledError:
+            core.cancelled()
+            raise
+        core.ended(following)
+        self._records.begin_identity(core.identity, forget_error=True)
+
+    async def _end_by_abort(self) -> ProducerIdAndEpoch | None:
+        core = self.core
+        following = None
+        if core.has_begun:
+            try:
+                following = await self._requests.end_txn(core.identity, core.version, committed=False)
+            except AbortableError as error:
+                if not core.is_unknown_abort(error):
+                    raise
+            if core.needs_new_epoch:
+                following = await self._requests.init_producer_id(core.identity)
+        return following
+
+    async def add_partitions(self) -> None:
+        """Add to the transaction, at its coordinator, what ``TransactionCore.may_write`` has refused so far."""
+        core = self.core
+        while partitions := core.partitions_to_add():
+            try:
+                await self._requests.add_partitions(core.identity, partitions)
+            except KafkaError as error:
+                core.failed(as_abortable(error))
+                self._records.fail(error)
+                return
+            core.added(partitions)
+        self._records.wake()
+
+    async def initialize_once(self) -> None:
+        if self.core.state is TxnPhase.UNINITIALIZED:
+            await self.initialize()
+
+
+def _cause(failure: KafkaError, error: KafkaError) -> KafkaError | None:
+    return None if failure is error else error

@@ -1,0 +1,91 @@
+"""Whether a member may join: what JoinGroup is refused for, and how large a group may become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from einmal.groups.config import GroupConfig
+from einmal.groups.group import Group
+from einmal.groups.member import Member, size_of
+from einmal.groups.records import TEXT_BYTES_MAX
+from einmal.groups.requests import JoinGroup
+from einmal.groups.states import GroupState
+from einmal.types import ErrorCode
+
+NO_MEMBER_ID: Final = ""
+_SMALL_BYTES: Final = 4 * 1024
+
+
+class JoinChecks:
+    """``groups``: all of the shard, which the coordinator owns."""
+
+    def __init__(self, config: GroupConfig, groups: Mapping[str, Group]) -> None:
+        self._config = config
+        self._groups = groups
+
+    def refusal(self, request: JoinGroup, group: Group | None) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.invalid_group_id
+        if _is_too_long(request):
+            return ErrorCode.invalid_request
+        if not self._config.min_session_timeout_ms <= request.session_timeout_ms <= self._config.max_session_timeout_ms:
+            return ErrorCode.invalid_session_timeout
+        if group is None:
+            if request.member_id != NO_MEMBER_ID:
+                return ErrorCode.unknown_member_id
+            group = Group(request.group_id)
+        if not group.supports(request.protocol_type, request.protocols):
+            return ErrorCode.inconsistent_group_protocol
+        return self._size_refusal(request, group)
+
+    def _size_refusal(self, request: JoinGroup, group: Group) -> ErrorCode:
+        """The error for a member whose metadata is too large: it is kept in memory, and sent to the leader."""
+        member = group.members.get(request.member_id)
+        added = size_of(request.client_id, request.group_instance_id, request.protocols) - (
+            0 if member is None else member.size
+        )
+        if group.size + added > self._config.max_bytes:
+            return ErrorCode.group_max_size_reached
+        if added > _SMALL_BYTES and sum(each.size for each in self._groups.values()) > self._config.max_shard_bytes:
+            return ErrorCode.coordinator_not_available
+        is_newcomer = member is None and request.member_id == NO_MEMBER_ID
+        if is_newcomer and len(group.pending_members) >= self._config.max_pending_members:
+            return ErrorCode.group_max_size_reached
+        return ErrorCode.none
+
+    def accepts(self, group: Group, member_id: str) -> bool:
+        """Whether the group may grow. While it rebalances, those that have rejoined count, so that a group
+        which is larger than allowed (the limit was lowered) shrinks.
+        """
+        member = group.members.get(member_id)
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING_REBALANCE:
+            is_waiting = member is not None and member.join_ticket is not None
+            return is_waiting or group.waiting_joins < self._config.max_size
+        return member is not None or len(group.members) < self._config.max_size
+
+
+def is_up_to_date(group: Group, member: Member, request: JoinGroup) -> bool:
+    """Whether a join of a member needs no rebalance: it lost our answer, or asks for nothing new."""
+    has_changed = member.protocols != distinct(request.protocols)
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return not has_changed
+    # A leader rejoins when what it assigns has changed (partitions were added), its own metadata or not.
+    return group.state is GroupState.STABLE and not has_changed and member.member_id != group.leader
+
+
+def distinct(protocols: tuple[tuple[str, bytes], ...]) -> tuple[tuple[str, bytes], ...]:
+    """The first mention of each protocol: a name that is repeated must not count as two speakers."""
+    distinct: dict[str, bytes] = {}
+    for name, metadata in protocols:
+        distinct.setdefault(name, metadata)
+    return tuple(distinct.items())
+
+
+def _is_too_long(request: JoinGroup) -> bool:
+    """Whether a text could not be written into a record, where lengths have 16 bits."""
+    names = (name for name, _metadata in request.protocols)
+    texts = (request.group_id, request.client_id, request.group_instance_id or "", request.protocol_type, *names)
+    return any(len(text.encode()) > TEXT_BYTES_MAX for text in texts)

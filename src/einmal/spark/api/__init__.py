@@ -1,0 +1,1 @@
+"""The verbs that users call: `write_stream`, `write` and `pipeline`."""

@@ -1,0 +1,252 @@
+"""From a file to a running pipeline: a declaration in TOML, a declared function in Python, or a whole program.
+
+A declared function stays what it was, a function from DataFrames to a DataFrame, which tests call with frames of their
+own. A whole program does everything itself, in a session that has been made for it. Which of the two a Python file is
+is seen from its text, before anything of it runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from einmal.spark.api.sink import KafkaStreamWriter, write_stream
+from einmal.spark.declare import declaration as declarations
+from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
+from einmal.spark.errors import PipelineRefused
+
+Function = Callable[..., Any]
+
+_DECLARED: Final = "__einmal_pipeline__"
+_WRITTEN: Final = ("key", "value", "topic", "partition", "headers", "timestamp", "offset")
+"""The columns that the sink knows; ``offset`` keeps the source's order."""
+
+
+def pipeline(**declared: Any) -> Callable[[Function], Function]:
+    """Declare a function to be a pipeline, for ``einmal run``: its parameters are the sources, by name.
+
+    The arguments are the keys of a ``pipeline.toml``, with nested dicts for its tables and underscores for dots
+    (``transactional_id``). A parameter ``spark`` receives the session. The function returns the rows of the only sink,
+    or a dict of them by the sinks' names.
+    """
+
+    def remember(function: Function) -> Function:
+        setattr(function, _DECLARED, {_DOTTED.get(name, name): value for name, value in declared.items()})
+        return function
+
+    return remember
+
+
+_DOTTED: Final = {"transactional_id": "transactional.id", "processing_guarantee": "processing.guarantee"}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A declared pipeline. ``function`` is None where SQL makes the rows."""
+
+    declaration: Declaration
+    function: Function | None = None
+
+
+class ProgramKind(StrEnum):
+    TABLES = "a declaration in TOML"
+    FUNCTION = "a declared function"
+    WHOLE = "a whole program"
+
+
+def kind_of(path: Path) -> ProgramKind:
+    """What a file is, from its text. Raises DeclarationError, OSError."""
+    if path.suffix not in (".toml", ".py"):
+        raise DeclarationError([f"{path} is neither a .toml nor a .py file"])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DeclarationError([f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"]) from error
+    if path.suffix == ".toml":
+        return ProgramKind.TABLES
+    return ProgramKind.WHOLE if _decorator(path, text) is None else ProgramKind.FUNCTION
+
+
+def session_settings(path: Path) -> dict[str, str]:
+    """The ``spark`` settings of a declared function, from the text of its file: there may be functions of Spark's in
+    it, which cannot be made before there is a session. Raises DeclarationError where they are no literal."""
+    decorator = _decorator(path, path.read_text())
+    given = [] if decorator is None else [each.value for each in decorator.keywords if each.arg == "spark"]
+    if not given:
+        return {}
+    try:
+        settings = ast.literal_eval(given[0])
+        return {name: str(value) for name, value in declarations.flattened({"spark": settings}).items()}
+    except (ValueError, AttributeError) as error:
+        raise DeclarationError(
+            ["spark is a dict of plain values: it is read before the file runs\nhint: or use --conf"]
+        ) from error
+
+
+def load(path: Path, overrides: Mapping[str, str]) -> Program:
+    """The pipeline that a file declares. Of a Python file everything at its top is run.
+
+    Raises DeclarationError, OSError, and whatever a Python file raises.
+    """
+    if kind_of(path) is ProgramKind.TABLES:
+        return Program(declarations.parse(path.read_text(), os.environ, overrides))
+    functions = _declared_functions(_module(path))
+    if len(functions) != 1:
+        names = ", ".join(each.__name__ for each in functions)
+        raise DeclarationError([f"{path} declares {len(functions)} pipelines ({names}), a file has one"])
+    function = functions[0]
+    declaration = declarations.declare(getattr(function, _DECLARED), overrides)
+    _check_parameters(function, declaration)
+    return Program(declaration, function)
+
+
+def run_whole(path: Path) -> None:
+    """Run a whole program as Python would. Its ``session()`` finds the session that is there."""
+    sys.path.insert(0, str(path.parent))
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def _decorator(path: Path, text: str) -> ast.Call | None:
+    """The call of ``pipeline`` that decorates a function of the file; the first, if there are several."""
+    try:
+        tree = ast.parse(text, str(path))
+    except SyntaxError as error:
+        raise DeclarationError([f"{path}, line {error.lineno}: {error.msg}"]) from error
+    calls = (
+        decorator
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call)
+    )
+    return next((each for each in calls if _name(each.func) == pipeline.__name__), None)
+
+
+def _name(called: ast.expr) -> str | None:
+    return called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else None
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    # Not among sys.modules: so a function of the file travels to the workers by value, which do not have the file.
+    spec.loader.exec_module(module)
+    return module
+
+
+def _declared_functions(module: Any) -> list[Function]:
+    return [each for each in vars(module).values() if callable(each) and hasattr(each, _DECLARED)]
+
+
+def _check_parameters(function: Function, declaration: Declaration) -> None:
+    wanted = {name for name in inspect.signature(function).parameters if name != "spark"}
+    known = {source.name for source in declaration.sources}
+    if wanted != known:
+        raise DeclarationError(
+            [
+                f"{function.__name__} takes {', '.join(sorted(wanted)) or 'nothing'}, but the declared sources are "
+                f"{', '.join(sorted(known))}\nhint: each source is the parameter of its name"
+            ]
+        )
+
+
+# --- frames -----------------------------------------------------------------------------------------------------
+
+
+def writer(program: Program, spark: SparkSession) -> KafkaStreamWriter:
+    """What is to be started: the declared frames, with the declared options. Raises PipelineRefused, OptionError."""
+    declaration = program.declaration
+    started = write_stream(rows(program, spark)).options(**declaration.writer)
+    if declaration.topic is not None:
+        started = started.option("topic", declaration.topic)
+    started = started.topics(*(sink.topic for sink in declaration.sinks if sink.topic is not None))
+    if declaration.output_mode is not None:
+        started = started.outputMode(declaration.output_mode)
+    if declaration.trigger:
+        started = started.trigger(**declaration.trigger)
+    return started.queryName(declaration.name)
+
+
+def rows(program: Program, spark: SparkSession) -> DataFrame:
+    """Everything that the pipeline writes, as one frame; of several sinks with a topic column."""
+    declaration = program.declaration
+    frames = {source.name: _read(source, spark) for source in declaration.sources}
+    if program.function is None:
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        for view in declaration.views:
+            frames[view.name] = _query(view, spark)
+        made = {sink.name: frames[str(sink.origin)] for sink in declaration.sinks}
+    else:
+        made = _call(program.function, frames, declaration, spark)
+    if len(declaration.sinks) == 1:
+        return made[declaration.sinks[0].name]
+    parts = [_with_topic(made[sink.name], sink) for sink in declaration.sinks]
+    result = parts[0]
+    for part in parts[1:]:
+        result = result.unionByName(part, allowMissingColumns=True)
+    return result
+
+
+def _read(source: Source, spark: SparkSession) -> DataFrame:
+    try:
+        frame = spark.readStream.format(source.format).options(**source.options).load()
+    except AnalysisException as error:
+        raise _refused(f"sources.{source.name}", error, "a format of others is a jar or a package of theirs") from error
+    return _watermarked(frame, source.watermark)
+
+
+def _query(view: View, spark: SparkSession) -> DataFrame:
+    try:
+        frame = _watermarked(spark.sql(view.sql), view.watermark)
+        frame.createOrReplaceTempView(view.name)
+    except AnalysisException as error:
+        raise _refused(f"views.{view.name}", error, "a view knows the sources, and the views before it") from error
+    return frame
+
+
+def _watermarked(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
+    return frame if watermark is None else frame.withWatermark(watermark.column, watermark.delay)
+
+
+def _call(
+    function: Function, frames: Mapping[str, DataFrame], declaration: Declaration, spark: SparkSession
+) -> dict[str, DataFrame]:
+    wants_session = "spark" in inspect.signature(function).parameters
+    try:
+        made = function(**frames, **({"spark": spark} if wants_session else {}))
+    except AnalysisException as error:
+        raise _refused(function.__name__, error, "the columns of each source are Spark's for Kafka") from error
+    names = [sink.name for sink in declaration.sinks]
+    if isinstance(made, DataFrame) and len(names) == 1:
+        return {names[0]: made}
+    if isinstance(made, dict) and set(made) == set(names):
+        return made
+    wanted = "a DataFrame" if len(names) == 1 else f"a dict with a DataFrame for each of {', '.join(names)}"
+    raise PipelineRefused(f"{function.__name__} returns {wanted}, not {made!r}")
+
+
+def _with_topic(frame: DataFrame, sink: Sink) -> DataFrame:
+    """A sink's rows as part of a union: the columns that are written, with the topic in each row."""
+    columns = [name for name in _WRITTEN if name in frame.columns and (name != "topic" or sink.topic is None)]
+    part = frame.select(*columns)
+    return part if sink.topic is None else part.withColumn("topic", F.lit(sink.topic))
+
+
+def _refused(where: str, error: AnalysisException, hint: str) -> PipelineRefused:
+    return PipelineRefused(f"{where}: {str(error).strip().splitlines()[0]}", hint)

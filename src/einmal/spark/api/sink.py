@@ -1,0 +1,224 @@
+"""``write_stream(frame)``: a DataFrame to Kafka topics, exactly once, in the words of Spark's own writer.
+
+``df.writeStream.format("kafka")`` becomes ``write_stream(df)``, with one option more: ``transactional.id``. Output, and
+the source positions, of each micro-batch are one Kafka transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from einmal.pipeline.run_state import Held
+from einmal.spark import events
+from einmal.spark.declare.preflight import PlannedQuery, preflight
+from einmal.spark.errors import PipelineRefused, reason_of
+from einmal.spark.operate import metrics
+from einmal.spark.options import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    OptionError,
+    SinkOptions,
+    sink_options,
+    source_options,
+)
+from einmal.spark.output.resources import open_resources, require_classic_session
+from einmal.spark.protocol.at_least_once import AtLeastOnce
+from einmal.spark.protocol.at_most_once import AtMostOnce
+from einmal.spark.protocol.checkpoint import Checkpoint
+from einmal.spark.protocol.exactly_once import ExactlyOnce
+from einmal.spark.protocol.execution import is_stateful, sources
+from einmal.spark.protocol.ordering import sorted_in_one_partition
+from einmal.spark.protocol.queries import queries_of
+from einmal.spark.protocol.query import PipelineQuery, Transform
+from einmal.spark.protocol.run import Run, Setting
+from einmal.spark.source.source import KafkaDataSource
+
+_KINDS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
+    EXACTLY_ONCE: ExactlyOnce,
+    AT_LEAST_ONCE: AtLeastOnce,
+    AT_MOST_ONCE: AtMostOnce,
+}
+_TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableNow=True for one that ends'
+_logger = logging.getLogger(__name__)
+
+
+def write_stream(frame: DataFrame) -> KafkaStreamWriter:
+    """A writer for a streaming DataFrame. Columns as for Spark's Kafka sink: value; optional: key, topic, partition,
+    headers, timestamp."""
+    return KafkaStreamWriter(frame)
+
+
+class KafkaStreamWriter:
+    """Spark's DataStreamWriter, with the methods that apply to this sink."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        if not frame.isStreaming:
+            raise OptionError("write_stream takes a streaming DataFrame (spark.readStream)")
+        self._frame = frame
+        self._options: dict[str, Any] = {}
+        self._output_mode: str | None = None
+        self._query_name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._transform: Transform | None = None
+        self._listeners: list[events.Listener] = []
+        self._observing: list[events.Listener] = []
+        self._topics: tuple[str, ...] = ()
+
+    def format(self, source: str) -> Self:
+        """Accepted for compatibility: there is one format."""
+        if source not in ("kafka", "einmal"):
+            raise OptionError(f"write_stream writes to Kafka, not to {source!r}")
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        self._options[key] = str(value).lower() if isinstance(value, bool) else value
+        return self
+
+    def options(self, **options: Any) -> Self:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> Self:
+        self._output_mode = outputMode
+        return self
+
+    def queryName(self, queryName: str) -> Self:
+        self._query_name = queryName
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+        realTime: str | None = None,
+    ) -> Self:
+        """As Spark's. ``once`` runs as ``availableNow``, which has replaced it; only micro-batches can be committed."""
+        given = {
+            "processingTime": processingTime,
+            "once": once,
+            "continuous": continuous,
+            "availableNow": availableNow,
+            "realTime": realTime,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if len(chosen) != 1:
+            raise OptionError(f"trigger takes one argument; given: {', '.join(chosen) or 'none'}\nhint: {_TRIGGERS}")
+        [(name, value)] = chosen.items()
+        if name in ("continuous", "realTime"):
+            raise OptionError(f"trigger({name}=...) has no micro-batches to commit\nhint: {_TRIGGERS}")
+        if name == "processingTime":
+            if not isinstance(value, str) or not value.strip():
+                raise OptionError(f"trigger(processingTime=...) is an interval, not {value!r}\nhint: {_TRIGGERS}")
+        elif value is not True:
+            raise OptionError(f"trigger({name}=...) can only be True\nhint: {_TRIGGERS}")
+        if name == "once":
+            _logger.info("trigger(once=True) runs as availableNow=True, in batches of maxOffsetsPerTrigger")
+            name = "availableNow"
+        self._trigger = {name: value}
+        return self
+
+    def each_batch(self, transform: Transform) -> Self:
+        """Apply ``transform(frame, batch_id)`` to every micro-batch before it is written: a count per batch, a join
+        with a table. It returns the frame to be written; several outputs are one frame with a topic column."""
+        self._transform = transform
+        return self
+
+    def topics(self, *names: str) -> Self:
+        """Topics that rows are going to name, so that the preflight can check them."""
+        self._topics = names
+        return self
+
+    def listener(self, listener: events.Listener) -> Self:
+        """Call ``listener(event)`` with every event (``einmal.spark.events``); the pipeline waits for it."""
+        self._listeners.append(listener)
+        return self
+
+    def start(self) -> PipelineQuery:
+        """Run the preflight, acquire the transactional.id, start the query. Raises OptionError, PipelineError."""
+        options = sink_options(self._options)
+        require_classic_session(self._frame)
+        _log_without_effect(options, self._frame)
+        stateful = is_stateful(self._frame)
+        if stateful:
+            self._frame = sorted_in_one_partition(self._frame)
+        setting = self._setting(options, stateful)
+        try:
+            planned = PlannedQuery(
+                frame=self._frame,
+                options=options,
+                stateful=stateful,
+                transforms=self._transform is not None,
+                topics=self._topics,
+                query_name=self._query_name,
+                output_mode=self._output_mode,
+            )
+            preflight(planned, setting.resources.cluster, setting.checkpoint)
+            metrics.served(setting.spark)
+        except BaseException:
+            setting.resources.close()
+            raise
+        kind = _KINDS[options.guarantee]
+        name = options.transactional_id or options.topic or ""
+        queries = queries_of(setting.spark)
+        self._observing = queries.starting(name, self._frame)
+        query = PipelineQuery(setting, lambda held: kind(setting, held), self._spark_start, self._transform)
+        queries.started(name, query)
+        return query
+
+    def _setting(self, options: SinkOptions, stateful: bool) -> Setting:
+        return Setting(
+            spark=self._frame.sparkSession,
+            options=options,
+            frame=self._frame,
+            stateful=stateful,
+            resources=open_resources(self._frame, options.client, options.topic),
+            checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
+            notify=self._notify,
+        )
+
+    def _notify(self, event: events.Event) -> None:
+        for listener in (*self._listeners, *self._observing):
+            listener(event)
+
+    def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        try:
+            return self._spark_writer(write).start()
+        except PySparkException as error:
+            # Spark's own checks: an output mode that the query does not support, an invalid interval.
+            raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
+
+    def _spark_writer(self, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        writer = self._frame.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(self._options_text("checkpointLocation")))
+        if self._output_mode is not None:
+            writer = writer.outputMode(self._output_mode)
+        if self._query_name is not None:
+            writer = writer.queryName(self._query_name)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        return writer
+
+    def _options_text(self, name: str) -> str:
+        return next(str(value) for key, value in self._options.items() if key.lower() == name.lower())
+
+
+def _log_without_effect(options: SinkOptions, frame: DataFrame) -> None:
+    """One line for all options that are accepted without effect. Raises OptionError for the options of a source."""
+    names = [*options.without_effect]
+    for kind, given in sources(frame):
+        if kind == KafkaDataSource.name():
+            names += source_options(given, streaming=True).without_effect
+    if names:
+        _logger.warning("options without effect here: %s", ", ".join(dict.fromkeys(names)))

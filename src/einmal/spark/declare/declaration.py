@@ -1,0 +1,340 @@
+"""A pipeline as it is declared: sources, SQL views and sinks in a TOML file, or a decorator's arguments. Pure.
+
+The keys are the option names of Spark's and Kafka's own: a table is nothing but a dotted name, ``[trigger]`` with
+``availableNow`` is ``trigger.availableNow``. An unknown key is an error that suggests the nearest known key, and
+all errors of a file are reported at once. Knows neither Spark nor a cluster: the preflight checks whether topics exist.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.misspelt import nearest_name
+from einmal.spark.options import OptionError, SinkOptions, sink_options, source_options
+
+OUTPUT_MODES: Final = ("append", "update", "complete")
+OWN_FORMAT: Final = "einmal"
+SPARK_FORMAT: Final = "kafka"
+"""Spark's own Kafka source: its jar is the user's to bring."""
+
+_TOP: Final = (
+    "transactional.id",
+    "processing.guarantee",
+    "checkpointLocation",
+    "outputMode",
+    "trigger.processingTime",
+    "trigger.availableNow",
+)
+_TABLES: Final = ("sources", "views", "sinks")
+_FREE: Final = ("kafka.", "spark.")
+"""Names that are passed on unchanged: to the client, which checks them, and to the Spark session."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE: Final = re.compile(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
+
+
+class DeclarationError(OptionError):
+    """The declaration cannot be meant as it is. ``problems``: every one of them, with its hint behind a line break."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How late a row may be: ``column`` is a timestamp, ``delay`` an interval of Spark's."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A stream by name. ``options``: those of its format, the client's settings as ``kafka.*`` among them."""
+
+    name: str
+    format: str
+    options: Mapping[str, str]
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query over the sources and the views before it."""
+
+    name: str
+    sql: str
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Rows of ``origin`` to ``topic``; None: each row names its own. ``origin`` is None where code makes the rows."""
+
+    name: str
+    origin: str | None
+    topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """``writer``: the options of ``write_stream``, without the topic. ``spark``: settings of the session."""
+
+    sources: tuple[Source, ...]
+    views: tuple[View, ...]
+    sinks: tuple[Sink, ...]
+    writer: Mapping[str, str]
+    output_mode: str | None = None
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str | None:
+        """The one topic of every row, if there is just one sink."""
+        return self.sinks[0].topic if len(self.sinks) == 1 else None
+
+    @property
+    def sink_options(self) -> SinkOptions:
+        return sink_options(self.writer)
+
+    @property
+    def name(self) -> str:
+        """What the pipeline is called: its transactional id, if it has one."""
+        return self.sink_options.transactional_id or self.sinks[0].name
+
+
+def parse(text: str, environment: Mapping[str, str], overrides: Mapping[str, str]) -> Declaration:
+    """A ``pipeline.toml``. ``${NAME}`` and ``${NAME:-default}`` in a value are the environment's, ``$$`` is a dollar.
+
+    ``overrides``: settings of the top level that win. Raises DeclarationError.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError([f"not TOML: {error}"]) from error
+    problems: list[str] = []
+    document = _substituted(document, environment, problems, "")
+    return _declare(document, overrides, problems, needs_origin=True)
+
+
+def declare(document: Mapping[str, Any], overrides: Mapping[str, str]) -> Declaration:
+    """The same from Python values: code makes the rows, so there are no views. Raises DeclarationError."""
+    return _declare(document, overrides, [], needs_origin=False)
+
+
+def _declare(
+    document: Mapping[str, Any], overrides: Mapping[str, str], problems: list[str], *, needs_origin: bool
+) -> Declaration:
+    tables = {name: document.get(name, {}) for name in _TABLES}
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
+    top = _overridden(flattened({name: value for name, value in document.items() if name not in _TABLES}), overrides)
+    _refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
+    common = {name: str(value) for name, value in top.items() if name.startswith("kafka.")}
+    sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
+    if not sources:
+        problems.append('there is no source\nhint: [sources.orders] with subscribe = "orders"')
+    if tables["views"] and not needs_origin:
+        problems.append("views are a declaration's in TOML: here the function makes the rows")
+    views = [_view(name, value, problems) for name, value in tables["views"].items()]
+    known = [*(each.name for each in sources), *(each.name for each in views)]
+    problems += [
+        f"{name!r} is the name of two sources or views" for name in sorted(set(known)) if known.count(name) > 1
+    ]
+    sinks = [_sink(name, table, known if needs_origin else None, problems) for name, table in tables["sinks"].items()]
+    if not sinks:
+        problems.append('there is no sink\nhint: [sinks.counts] with from = "a_view" and topic = "counts"')
+    declaration = Declaration(
+        sources=tuple(sources),
+        views=tuple(views),
+        sinks=tuple(sinks),
+        writer=_writer(top, common, problems),
+        output_mode=_output_mode(top, problems),
+        trigger=_trigger(top, problems),
+        spark={name: _text(value) for name, value in top.items() if name.startswith("spark.")},
+    )
+    if problems:
+        raise DeclarationError(problems)
+    return declaration
+
+
+def _overridden(top: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
+    """A trigger in the overrides replaces another kind of trigger."""
+    if any(name.startswith("trigger.") for name in overrides):
+        top = {name: value for name, value in top.items() if not name.startswith("trigger.")}
+    return top | dict(overrides)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str]) -> Source:
+    where = f"sources.{name}"
+    _check_name(where, name, problems)
+    options = {key: _text(value) for key, value in _table(where, table, problems).items()}
+    kind = options.pop("format", OWN_FORMAT)
+    watermark = _watermark(where, options, problems)
+    if kind in (OWN_FORMAT, SPARK_FORMAT):
+        options = dict(common) | options
+        with_options = {key: value for key, value in options.items() if kind == OWN_FORMAT or key in _CHECKED}
+        _note(where, problems, lambda: source_options(with_options, streaming=True))
+    return Source(name, kind, options, watermark)
+
+
+_CHECKED: Final = ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets")
+"""What both Kafka sources know; Spark's own has more, and checks them itself."""
+
+
+def _view(name: str, value: Any, problems: list[str]) -> View:
+    where = f"views.{name}"
+    _check_name(where, name, problems)
+    if isinstance(value, str):
+        return View(name, value)
+    options = {key: _text(each) for key, each in _table(where, value, problems).items()}
+    watermark = _watermark(where, options, problems)
+    sql = options.pop("sql", None)
+    if sql is None:
+        problems.append(f'{where}: sql is missing\nhint: {name} = "SELECT ..."')
+    _refuse_unknown(where, options, ("sql", "watermark.column", "watermark.delay"), problems)
+    return View(name, sql or "", watermark)
+
+
+def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[str]) -> Sink:
+    where = f"sinks.{name}"
+    options = {key: _text(value) for key, value in _table(where, table, problems).items()}
+    if any(each.startswith("kafka.") for each in options):
+        problems.append(
+            f"{where}: kafka.* belongs to the whole pipeline: all its output is one transaction in one cluster\n"
+            "hint: set it at the top; a source that reads elsewhere has kafka.* of its own"
+        )
+        options = {key: value for key, value in options.items() if not key.startswith("kafka.")}
+    names = ("topic",) if known is None else ("from", "topic")
+    _refuse_unknown(where, options, names, problems)
+    origin = options.get("from")
+    if known is not None and origin is None:
+        problems.append(f'{where}: from is missing\nhint: from = "..." names one of: {", ".join(known)}')
+    elif known is not None and origin not in known:
+        problems.append(f"{where}: from = {origin!r} is no source or view{_nearest(str(origin), known)}")
+    return Sink(name, origin, options.get("topic"))
+
+
+def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Watermark | None:
+    column, delay = options.pop("watermark.column", None), options.pop("watermark.delay", None)
+    if column is None and delay is None:
+        return None
+    if column is None or delay is None:
+        problems.append(f'{where}: a watermark has both: {{ column = "timestamp", delay = "10 seconds" }}')
+    return Watermark(column or "", delay or "")
+
+
+def _writer(top: Mapping[str, Any], common: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+    names = ("transactional.id", "processing.guarantee", "checkpointLocation")
+    writer = dict(common) | {name: _text(top[name]) for name in names if name in top}
+    # The source's cluster may be another one; where it is not, one line at the top serves both.
+    _note("", problems, lambda: sink_options(writer))
+    return writer
+
+
+def _output_mode(top: Mapping[str, Any], problems: list[str]) -> str | None:
+    mode = top.get("outputMode")
+    if mode is not None and mode not in OUTPUT_MODES:
+        problems.append(
+            f"outputMode is one of {', '.join(OUTPUT_MODES)}, not {mode!r}{_nearest(str(mode), OUTPUT_MODES)}"
+        )
+    return mode
+
+
+def _trigger(top: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    given = {name.removeprefix("trigger."): value for name, value in top.items() if name.startswith("trigger.")}
+    available = str(given.pop("availableNow", False)).lower()
+    if available not in ("true", "false"):
+        problems.append(f"trigger.availableNow is true or false, not {available!r}")
+    if available == "true" and "processingTime" in given:
+        problems.append("trigger.processingTime and trigger.availableNow exclude each other")
+    return {"availableNow": True} if available == "true" else {name: str(value) for name, value in given.items()}
+
+
+# --- words ------------------------------------------------------------------------------------------------------
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as dotted names. An empty one stays: its name may be wrong."""
+    result: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            result |= flattened(value, f"{prefix}{name}.")
+        else:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def _table(where: str, value: Any, problems: list[str]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        problems.append(f"{where} is a table, not {value!r}")
+        return {}
+    flat = flattened(value)
+    for name, each in flat.items():
+        if isinstance(each, list | tuple):
+            problems.append(f'{where}: {name} is one value, not a list\nhint: names are joined, as in "a,b"')
+    return flat
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_name(where: str, name: str, problems: list[str]) -> None:
+    if not _NAME.fullmatch(name):
+        problems.append(f"{where}: a name in SQL has letters, digits and underscores, and begins with no digit")
+
+
+def _refuse_unknown(
+    where: str, given: Iterable[str], known: Collection[str], problems: list[str], *, free: tuple[str, ...] = ()
+) -> None:
+    for name in given:
+        if name not in known and not name.startswith(free or ("\0",)):
+            at = f"{where}: " if where else ""
+            problems.append(f"{at}unknown key {name!r}{_nearest(name, known)}")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    # A whole table may have the wrong name.
+    near = nearest_name(name, known) or nearest_name(name.partition(".")[0], known)
+    return f"\nhint: did you mean {near!r}?" if near else f"\nhint: known are: {', '.join(sorted(known))}"
+
+
+def _note(where: str, problems: list[str], check: Any) -> None:
+    try:
+        check()
+    except OptionError as error:
+        problems.append(f"{where}: {error}" if where else str(error))
+
+
+def _substituted(value: Any, environment: Mapping[str, str], problems: list[str], where: str) -> Any:
+    """The value with the environment's variables in all its strings."""
+    if isinstance(value, Mapping):
+        return {
+            name: _substituted(each, environment, problems, f"{where}.{name}" if where else name)
+            for name, each in value.items()
+        }
+    if not isinstance(value, str):
+        return value
+
+    def replaced(found: re.Match[str]) -> str:
+        name, default = found[2], found[3]
+        if name is None:
+            return "$"
+        told = environment.get(name, default)
+        if told is None:
+            problems.append(
+                f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"
+            )
+        # As it stands, so that no other check reports the same value.
+        return found[0] if told is None else told
+
+    return _VARIABLE.sub(replaced, value)

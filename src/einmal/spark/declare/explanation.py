@@ -1,0 +1,63 @@
+"""The facts behind ``einmal explain``: of a declared pipeline, its plan and its clusters, as far as they can be had.
+
+Nothing is started and nothing is written. Where Spark or a cluster is out of reach, the facts have the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from einmal.client.errors import KafkaError
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, Source
+from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts
+from einmal.spark.declare.inspection import ClusterFacts, inspect
+from einmal.spark.options import EXACTLY_ONCE, client_settings, topics_of
+
+_PATIENCE_MS: Final = "3000"
+_DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
+"""Spark's own source reads what Java's client reads by default."""
+
+
+def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str = "") -> PipelineFacts:
+    """``plan``: None without Spark; ``plan_problem`` is then the reason."""
+    options = declaration.sink_options
+    topics = tuple(sink.topic for sink in declaration.sinks if sink.topic is not None)
+    wanted = [*topics, COMMIT_TOPIC] if options.guarantee == EXACTLY_ONCE else [*topics]
+    cluster, cluster_problem = _cluster(options.client, wanted)
+    return PipelineFacts(
+        guarantee=options.guarantee,
+        name=declaration.name,
+        sources=tuple(_source(source) for source in declaration.sources),
+        topics=topics,
+        plan=plan,
+        plan_problem=plan_problem,
+        cluster=cluster,
+        cluster_problem=cluster_problem,
+    )
+
+
+def _source(source: Source) -> SourceFacts:
+    options = {name.lower(): value for name, value in source.options.items()}
+    if source.format not in _DEFAULT_ISOLATION:
+        return SourceFacts(name=source.name, format=source.format)
+    client = client_settings(options)
+    cluster, problem = _cluster(client, topics_of(options))
+    if "subscribepattern" in options:
+        cluster, problem = None, "they are chosen by a pattern"
+    return SourceFacts(
+        name=source.name,
+        format=source.format,
+        isolation=client.get("isolation.level", _DEFAULT_ISOLATION[source.format]),
+        fails_on_data_loss=options.get("failondataloss", "true") != "false",
+        cluster=cluster,
+        problem=problem,
+    )
+
+
+def _cluster(client: Mapping[str, str], topics: list[str]) -> tuple[ClusterFacts | None, str]:
+    try:
+        return inspect({**client, "default.api.timeout.ms": _PATIENCE_MS}, topics), ""
+    except KafkaError as error:
+        return None, f"no broker answers at {client['bootstrap.servers']} ({error.name})"

@@ -1,0 +1,327 @@
+"""Which guarantee holds on each hop of a pipeline, and why: a function of what is known of it. Pure.
+
+A hop is a source, the transformation, a sink, the positions, the readers. What could not be inspected is
+listed as unknown. The words of the guarantees are Kafka Streams'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
+from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+
+UNKNOWN: Final = "unknown"
+_WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
+
+
+class HopVerdict(StrEnum):
+    HOLDS = "holds"
+    IF = "if"
+    """It holds under a condition, which the reason states."""
+    NOT = "not"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    verdict: HopVerdict
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """``kind``: source, transformation, sink, positions, readers. ``guarantee``: a word of processing.guarantee, or
+    "unknown"."""
+
+    kind: str
+    name: str
+    guarantee: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts:
+    """``isolation`` is None for other formats. ``cluster`` None: not inspected, ``problem`` is the reason."""
+
+    name: str
+    format: str
+    isolation: str | None = None
+    fails_on_data_loss: bool = True
+    cluster: ClusterFacts | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What Spark's plan shows: operators with state, functions that give another result each time, and Python
+    functions that are taken to be deterministic. ``state_format``: of the state's checkpoints."""
+
+    stateful: tuple[str, ...] = ()
+    non_deterministic: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+    state_format: int = 2
+    speculation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFacts:
+    """``plan`` and ``cluster`` (of the sink) are None where they were not inspected; the problems are the reasons."""
+
+    guarantee: str
+    name: str
+    sources: tuple[SourceFacts, ...]
+    topics: tuple[str, ...]
+    plan: PlanFacts | None = None
+    plan_problem: str = ""
+    cluster: ClusterFacts | None = None
+    cluster_problem: str = ""
+
+
+def explain(facts: PipelineFacts) -> list[Hop]:
+    """Every hop, in the order in which a record takes them."""
+    return [
+        *(_source(each) for each in facts.sources),
+        _transformation(facts),
+        *(_sink(facts, topic) for topic in facts.topics or ("",)),
+        _positions(facts),
+        _readers(facts),
+    ]
+
+
+def overall(hops: Sequence[Hop]) -> str:
+    """The weakest hop's guarantee."""
+    return min((hop.guarantee for hop in hops), key=_WEAKEST_FIRST.index)
+
+
+# --- sources ----------------------------------------------------------------------------------------------------
+
+_REPLAYS: Final = {
+    "rate-micro-batch": "the same rows for the same offsets, always",
+    "delta": "the same rows for the same versions, as long as they are kept",
+    "parquet": "the same files for the same offsets, as long as nobody changes or removes them",
+}
+_FILES: Final = ("json", "csv", "text", "orc", "avro")
+
+
+def _source(source: SourceFacts) -> Hop:
+    if source.format not in ("einmal", "kafka"):
+        return _other_source(source)
+    reasons = []
+    guarantee = EXACTLY_ONCE
+    if source.isolation == "read_committed":
+        reasons.append(
+            Reason(HopVerdict.HOLDS, "read_committed: a replay of the same offsets reads the same committed records")
+        )
+    else:
+        guarantee = AT_LEAST_ONCE
+        hint = 'set kafka.isolation.level = "read_committed"' if source.format == "kafka" else "leave it out"
+        reasons.append(
+            Reason(
+                HopVerdict.NOT, "read_uncommitted: what a producer has aborted, or will abort, is read as well", hint
+            )
+        )
+    if not source.fails_on_data_loss:
+        guarantee = min(guarantee, AT_MOST_ONCE, key=_WEAKEST_FIRST.index)
+        reasons.append(
+            Reason(
+                HopVerdict.NOT,
+                "failOnDataLoss=false: records that were deleted before they were read are passed over",
+                "leave it out: the query then fails, and names the lost records",
+            )
+        )
+    if source.cluster is None:
+        reasons.append(Reason(HopVerdict.UNKNOWN, f"its topics were not looked at: {source.problem}"))
+    else:
+        for topic in source.cluster.topics.values():
+            reasons += _kept(topic, source.cluster.brokers)
+            if "compact" in topic.settings.get("cleanup.policy", ""):
+                reasons.append(
+                    Reason(
+                        HopVerdict.IF,
+                        f"{topic.name} is compacted: a batch that is replayed later may find fewer records of a key",
+                    )
+                )
+    return Hop("source", source.name, guarantee, tuple(reasons))
+
+
+def _other_source(source: SourceFacts) -> Hop:
+    if source.format == "socket":
+        reason = Reason(HopVerdict.NOT, "a socket cannot be read again: what a failed batch has read is lost")
+        return Hop("source", source.name, AT_MOST_ONCE, (reason,))
+    kind = "parquet" if source.format in _FILES else source.format
+    if kind in _REPLAYS:
+        return Hop("source", source.name, EXACTLY_ONCE, (Reason(HopVerdict.IF, f"replays {_REPLAYS[kind]}"),))
+    reason = Reason(
+        HopVerdict.UNKNOWN,
+        f"of {source.format!r} it is not known whether it gives the same rows for the same offsets again",
+    )
+    return Hop("source", source.name, UNKNOWN, (reason,))
+
+
+def _kept(topic: TopicFacts, brokers: int) -> Iterator[Reason]:
+    """Whether a topic keeps what it has acknowledged."""
+    if not topic.exists:
+        yield Reason(HopVerdict.NOT, f"{topic.name} does not exist", "create it")
+        return
+    if topic.partitions == 0:
+        yield Reason(HopVerdict.UNKNOWN, f"{topic.name} is not shown: {topic.error.name}")
+        return
+    least = topic.min_insync_replicas
+    if topic.replicas == 1:
+        hint = "give it three replicas, and min.insync.replicas=2" if brokers > 1 else ""
+        yield Reason(
+            HopVerdict.IF, f"{topic.name} has one replica: its records are as safe as that broker's disk", hint
+        )
+    elif least == 1:
+        yield Reason(
+            HopVerdict.IF,
+            f"{topic.name} has min.insync.replicas=1: what only the leader had is lost with it",
+            "set min.insync.replicas=2",
+        )
+    if topic.settings.get("unclean.leader.election.enable") == "true":
+        yield Reason(
+            HopVerdict.IF,
+            f"{topic.name} allows unclean elections, which lose acknowledged records",
+            "set unclean.leader.election.enable=false",
+        )
+
+
+# --- transformation ---------------------------------------------------------------------------------------------
+
+
+def _transformation(facts: PipelineFacts) -> Hop:
+    plan = facts.plan
+    if plan is None:
+        reason = Reason(HopVerdict.UNKNOWN, f"the plan was not looked at: {facts.plan_problem}")
+        return Hop("transformation", "", UNKNOWN, (reason,))
+    return Hop("transformation", "", facts.guarantee, (*_results(facts.guarantee, plan), *_functions(plan)))
+
+
+def _results(guarantee: str, plan: PlanFacts) -> Iterator[Reason]:
+    random = ", ".join(plan.non_deterministic)
+    if not plan.stateful:
+        if not random:
+            yield Reason(HopVerdict.HOLDS, "stateless and deterministic: a batch that is run again gives the same rows")
+        else:
+            yield Reason(
+                HopVerdict.HOLDS,
+                f"stateless, not deterministic ({random}): an uninterrupted run could have given this output",
+            )
+        return
+    state = ", ".join(plan.stateful)
+    if guarantee == AT_LEAST_ONCE:
+        yield Reason(
+            HopVerdict.NOT, f"state ({state}): a batch that is run again is written again, its state is kept once"
+        )
+        return
+    if guarantee == AT_MOST_ONCE:
+        yield Reason(HopVerdict.NOT, f"state ({state}): it takes in batches whose output was lost")
+        return
+    yield Reason(
+        HopVerdict.HOLDS,
+        f"state ({state}): Spark's own commit of the state is in the commit record, so state and output go together",
+    )
+    if random:
+        yield Reason(
+            HopVerdict.HOLDS,
+            f"not deterministic ({random}): the output agrees with the state that is kept; where that cannot be shown "
+            "the query stops",
+        )
+    if plan.state_format == 1:
+        yield Reason(
+            HopVerdict.IF,
+            "state format 1: a late task can replace a state file; what is seen of it stops the query",
+            "a new checkpoint with spark.sql.streaming.stateStore.checkpointFormatVersion=2 and RocksDB",
+        )
+
+
+def _functions(plan: PlanFacts) -> Iterator[Reason]:
+    if plan.python:
+        yield Reason(
+            HopVerdict.IF,
+            f"Python functions ({', '.join(plan.python)}) are taken to be deterministic, without effects outside: "
+            "effects are repeated with a batch, and a random one may be mixed of two runs when an executor is lost",
+            "declare what is random: .asNondeterministic()",
+        )
+    if plan.speculation:
+        yield Reason(
+            HopVerdict.HOLDS,
+            "spark.speculation is on: a copy of a task is refused its partition, which costs attempts, not records",
+            "leave it off for this pipeline",
+        )
+
+
+# --- sink, positions, readers -----------------------------------------------------------------------------------
+
+_SINK: Final = {
+    EXACTLY_ONCE: (HopVerdict.HOLDS, "the records of a batch and its commit record are one transaction"),
+    AT_LEAST_ONCE: (HopVerdict.NOT, "no transaction: a task or a batch that is run again is written again"),
+    AT_MOST_ONCE: (HopVerdict.NOT, "a batch that was begun is not written again: what a failure has kept back is lost"),
+}
+
+
+def _sink(facts: PipelineFacts, topic: str) -> Hop:
+    reasons = [Reason(*_SINK[facts.guarantee])]
+    guarantee = facts.guarantee
+    cluster = facts.cluster
+    if cluster is None:
+        reasons.append(Reason(HopVerdict.UNKNOWN, f"its cluster was not looked at: {facts.cluster_problem}"))
+    else:
+        if guarantee == EXACTLY_ONCE and not cluster.verifies:
+            guarantee = AT_LEAST_ONCE
+            reasons.append(
+                Reason(
+                    HopVerdict.NOT,
+                    "brokers older than 3.6 do not refuse writes that come after their transaction (KIP-890): such a "
+                    "pipeline is not started",
+                    "use newer brokers",
+                )
+            )
+        elif guarantee == EXACTLY_ONCE:
+            reasons.append(Reason(HopVerdict.HOLDS, _epochs(cluster)))
+        if topic in cluster.topics:
+            reasons += _kept(cluster.topics[topic], cluster.brokers)
+    return Hop("sink", topic or "a topic per row", guarantee, tuple(reasons))
+
+
+def _epochs(cluster: ClusterFacts) -> str:
+    if cluster.transaction_version >= 2:
+        return "every transaction has an epoch of its own, given with the end of the one before (TV2)"
+    return "every transaction has an epoch of its own, taken before it begins (TV1)"
+
+
+def _positions(facts: PipelineFacts) -> Hop:
+    if facts.guarantee != EXACTLY_ONCE:
+        word = "before a batch is written" if facts.guarantee == AT_MOST_ONCE else "after it is written"
+        reason = Reason(HopVerdict.NOT, f"in Spark's checkpoint, {word}: output and positions are two writes")
+        return Hop("positions", "checkpoint", facts.guarantee, (reason,))
+    reasons = [
+        Reason(
+            HopVerdict.HOLDS,
+            f"in {COMMIT_TOPIC} under {facts.name!r}, in the same transaction as the output; as group offsets too, for "
+            "lag tools, where the cluster knows the topics",
+        )
+    ]
+    if facts.cluster is not None and COMMIT_TOPIC in facts.cluster.topics:
+        found = facts.cluster.topics[COMMIT_TOPIC]
+        # Where it does not exist the first start makes it.
+        reasons += _kept(found, facts.cluster.brokers) if found.exists else ()
+    return Hop("positions", COMMIT_TOPIC, EXACTLY_ONCE, tuple(reasons))
+
+
+def _readers(facts: PipelineFacts) -> Hop:
+    if facts.guarantee != EXACTLY_ONCE:
+        return Hop("readers", "", facts.guarantee, (Reason(HopVerdict.HOLDS, "see what is written, at once"),))
+    reason = Reason(
+        HopVerdict.IF,
+        "readers with isolation.level=read_committed see each record once; read_uncommitted, the default of most "
+        "clients, shows aborted attempts too. Brokers do not report the isolation level of readers",
+        "set isolation.level=read_committed in every reader",
+    )
+    return Hop("readers", "", EXACTLY_ONCE, (reason,))

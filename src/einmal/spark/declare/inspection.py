@@ -1,0 +1,145 @@
+"""Inspection of a pipeline's topics in a cluster, and of the pipeline's rights there. Nothing is created or changed.
+
+For the preflight, which lists what is missing, and for ``explain``, which lists the reasons of a guarantee. Brokers
+report a client's rights since KIP-430; a broker without authorizer allows everything. Knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.client.aio.admin import Admin
+from einmal.client.aio.coordinators import GROUP, TRANSACTION
+from einmal.client.apis import ApiKey
+from einmal.client.blocking.loop_thread import LoopThread
+from einmal.client.config import AdminSettings, dotted
+from einmal.client.errors import KafkaError
+from einmal.client.metadata_cache import NO_TOPIC_ID
+from einmal.types import ErrorCode
+from einmal.wire.metadata import NO_AUTHORIZED_OPERATIONS
+
+READ: Final = 3
+WRITE: Final = 4
+"""Operations as Kafka numbers them in its ACLs."""
+
+_VERIFYING_ADD_PARTITIONS: Final = 4
+"""Brokers that speak this version of AddPartitionsToTxn refuse a write that comes after its transaction (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """``error``: why the broker does not show the topic. ``replicas``: of the partition that has fewest. ``settings``:
+    those that the client may see."""
+
+    name: str
+    error: ErrorCode = ErrorCode.none
+    partitions: int = 0
+    replicas: int = 0
+    operations: int = NO_AUTHORIZED_OPERATIONS
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        return self.error is not ErrorCode.unknown_topic_or_partition
+
+    def may(self, operation: int) -> bool:
+        """True, too, where the broker does not report it."""
+        return self.operations == NO_AUTHORIZED_OPERATIONS or bool(self.operations & (1 << operation))
+
+    @property
+    def min_insync_replicas(self) -> int | None:
+        told = self.settings.get("min.insync.replicas")
+        return None if told is None else int(told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """``verifies``: late writes are refused. ``refused``: what the client may not be, by kind and name."""
+
+    servers: str
+    brokers: int
+    transaction_version: int
+    verifies: bool
+    topics: Mapping[str, TopicFacts]
+    refused: tuple[tuple[str, str, str], ...] = ()
+
+
+def inspect(
+    client: Mapping[str, str],
+    topics: Iterable[str],
+    *,
+    transactional_id: str | None = None,
+    group_id: str | None = None,
+) -> ClusterFacts:
+    """Ask a cluster. ``client``: settings under Kafka's names. Raises RetriableError where nobody answers."""
+    names = {dotted(each.name) for each in dataclasses.fields(AdminSettings)}
+    common = {name: value for name, value in client.items() if name in names}
+    wanted = list(dict.fromkeys(topics))
+    thread = LoopThread(lambda: _Inspector(common), "einmal-inspection")
+    try:
+        return thread.run(lambda inspector: inspector.inspect(wanted, transactional_id, group_id))
+    finally:
+        thread.close()
+
+
+class _Inspector(Admin):
+    async def inspect(self, topics: list[str], transactional_id: str | None, group_id: str | None) -> ClusterFacts:
+        response = await self._metadata(topics)
+        facts = {each.name: _topic(each) for each in response.topics}
+        for name, settings in (
+            await self._settings([name for name in topics if facts[name].error is ErrorCode.none])
+        ).items():
+            facts[name] = dataclasses.replace(facts[name], settings=settings)
+        # Only now the brokers' versions are known.
+        newest = (await self._cluster.any_connection()).versions.get(ApiKey.ADD_PARTITIONS_TO_TXN, (0, -1))[1]
+        refused = []
+        for kind, word, key in ((TRANSACTION, "transactional.id", transactional_id), (GROUP, "group", group_id)):
+            if key is not None and (problem := await self._refusal(kind, key)):
+                refused.append((word, key, problem))
+        return ClusterFacts(
+            servers=self.settings.bootstrap_servers,
+            brokers=len(response.brokers),
+            transaction_version=self._cluster.transaction_version,
+            verifies=newest >= _VERIFYING_ADD_PARTITIONS,
+            topics=facts,
+            refused=tuple(refused),
+        )
+
+    async def _metadata(self, topics: list[str]) -> Any:
+        fields = {
+            "topics": [{"name": name, "topic_id": NO_TOPIC_ID} for name in topics],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": True,
+        }
+        return await self._cluster.call_any(ApiKey.METADATA, fields, deadline=self._cluster.deadline())
+
+    async def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
+        """Settings are good to know: a client without the right to see them goes without."""
+        found = {}
+        for name in topics:
+            try:
+                entries = (await self.describe_configs([name]))[name]
+            except KafkaError:
+                continue
+            found[name] = {each.name: each.value for each in entries.values() if each.value is not None}
+        return found
+
+    async def _refusal(self, kind: int, key: str) -> str | None:
+        try:
+            await self._cluster.coordinators.find(kind, key, deadline=self._cluster.deadline())
+        except KafkaError as error:
+            return str(error)
+        return None
+
+
+def _topic(told: Any) -> TopicFacts:
+    return TopicFacts(
+        name=told.name,
+        error=told.error_code,
+        partitions=len(told.partitions),
+        replicas=min((len(each.replica_nodes) for each in told.partitions), default=0),
+        operations=getattr(told, "topic_authorized_operations", NO_AUTHORIZED_OPERATIONS),
+    )

@@ -1,0 +1,48 @@
+"""Facts of a query's plan before it runs: its state, its functions. Read only, as far as Spark shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from einmal.spark.declare.guarantees import PlanFacts
+from einmal.spark.protocol.execution import is_stateful_node, iterate, state_format, walk
+
+
+def plan_facts(frame: DataFrame) -> PlanFacts:
+    """Of a streaming frame that is not started."""
+    nodes = list(walk(frame._jdf.queryExecution().analyzed()))
+    causes: dict[str, None] = {}
+    python: dict[str, None] = {}
+    for node in nodes:
+        for expression in iterate(node.expressions()):
+            for each in walk(expression):
+                if _is_python(each):
+                    (python if each.deterministic() else causes)[str(each.name())] = None
+                elif not each.deterministic() and all(child.deterministic() for child in iterate(each.children())):
+                    causes[str(each.prettyName())] = None
+    spark = frame.sparkSession
+    return PlanFacts(
+        stateful=tuple(
+            dict.fromkeys(_words(str(node.getClass().getSimpleName())) for node in nodes if is_stateful_node(node))
+        ),
+        non_deterministic=tuple(causes),
+        python=tuple(python),
+        state_format=state_format(spark),
+        speculation=(spark.sparkContext.getConf().get("spark.speculation") or "false") == "true",
+    )
+
+
+def _is_python(expression: Any) -> bool:
+    return str(expression.getClass().getSimpleName()).startswith("PythonUD")
+
+
+def _words(name: str) -> str:
+    return "".join(_lower(name)).strip()
+
+
+def _lower(name: str) -> Iterator[str]:
+    for letter in name:
+        yield f" {letter.lower()}" if letter.isupper() else letter

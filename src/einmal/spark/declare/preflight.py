@@ -1,0 +1,311 @@
+"""The preflight of a query: checks everything that it needs before it starts, and reports all problems in one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.sql import DataFrame, SparkSession
+
+from einmal.client.errors import KafkaError
+from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
+from einmal.spark.errors import PipelineRefused, PreflightFailed
+from einmal.spark.options import (
+    EXACTLY_ONCE,
+    OptionError,
+    SinkOptions,
+    WriteOptions,
+    client_settings,
+    reserved,
+    topics_of,
+)
+from einmal.spark.output.routing import check_columns
+from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
+from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
+from einmal.types import ErrorCode
+
+Missing = list[tuple[str, str]]
+"""What is wrong, and what to do."""
+
+_KAFKA: Final = ("einmal", "kafka")
+_SEES_ABORTED: Final = (
+    'Spark\'s own source, format("kafka"), also reads records of aborted transactions by default',
+    '.option("kafka.isolation.level", "read_committed"); or "read_uncommitted", if its topics have no transactions',
+)
+
+OFFSETS_FORMAT_SETTING: Final = "spark.sql.streaming.offsetLog.formatVersion"
+_COMPARED: Final = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+"""Without them a map task that is run again may give the tasks that read it last other rows than the first run gave
+the others: rows without a key, or of a random function, would be written twice, or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedQuery:
+    """A query that is about to start. ``transforms``: its columns are computed batch by batch, and cannot be checked
+    yet. ``topics``: those that rows are going to name. ``query_name``, ``output_mode``: as passed to Spark."""
+
+    frame: DataFrame
+    options: SinkOptions
+    stateful: bool
+    transforms: bool
+    topics: tuple[str, ...] = ()
+    query_name: str | None = None
+    output_mode: str | None = None
+
+
+def preflight(query: PlannedQuery, cluster: KafkaCluster, checkpoint: Checkpoint) -> None:
+    """Raises PreflightFailed."""
+    options, spark = query.options, query.frame.sparkSession
+    missing: Missing = []
+    if not query.transforms:
+        _note(missing, lambda: check_columns(query.frame.schema, options.topic))
+    topics = [*filter(None, [options.topic]), *query.topics]
+    _check_target(missing, cluster, options, topics, group_id=options.group_id)
+    _check_sources(missing, query.frame, options)
+    _note(missing, lambda: _check_checkpoint(spark, checkpoint))
+    _note(missing, lambda: _check_start(query, checkpoint))
+    if options.guarantee == EXACTLY_ONCE:
+        missing += shuffle_problems(spark)
+        if query.stateful:
+            _note(missing, lambda: _check_state(spark, checkpoint))
+    if missing:
+        raise PreflightFailed(missing)
+
+
+def preflight_write(frame: DataFrame, options: WriteOptions, cluster: KafkaCluster) -> None:
+    """As ``preflight``, for a batch write. Raises PreflightFailed."""
+    missing: Missing = []
+    _note(missing, lambda: check_columns(frame.schema, options.topic))
+    _check_target(missing, cluster, options, [*filter(None, [options.topic])])
+    missing += shuffle_problems(frame.sparkSession)
+    if missing:
+        raise PreflightFailed(missing, "the batch cannot be written")
+
+
+def _note(missing: Missing, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except PipelineRefused as error:
+        missing.append((error.reason, error.hint))
+    except (CheckpointError, KafkaError, OptionError, SparkInternalsMissing) as error:
+        what, _, hint = str(error).partition("\nhint: ")
+        missing.append((what, hint))
+
+
+def _check_target(
+    missing: Missing,
+    cluster: KafkaCluster,
+    options: SinkOptions | WriteOptions,
+    topics: Collection[str],
+    *,
+    group_id: str | None = None,
+) -> None:
+    """The cluster that is written to. Topics that it creates on demand are created."""
+    in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
+    for name in sorted(RESERVED_TOPICS.intersection(topics)):
+        what, _, hint = reserved(name).partition("\nhint: ")
+        missing.append((what, hint))
+    outputs = [name for name in dict.fromkeys(topics) if name not in RESERVED_TOPICS]
+    wanted = [*outputs, *([COMMIT_TOPIC] if in_transactions else [])]
+    facts = _looked_at(
+        missing,
+        options.client,
+        wanted,
+        transactional_id=options.transactional_id if in_transactions else None,
+        group_id=group_id if in_transactions else None,
+    )
+    if facts is None:
+        return
+    for name in wanted:
+        if facts.topics[name].exists:
+            missing += write_problems(facts.topics[name], reads=name == COMMIT_TOPIC)
+        else:
+            _note(missing, partial(_create, cluster, name))
+    if in_transactions:
+        missing += transaction_problems(facts)
+
+
+def _check_sources(missing: Missing, frame: DataFrame, sink: SinkOptions) -> None:
+    for kind, options in sources(frame):
+        if kind == "kafka" and sink.guarantee == EXACTLY_ONCE and "kafka.isolation.level" not in options:
+            missing.append(_SEES_ABORTED)
+        if kind not in _KAFKA or (kind == "kafka" and "kafka.security.protocol" in options):
+            # Spark's own source has settings of Java's client, which ours does not read.
+            continue
+        facts = _looked_at(missing, client_settings(options), topics_of(options))
+        for topic in () if facts is None else _looked_for(facts, options):
+            missing += [each for each in read_problems(topic) if each not in missing]
+
+
+def _looked_for(facts: ClusterFacts, options: Mapping[str, str]) -> list[TopicFacts]:
+    """The topics that a source cannot do without: under failOnDataLoss=false the others continue where one is gone."""
+    topics = list(facts.topics.values())
+    existing = [each for each in topics if each.exists]
+    return existing if existing and options.get("failondataloss", "true").lower() == "false" else topics
+
+
+def _looked_at(
+    missing: Missing, client: Mapping[str, str], topics: list[str], **names: str | None
+) -> ClusterFacts | None:
+    nobody = f"no broker answers at {client['bootstrap.servers']}: "
+    if any(what.startswith(nobody) for what, _ in missing):
+        # It is not waited for twice.
+        return None
+    try:
+        return inspect(client, topics, **names)
+    except KafkaError as error:
+        missing.append((f"{nobody}{error}", "start it, or correct kafka.bootstrap.servers"))
+        return None
+
+
+# --- what is wrong with what was seen ---------------------------------------------------------------------------
+
+
+def read_problems(topic: TopicFacts) -> Missing:
+    """Why a source cannot read a topic."""
+    if not topic.exists:
+        return [(f"topic {topic.name!r}, a source, does not exist", "create it, or correct subscribe")]
+    return _hidden(topic) or _denied(topic, READ, "read")
+
+
+def write_problems(topic: TopicFacts, *, reads: bool = False) -> Missing:
+    """Why nothing can be written to a topic that exists; ``reads``: the commit topic, which is read too."""
+    found = _hidden(topic)
+    if found:
+        return found
+    found += _denied(topic, WRITE, "write to")
+    if reads:
+        found += _denied(topic, READ, "read")
+    policy = topic.settings.get("cleanup.policy")
+    if reads and policy not in (None, "compact"):
+        found.append(
+            (
+                f"topic {topic.name!r} has cleanup.policy={policy}: commit records would be deleted with time",
+                f"set cleanup.policy=compact on {topic.name}",
+            )
+        )
+    return found
+
+
+def transaction_problems(facts: ClusterFacts) -> Missing:
+    """Why transactions cannot be had, or not be trusted."""
+    found = [(f"the client may not use the {word} {name!r}: {why}", _ACL_OF[word]) for word, name, why in facts.refused]
+    if not facts.verifies:
+        found.append(
+            (
+                "the brokers do not refuse writes that come after their transaction has ended (KIP-890, since Kafka "
+                "3.6): a late request of a dead task could be committed with a later batch",
+                "use brokers of Kafka 3.6 or later, or processing.guarantee=at_least_once",
+            )
+        )
+    return found
+
+
+_ACL_OF: Final = {
+    "transactional.id": "grant Write and Describe on this TransactionalId",
+    "group": "grant Read on this Group, under which the source's positions are committed for lag tools",
+}
+
+
+def _hidden(topic: TopicFacts) -> Missing:
+    if topic.error is ErrorCode.topic_authorization_failed:
+        return [(f"the client may not see topic {topic.name!r}", "grant Describe on this Topic, and Read or Write")]
+    return []
+
+
+def _denied(topic: TopicFacts, operation: int, word: str) -> Missing:
+    if topic.may(operation):
+        return []
+    return [(f"the client may not {word} topic {topic.name!r}", f"grant {word.split()[0].title()} on this Topic")]
+
+
+def _create(cluster: KafkaCluster, topic: str) -> None:
+    try:
+        if topic == COMMIT_TOPIC:
+            cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
+        cluster.partition_count(topic)
+    except KafkaError as error:
+        raise PipelineRefused(
+            f"topic {topic!r}: {error}", "create the topic; this cluster does not create it on demand"
+        ) from error
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------
+
+
+def shuffle_problems(spark: SparkSession) -> Missing:
+    """Why two runs of a part of a batch could be mixed."""
+    return [
+        (f"{name} is false: when an executor is lost, parts of two different runs may be written", f"set {name}=true")
+        for name in _COMPARED
+        if spark.conf.get(name) == "false"
+    ]
+
+
+def _check_start(query: PlannedQuery, checkpoint: Checkpoint) -> None:
+    """What Spark would refuse when it starts the query: by then the transactional.id is acquired, and whoever ran under
+    it is fenced."""
+    spark, query_name = query.frame.sparkSession, query.query_name
+    query_id = checkpoint.query_id()
+    for active in spark.streams.active:
+        if query_name is not None and active.name == query_name:
+            raise PipelineRefused(
+                f"a query with queryName {query_name!r} runs in this session already", "stop it, or choose another name"
+            )
+        if query_id is not None and active.id == query_id:
+            raise PipelineRefused(
+                f"a query with the checkpoint's id {query_id} runs in this session already: {checkpoint.name} is its "
+                "checkpoint, or a copy of it",
+                "stop it first",
+            )
+    jvm: Any = spark._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    try:
+        mode = catalyst.streaming.InternalOutputModes.apply(query.output_mode or "append")
+        if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") == "true":
+            plan = query.frame._jdf.queryExecution().analyzed()
+            catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise PipelineRefused(f"Spark refuses the query: {str(error).partition(';')[0]}") from error
+
+
+def _check_checkpoint(spark: SparkSession, checkpoint: Checkpoint) -> None:
+    """Whether we can read what Spark has written there, and will write."""
+    version = spark.conf.get(OFFSETS_FORMAT_SETTING, None)
+    if version not in (None, "1"):
+        raise PipelineRefused(
+            f"{OFFSETS_FORMAT_SETTING}={version}: the sink reads a batch's offsets in format 1 only",
+            f"set {OFFSETS_FORMAT_SETTING}=1, or leave it out",
+        )
+    latest = checkpoint.latest_batch_id()
+    if latest is not None:
+        checkpoint.offsets(latest)
+    checkpoint.last_run()
+
+
+def _check_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
+    operator_class(spark)
+    latest = checkpoint.latest_committed()
+    if latest is None:
+        return
+    text = checkpoint.commit_text(latest) or ""
+    version = text.partition("\n")[0]
+    if version not in ("v1", "v2"):
+        raise PipelineRefused(
+            f"{checkpoint.name}/commits/{latest} has format {version!r}, known are v1 and v2",
+            "this einmal does not know that format of Spark's: use a Spark that it was tested with",
+        )
+    if version != f"v{state_format(spark)}":
+        raise PipelineRefused(
+            f"the checkpoint's state has format {version}, this session writes v{state_format(spark)}",
+            f"set {FORMAT_SETTING}={version[1:]}",
+        )

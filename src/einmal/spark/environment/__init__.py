@@ -1,0 +1,1 @@
+"""The JVM, the Python workers and the session that a pipeline runs in."""

@@ -1,0 +1,37 @@
+"""Which Python runs the workers of a Spark on this machine: this one, with PySpark as it is installed.
+
+Spark puts PySpark in front of a worker's path as a zip, out of which Python compiles every module anew: 0.7 s of CPU
+for each daemon of workers and for each query's source. The installed package is the same, and compiled. So the workers
+are started by a small script that takes the zip out of ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import site
+import sys
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from einmal.spark.environment.cache import kept
+
+_SCRIPT: Final = """\
+#!/bin/sh
+# This Python, without Spark's zip of PySpark.
+lib={lib}
+PYTHONPATH=${{PYTHONPATH#"$lib"/pyspark.zip:"$lib"/py4j-*-src.zip:}} exec {python} "$@"
+"""
+
+
+def worker_python() -> str:
+    """For ``PYSPARK_PYTHON``; the interpreter itself where it would not find this PySpark without the zip."""
+    package = Path(pyspark.__file__).parent
+    if package.parent not in map(Path, [*site.getsitepackages(), site.getusersitepackages()]):
+        return sys.executable
+    text = _SCRIPT.format(lib=shlex.quote(str(package / "python" / "lib")), python=shlex.quote(sys.executable))
+    script = kept("python-{}", text, mode=0o755)
+    # Not so on a file system that nothing may be run from.
+    return str(script) if os.access(script, os.X_OK) else sys.executable

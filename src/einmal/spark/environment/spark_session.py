@@ -1,0 +1,132 @@
+"""A Spark session with defaults that suit exactly-once pipelines on one machine, and nothing hidden.
+
+Every default is a Spark setting that the caller can overrule. State stores are RocksDB with checkpoint format 2: only
+there does Spark's commit file name the state of the committed attempt (SPARK-51714), which the sink depends on to keep
+state and output together. A session of the user's own works too: Spark finds the source by ``pyspark_einmal``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from einmal.spark.environment import class_archive
+from einmal.spark.environment.cache import kept
+from einmal.spark.environment.interpreter import worker_python
+from einmal.spark.environment.java import use_java
+from einmal.spark.errors import PipelineRefused
+
+CONNECT_REFUSED: Final = (
+    "this session is Spark Connect, whose driver runs elsewhere: the sink leads its transactions from the driver",
+    "run the program with spark-submit, or with the address of a Spark master (spark://, yarn, k8s://, local[*])",
+)
+_STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_DEFAULTS: Final = {
+    "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # Adaptive execution does not work on streams with state, and Spark warns of it in every start.
+    "spark.sql.adaptive.enabled": "false",
+}
+_LOCAL_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Without these Spark guesses an address from the host's name, which may be one it cannot reach.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+# spark.python.unix.domain.socket.enabled is left to users. Over TCP each hand-over from the JVM to a Python worker may
+# take 40 ms, because the JVM sends in pieces and holds one back for a delayed acknowledgement. With Unix domain sockets
+# Spark's workers print a traceback in one of seven stops in the middle of a batch.
+_QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""Less than half the CPU of a short program goes into compiling then."""
+_JVM_LOG: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+"""By default the JVM writes its warnings to stdout, between the lines of a program's output."""
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# Its level is what Spark would otherwise announce on every start, as the one it falls back to.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# What ends a query is raised by awaitTermination; here it would be printed a second time, with every Java frame.
+logger.streaming.name = org.apache.spark.sql.execution.streaming
+logger.streaming.level = off
+# A task that fails is named in the error that ends its batch.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+
+def session(
+    app_name: str = "einmal",
+    *,
+    master: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    quiet: bool = True,
+    quick: bool = False,
+) -> SparkSession:
+    """The running session, or a new one: on ``master`` (default: ``spark.master``, else all cores of this machine).
+
+    ``config`` holds Spark settings and wins over the defaults, which only a new session gets. ``quiet`` keeps PySpark
+    from logging what it raises, and on a local master Spark's log to errors. On a local master ``quick`` is for
+    programs that end within minutes: the JVM starts sooner and never compiles for peak speed. Java is found by
+    ``einmal.spark.environment.java``; Python workers run this interpreter. Raises JavaMissing, and PipelineRefused for
+    Spark Connect.
+    """
+    wanted = {name: str(value) for name, value in (config or {}).items()}
+    master = master or wanted.pop("spark.master", None) or "local[*]"
+    if master.startswith("sc://") or os.environ.get("SPARK_REMOTE"):
+        raise PipelineRefused(*CONNECT_REFUSED)
+    # A session that runs keeps what it was made with.
+    settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
+    if quiet:
+        _quiet_python()
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in (settings | wanted).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
+    """The settings of a new session. Moves Java's options from ``wanted`` into them, behind ours."""
+    local = master.startswith("local")
+    use_java(vector_module=not (local and quiet))
+    # The script of worker_python is on this machine only.
+    python = worker_python() if local else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    settings = dict(_DEFAULTS)
+    if local:
+        settings |= _LOCAL_DEFAULTS
+        settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+        options = [*_JVM_LOG, *class_archive.options()]
+        if quiet:
+            options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
+        if quick:
+            options += _QUICK
+        # Together with the caller's, which come last and win.
+        options.append(wanted.pop("spark.driver.extraJavaOptions", ""))
+        settings["spark.driver.extraJavaOptions"] = " ".join(options)
+    return settings
+
+
+def _quiet_python() -> None:
+    """PySpark logs an error that it raises a second time, as one line of JSON with every frame of Java."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+def _cores(master: str) -> int:
+    number = master.removeprefix("local[").split(",")[0].rstrip("]")
+    return int(number) if number.isdecimal() else (os.cpu_count() or 1) if number == "*" else 1

@@ -1,0 +1,1 @@
+"""Operating a pipeline: status, adopt and reset, progress lines, metrics."""

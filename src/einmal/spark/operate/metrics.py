@@ -1,0 +1,119 @@
+"""Prometheus metrics of this process's pipelines over HTTP: ``/metrics``, in the driver process.
+
+Served at the address in the Spark setting ``spark.einmal.metrics.address``, from the start of the first pipeline until
+the process ends. docs/monitoring.md has the table of names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pyspark.sql import SparkSession
+
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.operate.progress import DURATION_BOUNDS_S
+from einmal.spark.operate.watch import Watch
+from einmal.spark.options import OptionError
+from einmal.spark.protocol.queries import Queries, queries_of
+
+ADDRESS: Final = "spark.einmal.metrics.address"
+"""A Spark setting: "host:port", or a port of 127.0.0.1. Port 0 is one that is free."""
+_serving: Final[dict[str, str]] = {}
+"""The addresses that are served, by the setting that asked for them."""
+_lock: Final = threading.Lock()
+
+
+def served(spark: SparkSession) -> str | None:
+    """The address that a session's setting is served at, from now on; None without the setting.
+
+    Raises OptionError, and PipelineRefused where the address cannot be had.
+    """
+    wanted = spark.conf.get(ADDRESS, None)
+    if not wanted:
+        return None
+    with _lock:
+        if wanted not in _serving:
+            _serving[wanted] = _serve(wanted, queries_of(spark))
+        return _serving[wanted]
+
+
+def _serve(wanted: str, queries: Queries) -> str:
+    host, _, port = wanted.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise OptionError(f"{ADDRESS} is HOST:PORT or a port, not {wanted!r}")
+    watches = [each for each in queries.observers if isinstance(each, Watch)]
+    registry = CollectorRegistry(auto_describe=False)
+    host = host.strip("[]") or "127.0.0.1"
+    try:
+        server, _ = start_http_server(int(port), host, registry)
+    except OSError as error:
+        raise PipelineRefused(
+            f"metrics cannot be served at {wanted}: {error.strerror}", "name another port, or 0 for one that is free"
+        ) from error
+    if not watches:
+        watches.append(Watch())
+        queries.add_observer(watches[0])
+    registry.register(_Pipelines(watches[0]))
+    return f"{host}:{server.server_port}"
+
+
+class _Pipelines(Collector):
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def collect(self) -> Iterable[Metric]:
+        with self._watch.lock:
+            return list(_families(self._watch))
+
+
+def _families(watch: Watch) -> Iterator[Metric]:
+    def counter(name: str, help_: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"einmal_pipeline_{name}", help_, labels=["pipeline", *labels])
+
+    def gauge(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"einmal_pipeline_{name}", help_, labels=["pipeline", *labels])
+
+    is_running = gauge("running", "1 while the query runs, also while it is restarted.")
+    read = counter("input_records", "Offsets of the sources that finished batches went over.")
+    lost = counter("lost_records", "Offsets of the sources that were deleted before they were read.")
+    written = counter("output_records", "Records written by finished batches.")
+    batches = counter("batches", "Finished batches.", "outcome")
+    last = gauge("last_batch_id", "Spark's number of the batch that was finished last.")
+    durations = HistogramMetricFamily(
+        "einmal_pipeline_batch_duration_seconds", "Finished batches by their time.", labels=["pipeline"]
+    )
+    phases = counter("phase_seconds", "The time of finished batches, by phase.", "phase")
+    transactions = counter("transactions", "Transactions that have ended.", "result")
+    opened = gauge("open_transaction_seconds", "Age of the open transaction; 0 where none is.")
+    restarts = counter("restarts", "Starts of the query from its checkpoint, after a batch that could not be decided.")
+    lag = gauge("lag_records", "Offsets between the last finished batch and the end of a source's topic.", "topic")
+    now = time.monotonic()
+    for each in watch.pipelines():
+        progress, name = each.progress, [each.progress.pipeline]
+        is_running.add_metric(name, each.is_running)
+        read.add_metric(name, progress.input)
+        lost.add_metric(name, progress.lost)
+        written.add_metric(name, progress.output)
+        for outcome, count in progress.batches.items():
+            batches.add_metric([*name, outcome], count)
+        if progress.last is not None:
+            last.add_metric(name, progress.last.batch_id)
+        bounds = [*(str(bound) for bound in DURATION_BOUNDS_S), "+Inf"]
+        counts = itertools.accumulate(progress.duration_counts)
+        durations.add_metric(name, list(zip(bounds, counts, strict=True)), progress.duration_ms / 1000)
+        for phase, spent_ms in progress.phases_ms.items():
+            phases.add_metric([*name, phase], spent_ms / 1000)
+        transactions.add_metric([*name, "commit"], progress.committed)
+        transactions.add_metric([*name, "abort"], progress.aborted)
+        opened.add_metric(name, progress.open_s(now))
+        restarts.add_metric(name, progress.restarts)
+        for topic, behind in (each.lag or {}).items():
+            lag.add_metric([*name, topic], behind)
+    yield from (is_running, read, lost, written, batches, last, durations, phases, transactions, opened, restarts, lag)

@@ -1,0 +1,51 @@
+"""What a sink keeps in the driver process while it writes: a connection to the cluster, the claim service, the job.
+
+A Spark Connect session has its driver elsewhere, where none of this could live: it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.environment.spark_session import CONNECT_REFUSED
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.output.claim_service import ClaimService
+from einmal.spark.output.job import Job
+
+CLAIMS_PORT: Final = "spark.einmal.claims.port"
+"""A Spark setting: the first port for claim services of this application; by default any that is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkResources:
+    """For one query or batch write."""
+
+    cluster: KafkaCluster
+    service: ClaimService
+    job: Job
+
+    def close(self) -> None:
+        self.service.close()
+        self.cluster.close()
+
+
+def require_classic_session(frame: DataFrame) -> None:
+    """Raises PipelineRefused for a frame of Spark Connect, which has no JVM here."""
+    if not hasattr(frame.sparkSession, "_jvm"):
+        raise PipelineRefused(*CONNECT_REFUSED)
+
+
+def open_resources(frame: DataFrame, client: Mapping[str, str], topic: str | None) -> SinkResources:
+    """To write ``frame``. ``client``: settings under Kafka's names. Raises PipelineRefused."""
+    require_classic_session(frame)
+    cluster = KafkaCluster(client)
+    context = frame.sparkSession.sparkContext.getConf()
+    advertised = context.get("spark.driver.host") or "127.0.0.1"
+    port = int(context.get(CLAIMS_PORT) or 0)
+    service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised, port)
+    return SinkResources(cluster, service, Job(cluster, client, topic, service.address))

@@ -1,0 +1,1 @@
+"""Performing what `einmal.pipeline` decides: one query, its batches, its commits."""

@@ -1,0 +1,34 @@
+"""One run of an at-least-once query: acknowledged by all replicas, in no transaction, with no commit record.
+
+The guarantee of Spark's own Kafka sink: a batch or a task that is run again is written again. Here for comparison.
+"""
+
+from __future__ import annotations
+
+from einmal.pipeline.claims import Denied
+from einmal.pipeline.run_state import Held
+from einmal.spark import events
+from einmal.spark.protocol.outside_transactions import report_start, write_plainly
+from einmal.spark.protocol.run import CurrentBatch, Setting
+
+
+class AtLeastOnce:
+    held: Held | None = None
+    """There is no identity to keep over a restart."""
+    is_undecided = False
+
+    def __init__(self, setting: Setting, _held: Held | None = None) -> None:
+        self._setting = setting
+
+    def start(self) -> None:
+        """There is nothing to look up."""
+
+    def batch(self, batch: CurrentBatch) -> None:
+        """Write one micro-batch. Raises what Spark raises."""
+        report_start(self._setting, batch.batch_id)
+        outputs = write_plainly(self._setting, batch, exclusive=False)
+        assert not isinstance(outputs, Denied)
+        self._setting.notify(events.BatchWritten(batch.batch_id, sum(output.count for output in outputs)))
+
+    def close(self) -> None:
+        """Nothing is held."""

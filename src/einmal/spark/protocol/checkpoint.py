@@ -1,0 +1,301 @@
+"""A query's checkpoint directory: read as Spark wrote it, and finished in Spark's own format.
+
+All access is through Hadoop's FileSystem, as Spark's: a path may be local, HDFS, or an object store. A file appears
+under its name whole or not at all, and never replaces another. Knows nothing of Kafka.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VOID: Final = "-"
+"""How Spark spells that a source has no offset yet."""
+_OFFSETS_VERSION: Final = "v1"
+_COMMITS: Final = "einmal/commits/"
+_RUNS: Final = "einmal/runs"
+"""Our own directory, which Spark does not look at."""
+
+
+class CheckpointError(Exception):
+    """The checkpoint is in a state, or a format, that a query cannot resume from."""
+
+
+class CheckpointTaken(CheckpointError):
+    """Another driver has written the file that this one was about to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRun:
+    """One start of a driver on the checkpoint, as it noted it there. ``number`` grows; ``token`` is unique, so that a
+    copy of the directory has only the runs from before it was made."""
+
+    number: int
+    token: str
+    transactional_id: str = ""
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLogEntry:
+    """``offsets/N``: where batch N ends, one value per source (None: that source has none), parsed JSON."""
+
+    end: tuple[Any, ...]
+
+
+def parse_offset_log(text: str, name: str) -> OffsetLogEntry:
+    """A file of ``offsets``. Raises CheckpointError for a format that is not known."""
+    version, _metadata, *sources = text.split("\n")
+    if version != _OFFSETS_VERSION:
+        raise CheckpointError(f"{name} has format {version}, known is {_OFFSETS_VERSION}")
+    return OffsetLogEntry(tuple(_parse(line) for line in sources))
+
+
+class Checkpoint:
+    """The directory of one query."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        jvm = spark._jvm
+        assert jvm is not None
+        # A class is looked up once: each part of a package's name is a question to the JVM.
+        self._new_path: Any = jvm.org.apache.hadoop.fs.Path
+        self._text_of: Any = jvm.org.apache.commons.io.IOUtils
+        self._rename: Any = jvm.org.apache.hadoop.fs.Options.Rename
+        configuration = spark._jsparkSession.sessionState().newHadoopConf()
+        path = self._new_path(location)
+        self._fs = path.getFileSystem(configuration)
+        self._root = self._fs.makeQualified(path)
+        self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri(), configuration)
+        self._gateway: Any = spark.sparkContext._gateway
+
+    @property
+    def name(self) -> str:
+        """The directory as a full URI: two spellings of one location are one name."""
+        return str(self._root.toString())
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def query_id(self) -> str | None:
+        """The id that every run of the query on this checkpoint has."""
+        text = self._read("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def latest_batch_id(self) -> int | None:
+        """The newest batch that was planned, whether it ran or not."""
+        return max(self._batch_ids("offsets"), default=None)
+
+    def latest_committed(self) -> int | None:
+        """The newest batch that Spark considers done."""
+        return max(self._batch_ids("commits"), default=None)
+
+    def has_commit(self, batch_id: int) -> bool:
+        return self._read(f"commits/{batch_id}") is not None
+
+    def commit_text(self, batch_id: int) -> str | None:
+        return self._read(f"commits/{batch_id}")
+
+    def next_batch_id(self) -> int:
+        """The batch that Spark runs next: the last that was planned, if it is not committed, else a new one."""
+        planned, done = self.latest_batch_id(), self.latest_committed()
+        if planned is None:
+            return 0
+        return planned + 1 if done is not None and done >= planned else planned
+
+    def has_run(self, token: str) -> bool:
+        return any(run.token == token for run in self._runs())
+
+    def last_run(self) -> DriverRun | None:
+        """With the name and the cluster that it wrote to. None: no driver has noted one."""
+        last = max(self._runs(), key=lambda run: run.number, default=None)
+        if last is None:
+            return None
+        try:
+            fields = json.loads(self._read(f"{_RUNS}/{last.number}.{last.token}") or "{}")
+            return DriverRun(last.number, last.token, str(fields["transactional_id"]), fields["cluster_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.name}/{_RUNS}/{last.number}.{last.token} cannot be read: {error!r}\n"
+                "hint: restore it, or delete it if the checkpoint was never copied"
+            ) from error
+
+    def keep_commit_text(self, batch_id: int, text: str) -> str:
+        """Keep the text of a commit file that is too large for a commit record; its name, with a digest."""
+        name = f"{_COMMITS}{batch_id}.{hashlib.sha256(text.encode()).hexdigest()}"
+        if self._read(name) is None:
+            self.write(name, text)
+        for kept in self._names_below(_COMMITS):
+            number, _, _ = kept.partition(".")
+            if number.isdecimal() and int(number) < batch_id - 1:
+                self._fs.delete(self._path(_COMMITS + kept), False)
+        return name
+
+    def whole_commit_text(self, recorded: str) -> str:
+        """The text of a commit file. ``recorded``: by the commit record, the text itself or the name of a kept one.
+
+        Raises CheckpointError.
+        """
+        if not recorded.startswith(_COMMITS):
+            return recorded
+        text = self._read(recorded)
+        if text is None or not recorded.endswith(hashlib.sha256(text.encode()).hexdigest()):
+            raise CheckpointError(f"{self.name}/{recorded}, which the commit record names, is missing or damaged")
+        return text
+
+    def missing_state(self, batch_id: int, commit_text: str) -> str | None:
+        """The first state file that a commit file of format 2 names and that does not exist; None: all exist."""
+        version, _, body = commit_text.partition("\n")
+        if version != "v2":
+            return None
+        for operator, partitions in (json.loads(body).get("stateUniqueIds") or {}).items():
+            for partition, ids in enumerate(partitions):
+                names = self._names_below(f"state/{operator}/{partition}")
+                for each in ids:
+                    if not any(each in name and name.startswith(f"{batch_id + 1}_") for name in names):
+                        return f"{self.name}/state/{operator}/{partition}/{batch_id + 1}_{each}"
+        return None
+
+    def has_state(self) -> bool:
+        return bool(self._fs.exists(self._path("state")))
+
+    def offsets(self, batch_id: int) -> OffsetLogEntry | None:
+        """Raises CheckpointError for an unknown format."""
+        text = self._read(f"offsets/{batch_id}")
+        if text is None:
+            return None
+        return parse_offset_log(text, f"{self.name}/offsets/{batch_id}")
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def ensure_query_id(self) -> str:
+        """The query's id; a new checkpoint gets one now, in the file in which Spark would have written its own."""
+        existing = self.query_id()
+        if existing is not None:
+            return existing
+        query_id = str(uuid.uuid4())
+        self.write("metadata", json.dumps({"id": query_id}, separators=(",", ":")))
+        return query_id
+
+    def begin_run(self, transactional_id: str, cluster_id: str | None) -> str:
+        """Note that a driver runs on this checkpoint from now on; its token. To be called once the transactional.id is
+        acquired."""
+        number = max((run.number for run in self._runs()), default=0) + 1
+        token = uuid.uuid4().hex
+        text = json.dumps({"transactional_id": transactional_id, "cluster_id": cluster_id}, separators=(",", ":"))
+        self.write(f"{_RUNS}/{number}.{token}", text)
+        return token
+
+    def forget_runs_before(self, token: str) -> None:
+        """Remove the runs that ended before this one began: no commit record names them any more."""
+        runs = self._runs()
+        first = next((run.number for run in runs if run.token == token), 0)
+        for run in runs:
+            if run.number < first:
+                self._fs.delete(self._path(f"{_RUNS}/{run.number}.{run.token}"), False)
+
+    def begin_at(self, end: tuple[Any, ...], commit_text: str) -> None:
+        """Let a fresh checkpoint have a finished batch 0 that ended at ``end``, so that Spark resumes there."""
+        # The offsets come last and make it so: alone they would be a planned batch. A commit alone is nothing, and is
+        # left by a start that died between the two.
+        if not self.has_commit(0):
+            self.write("commits/0", commit_text)
+        self.plan_first(end, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')
+
+    def plan_first(self, end: tuple[Any, ...], metadata: str) -> None:
+        """Let a fresh checkpoint have a planned batch 0 that ends at ``end``. ``metadata``: its first line."""
+        lines = [_VOID if value is None else json.dumps(value, separators=(",", ":")) for value in end]
+        self.write("offsets/0", "\n".join([_OFFSETS_VERSION, metadata, *lines]))
+
+    def begin_batch(self, batch_id: int) -> bool:
+        """Note that a batch is begun. False: it was begun before, or another driver has begun a later one."""
+        try:
+            self.write(f"begun/{batch_id}", "")
+        except CheckpointError:
+            return False
+        # Checked after the write: a driver that begins a later batch removes the earlier notes, and this driver may
+        # have been paused since.
+        begun = self._batch_ids("begun")
+        if max(begun) > batch_id:
+            return False
+        for each in begun:
+            if each < batch_id:
+                self._fs.delete(self._path(f"begun/{each}"), False)
+        return True
+
+    def write(self, name: str, text: str) -> None:
+        """Create a file, whole or not at all. Raises CheckpointTaken where it exists."""
+        target = self._path(name)
+        self._fs.mkdirs(target.getParent())
+        temporary = self._new_path(target.getParent(), f".{target.getName()}.{uuid.uuid4()}.tmp")
+        stream = self._fs.create(temporary, True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        if self._fs.exists(target):
+            self._fs.delete(temporary, False)
+            raise CheckpointTaken(f"{target.toString()} exists already")
+        # Without a flag: a file that has appeared since is an error, not replaced.
+        try:
+            self._context.rename(temporary, target, self._gateway.new_array(self._rename, 0))
+        except Py4JJavaError as error:
+            if "FileAlreadyExists" not in str(error):
+                raise
+            self._fs.delete(temporary, False)
+            raise CheckpointTaken(f"{target.toString()} exists already") from error
+
+    # --- Hadoop -------------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> Any:
+        return self._new_path(self._root, name)
+
+    def _read(self, name: str) -> str | None:
+        path = self._path(name)
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            return str(self._text_of.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _runs(self) -> list[DriverRun]:
+        path = self._path(_RUNS)
+        if not self._fs.exists(path):
+            return []
+        names = [str(status.getPath().getName()).partition(".") for status in self._fs.listStatus(path)]
+        return [DriverRun(int(number), token) for number, _, token in names if number.isdecimal()]
+
+    def _names_below(self, directory: str) -> list[str]:
+        """The names of all files below a directory."""
+        path = self._path(directory)
+        if not self._fs.exists(path):
+            return []
+        found, names = self._fs.listFiles(path, True), []
+        while found.hasNext():
+            names.append(str(found.next().getPath().getName()))
+        return names
+
+    def _batch_ids(self, directory: str) -> list[int]:
+        path = self._path(directory)
+        if not self._fs.exists(path):
+            return []
+        names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)]
+        return [int(name) for name in names if name.isdecimal()]
+
+
+def _parse(line: str) -> Any:
+    if line == _VOID:
+        return None
+    try:
+        return json.loads(line)
+    except ValueError:
+        # A source may spell its offsets as it likes.
+        return line

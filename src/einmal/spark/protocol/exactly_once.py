@@ -1,0 +1,177 @@
+"""One run of an exactly-once query: a ``TransactionRun`` on Kafka, and the checkpoint beside it.
+
+A run begins with ``start``, before Spark plans anything, and then takes one micro-batch after the other. It ends with
+the query; after an error it cannot continue, and a new run reads the outcome from the commit record.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from einmal.pipeline.batch_plan import Batch
+from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.effects import Failed, Finished
+from einmal.pipeline.positions import topics_in
+from einmal.pipeline.run_state import Held, Query
+from einmal.spark import events
+from einmal.spark.errors import PipelineFenced, PipelineRefused
+from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
+from einmal.spark.protocol.execution import empty_commit_file, offset_metadata, sources, state_format
+from einmal.spark.protocol.kafka_transactions import KafkaTransactions
+from einmal.spark.protocol.run import CurrentBatch, Setting
+from einmal.spark.protocol.source_positions import SELF_CONTAINED, SourcePositions
+from einmal.spark.protocol.spark_commit import SparkCommit
+from einmal.spark.protocol.transaction_run import Destination, TransactionRun
+from einmal.types import ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAdditions:
+    """See ``transaction_run.Additions``."""
+
+    spark_commit: SparkCommit
+    positions: SourcePositions
+
+    def finish_spark_commit(self, record: CommitRecord) -> Finished | Failed:
+        return self.spark_commit.finish(record)
+
+    def commit_text(self, batch: CurrentBatch) -> str | None:
+        return self.spark_commit.text(batch)
+
+    def commit_positions(
+        self, transactions: KafkaTransactions, identity: ProducerIdAndEpoch, batch_id: int, end: tuple[Any, ...]
+    ) -> None:
+        self.positions.commit(transactions, identity, batch_id, end)
+
+
+class ExactlyOnce:
+    """See ``run.Run``."""
+
+    def __init__(self, setting: Setting, held: Held | None = None) -> None:
+        """``held``: by the run before this one, where the query is restarted."""
+        options, checkpoint = setting.options, setting.checkpoint
+        assert options.transactional_id is not None and options.group_id is not None
+        self._setting = setting
+        self._id = options.transactional_id
+        self._query_id = checkpoint.ensure_query_id()
+        self._cluster_id = setting.resources.cluster.cluster_id()
+        self._sources = sources(setting.frame)
+        self._token = ""
+        """Of this run, in the checkpoint and in its commit records."""
+        query = Query(
+            transactional_id=self._id,
+            query_id=self._query_id,
+            checkpoint=checkpoint.name,
+            is_fresh=checkpoint.latest_batch_id() is None,
+            stateful=setting.stateful,
+            next_batch_id=checkpoint.next_batch_id(),
+            others=self._others(),
+            adopt=options.adopt,
+        )
+        destination = Destination(
+            transactional_id=self._id, client=options.client, resources=setting.resources, notify=setting.notify
+        )
+        additions = StreamAdditions(
+            SparkCommit(checkpoint, stateful=setting.stateful),
+            SourcePositions(self._sources, setting.resources.cluster, options.group_id),
+        )
+        self._run = TransactionRun(destination, query, additions, held)
+
+    @property
+    def held(self) -> Held | None:
+        return self._run.held
+
+    @property
+    def is_undecided(self) -> bool:
+        return self._run.is_undecided
+
+    def close(self) -> None:
+        self._run.close()
+
+    def start(self) -> None:
+        """Acquire the transactional.id, find the pipeline's position, repair the checkpoint. Raises PipelineError."""
+        try:
+            self._start()
+        except CheckpointTaken as error:
+            raise PipelineFenced(
+                f"another driver runs on the same checkpoint: {error}", "let only one of them run"
+            ) from error
+        except CheckpointError as error:
+            raise PipelineRefused(str(error), "restore the newest checkpoint") from error
+
+    def _start(self) -> None:
+        ready = self._run.start()
+        checkpoint = self._setting.checkpoint
+        self._token = checkpoint.begin_run(self._id, self._cluster_id)
+        if ready.record is not None and ready.record.run:
+            checkpoint.forget_runs_before(ready.record.run)
+        resume = self._run.resume_from()
+        if resume is not None:
+            self._resume(resume)
+
+    def batch(self, batch: CurrentBatch) -> None:
+        """Write one micro-batch, once. Raises PipelineError."""
+        planned = self._planned(batch.batch_id)
+        self._setting.notify(events.BatchStarted(planned.batch_id, planned.start, planned.end))
+        ready = self._run.batch(planned, batch)
+        if ready.already_in:
+            self._setting.notify(events.BatchAlreadyIn(planned.batch_id))
+            # Sources that count on being read are read; nothing is written.
+            batch.frame.write.format("noop").mode("append").save()
+
+    def _planned(self, batch_id: int) -> Batch:
+        """The batch as the checkpoint describes it."""
+        checkpoint = self._setting.checkpoint
+        end = checkpoint.offsets(batch_id)
+        before = checkpoint.offsets(batch_id - 1) if batch_id > 0 else None
+        assert end is not None, f"Spark runs batch {batch_id} without having written its offsets"
+        start = None if before is None else before.end
+        if batch_id == 0 and self._begins_empty():
+            start = end.end
+        return Batch(
+            query_id=self._query_id,
+            checkpoint=checkpoint.name,
+            batch_id=batch_id,
+            start=start,
+            end=end.end,
+            run=self._token,
+        )
+
+    def _others(self) -> str:
+        """Who ran on the checkpoint last, where that was not this pipeline."""
+        last = self._setting.checkpoint.last_run()
+        if last is None:
+            return ""
+        if last.transactional_id != self._id:
+            return f"under transactional.id {last.transactional_id!r}"
+        if None not in (last.cluster_id, self._cluster_id) and last.cluster_id != self._cluster_id:
+            return f"in cluster {last.cluster_id}, not in {self._cluster_id}"
+        return ""
+
+    def _resume(self, end: tuple[Any, ...]) -> None:
+        """Let a fresh checkpoint begin where the committed output ends."""
+        kinds = [kind for kind, _ in self._sources]
+        if not kinds or not SELF_CONTAINED.issuperset(kinds) or len(kinds) != len(end):
+            raise PipelineRefused(
+                f"the checkpoint {self._setting.checkpoint.name} is new, but output up to {end} is committed under "
+                f"{self._id!r}, and sources {kinds} cannot be started there",
+                "restore the checkpoint, or give the pipeline another transactional.id",
+            )
+        checkpoint, spark = self._setting.checkpoint, self._setting.spark
+        if not self._setting.stateful:
+            checkpoint.begin_at(end, empty_commit_file(state_format(spark)))
+            return
+        if not self._begins_empty():
+            raise PipelineRefused(
+                f"a query with state begins with its batch 0, which Spark's own source fills from startingOffsets on; "
+                f"output up to {end} is committed under {self._id!r}",
+                f"reset the pipeline, and set startingOffsets to {json.dumps(topics_in(end[0]))}",
+            )
+        # Its batch 0 is run, so that there is state, and empty, so that it is empty.
+        checkpoint.plan_first(end, offset_metadata(spark))
+
+    def _begins_empty(self) -> bool:
+        """Whether batch 0 has no rows, as with our source always."""
+        return all(kind == "einmal" for kind, _ in self._sources)

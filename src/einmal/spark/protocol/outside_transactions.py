@@ -1,0 +1,41 @@
+"""A batch that is written in no transaction: what at-least-once and at-most-once have in common."""
+
+from __future__ import annotations
+
+from einmal.pipeline.claims import Denied, Output
+from einmal.spark import events
+from einmal.spark.output.claim_service import OpenTransaction, TopicTable
+from einmal.spark.output.writer import WriteAs
+from einmal.spark.protocol.run import CurrentBatch, Setting
+
+
+def report_start(setting: Setting, batch_id: int) -> None:
+    """Notify the listeners of the offsets that the batch covers, as far as the checkpoint has them."""
+    end = setting.checkpoint.offsets(batch_id)
+    before = setting.checkpoint.offsets(batch_id - 1) if batch_id > 0 else None
+    setting.notify(
+        events.BatchStarted(batch_id, None if before is None else before.end, None if end is None else end.end)
+    )
+
+
+def write_plainly(
+    setting: Setting, batch: CurrentBatch, *, exclusive: bool, sends_once: bool = False
+) -> tuple[Output, ...] | Denied:
+    """Write plain records. ``exclusive``: a partition has one writer; ``sends_once``: see ``WriteAs``.
+
+    Raises what Spark raises.
+    """
+
+    def reported(output: Output) -> None:
+        setting.notify(events.PartitionWritten(batch.batch_id, output.topic, output.partition, output.count))
+
+    resources = setting.resources
+    claims = OpenTransaction(
+        TopicTable(resources.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive
+    )
+    resources.service.begin(claims)
+    try:
+        collected = resources.job.run(batch.frame, claims, batch.batch_id, WriteAs(sends_once=sends_once))
+        return claims.close(collected)
+    finally:
+        resources.service.end()

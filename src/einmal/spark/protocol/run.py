@@ -1,0 +1,58 @@
+"""What the runs of all guarantees share: their setting, the batch in progress, and the methods that a query calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from einmal.pipeline.run_state import Held
+from einmal.spark import events
+from einmal.spark.options import SinkOptions
+from einmal.spark.output.resources import SinkResources
+from einmal.spark.protocol.checkpoint import Checkpoint
+from einmal.spark.protocol.execution import Execution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a run works with; the same for every run of a query."""
+
+    spark: SparkSession
+    options: SinkOptions
+    frame: DataFrame
+    stateful: bool
+    resources: SinkResources
+    checkpoint: Checkpoint
+    notify: events.Listener
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentBatch:
+    """The batch that is being written. ``execution``: Spark's query that runs it; None for a batch write."""
+
+    batch_id: int
+    frame: DataFrame
+    execution: Execution | None = None
+
+
+class Run(Protocol):
+    """One run of a query: from a start to the query's end, or to the error that a restart follows."""
+
+    @property
+    def held(self) -> Held | None:
+        """The identity that the next run in this process keeps."""
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether only a new run can find out the outcome of this one."""
+
+    def start(self) -> None:
+        """To be called before Spark plans anything. Raises PipelineError."""
+
+    def batch(self, batch: CurrentBatch) -> None:
+        """Write one micro-batch. Raises PipelineError, and what Spark raises."""
+
+    def close(self) -> None:
+        """Release what the run holds; nothing is aborted."""

@@ -1,0 +1,340 @@
+"""``format("einmal")``: topics as a Spark source, under the option names of Spark's ``format("kafka")``.
+
+A batch ends at the last stable offset (``read_committed``, our default), so that a replay of the same offsets reads the
+same records; offsets of markers and aborted records count, but show no rows. The source joins no group: its position is
+the checkpoint's.
+
+Spark asks a source for its first offset again after a crash in batch 0, and "latest" would be another offset then. So
+the first batch of a new query is empty: it puts the resolved ``startingOffsets`` into Spark's offset log, before
+anything is read. The planner (``KafkaStreamReader``) lives in one process on the driver, ``read`` runs in tasks.
+
+A batch query reads the range that ``load()`` has found, however often it is run: Spark makes the reader anew for each
+action, and "latest" would be another offset each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from einmal.client import OffsetRange as Bounds
+from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
+from einmal.client.fetched import RawBatch
+from einmal.spark.cluster import KafkaCluster, uuid_of
+from einmal.spark.environment.python_worker import answered, range_reader, settle
+from einmal.spark.offsets import PlannedRange, Positions, SourcePosition, packed, ranges, to_json
+from einmal.spark.options import OptionError, SourceOptions, source_options
+from einmal.spark.source.arrow import RowBuilder
+from einmal.spark.source.data_loss import DataLoss, expired_records, unreadable
+from einmal.spark.source.planner import SourcePlanner
+from einmal.spark.source.trigger_pace import TriggerPace
+from einmal.types import ErrorCode, Offset, TopicPartition
+
+_logger = logging.getLogger(__name__)
+
+_SCHEMA: Final = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+)
+_LOAD_MS: Final = 10_000
+"""How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
+_SHARED_MAX: Final = 1_000
+"""Partitions with no more new offsets than this, together, are read by one task: a task costs more than they do."""
+_SECRET: Final = re.compile("password|secret|jaas", re.IGNORECASE)
+_HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
+
+
+class RangeUnknown(Exception):
+    """What a batch query should read could not be found out when it was loaded."""
+
+
+class NotASink(Exception):
+    """Spark's interface for data sources is asked to write."""
+
+    def __init__(self, spark: str, ours: str, last: str, options: Mapping[str, str]) -> None:
+        given = ", ".join(
+            f"{name!r}: {'...' if _SECRET.search(name) else value!r}"
+            for name, value in options.items()
+            if name != "path"
+        )
+        super().__init__(
+            f'df.{spark}.format("einmal") cannot write exactly once: in Spark\'s interface for data sources several '
+            "tasks write one partition, and no transaction can hold output, positions and state together\n"
+            f"hint: from einmal.spark import {ours}; {ours}(df).options(**{{{given}}}).{last}()"
+        )
+
+
+class KafkaDataSource(DataSource):
+    """Options: those of Spark's Kafka source; ``kafka.isolation.level`` is ``read_committed`` unless set."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark makes this object in ``load()``, and keeps it for every action on the frame. It also makes one to write
+        # with, which has other options: theirs are for ``writer`` to answer.
+        try:
+            self._range = _range(source_options(self.options, streaming=False))
+        except OptionError as error:
+            self._range = str(error)
+
+    @classmethod
+    def name(cls) -> str:
+        return "einmal"
+
+    @answered(OptionError)
+    def schema(self) -> str:
+        return _SCHEMA + (_HEADERS if source_options(self.options, streaming=False).include_headers else "")
+
+    @answered(OptionError)
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        return KafkaStreamReader(source_options(self.options, streaming=True))
+
+    @answered(OptionError, RangeUnknown)
+    def reader(self, schema: StructType) -> KafkaReader:
+        options = source_options(self.options, streaming=False)
+        if isinstance(self._range, str):
+            raise RangeUnknown(self._range)
+        return KafkaReader(options, self._range)
+
+    @answered(NotASink)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise NotASink("write", "write", "save", self.options)
+
+    @answered(NotASink)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise NotASink("writeStream", "write_stream", "start", self.options)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session.
+
+    Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions.
+    """
+    spark.dataSource.register(KafkaDataSource)
+
+
+class Piece(InputPartition):
+    """What one task reads, one range after the other. ``topic_ids``: those of its topics that are known."""
+
+    def __init__(self, ranges: Sequence[PlannedRange], topic_ids: Mapping[str, str]) -> None:
+        self.ranges = tuple(ranges)
+        topics = {each.topic_partition.topic for each in ranges}
+        self.topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
+        super().__init__((self.ranges, self.topic_ids))
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._planner = SourcePlanner(options)
+        self._is_new = False
+        """Spark has asked where to begin, and for nothing since: no batch of this query is planned yet."""
+        self._empty_end: dict[str, Any] | None = None
+        """Where batch 0 ends, if it is this planner's."""
+        self._planned: dict[str, Any] | None = None
+        """Where the newest batch of this planner ends."""
+        self._target: Positions | None = None
+        self._pace = TriggerPace(options.min_offsets_per_trigger, options.max_trigger_delay_ms, time.monotonic)
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._is_new = True
+        return self._planner.starting().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._planner.ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self._is_new:
+            self._is_new = False
+            return start
+        assert isinstance(limit, ReadAllAvailable | ReadMaxRows), limit
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        begin = SourcePosition.from_json(start)
+        end = self._planner.next(begin, self._target, most)
+        # Spark compares positions as text.
+        self._planned = start if end is begin or self._is_held_back(begin, end, most) else end.to_json()
+        return self._planned
+
+    def _is_held_back(self, begin: SourcePosition, end: SourcePosition, most: int | None) -> bool:
+        """Whether a batch waits for more (``minOffsetsPerTrigger``). availableNow has only what exists now."""
+        if self._target is not None:
+            return False
+        new = sum(max(0, last - begin.offsets.get(each, last)) for each, last in end.offsets.items())
+        if most is not None and new > most - len(end.offsets):
+            # It is full: what each partition gives is rounded down.
+            new = most
+        return not self._pace.begins(new)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_json(self._planner.ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if self._is_new:
+            # Batch 0, perhaps for a second time, and then with another start: it is empty whatever its end is.
+            self._is_new = False
+            self._empty_end = end
+        if end in (self._empty_end, start):
+            return []
+        begin, last = SourcePosition.from_json(start), SourcePosition.from_json(end)
+        if end != self._planned:
+            self._planner.check_replay(begin, last)
+        first = self._planner.first_offsets(begin, last)
+        pieces = ranges(first, last.offsets, self._options.min_partitions)
+        tasks = packed(pieces, _SHARED_MAX if self._options.min_partitions is None else 0)
+        return [Piece(each, last.topic_ids) for each in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Piece)
+        return read_piece(self._options, partition)
+
+    def stop(self) -> None:
+        self._planner.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a copy to call ``read`` on; what the planner knows stays here.
+        return {"_options": self._options}
+
+
+class KafkaReader(DataSourceReader):
+    """A batch query: from the starting to the ending offsets, the same ones in every action."""
+
+    def __init__(self, options: SourceOptions, tasks: Sequence[Piece]) -> None:
+        self._options = options
+        self._tasks = tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._tasks
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Piece)
+        return read_piece(self._options, partition)
+
+
+class StillOpen(Exception):
+    """An offset was asked for that lies behind the last stable offset."""
+
+
+def _range(options: SourceOptions) -> list[Piece] | str:
+    """What a batch query reads, or why that cannot be said: a stream, which is loaded the same way, need not know."""
+    client = dict(options.client)
+    limit_ms = min(_LOAD_MS, int(client.get("default.api.timeout.ms", _LOAD_MS)))
+    planner = SourcePlanner(replace(options, client=client | {"default.api.timeout.ms": str(limit_ms)}))
+    try:
+        first, last = planner.starting(), planner.ending()
+    except (KafkaError, DataLoss, OptionError) as error:
+        return str(error)
+    finally:
+        planner.close()
+    for each, end in last.items():
+        if first.offsets[each] > end:
+            return f"{each} would be read from offset {first.offsets[each]} to {end}, which lies before it"
+    return [Piece([each], first.topic_ids) for each in ranges(first.offsets, last, options.min_partitions)]
+
+
+def read_piece(options: SourceOptions, piece: Piece) -> Iterator[Any]:
+    """Arrow batches of the visible records in the ranges. Raises DataLoss."""
+    for bounds in piece.ranges:
+        yield from _read(options, bounds, piece.topic_ids.get(bounds.topic_partition.topic))
+
+
+def _read(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) -> Iterator[Any]:
+    start, end = bounds.start, bounds.end
+    if not options.fail_on_data_loss:
+        start, end = _existing(options, bounds)
+    wanted = Bounds(start, end)
+    builder = RowBuilder(bounds.topic_partition, wanted, include_headers=options.include_headers)
+    try:
+        for batch in _batches(options, bounds.topic_partition, wanted, topic_id):
+            builder.add(batch)
+            if builder.is_full:
+                yield builder.take()
+    except DataLoss as error:
+        if options.fail_on_data_loss:
+            raise
+        _logger.warning("failOnDataLoss=false: %s", str(error).partition("\n")[0])
+    if not builder.is_empty:
+        yield builder.take()
+
+
+def _batches(
+    options: SourceOptions, topic_partition: TopicPartition, wanted: Bounds, topic_id: str | None
+) -> Iterator[RawBatch]:
+    """Raises DataLoss, StillOpen."""
+    topic_ids = {} if topic_id is None else {topic_partition.topic: uuid_of(topic_id)}
+    with range_reader(options.client) as reader:
+        settle()
+        try:
+            yield from reader.read({topic_partition: wanted}, topic_ids=topic_ids)
+        except UnknownTopic as error:
+            why = "the topic was deleted, or deleted and created again, after the batch was planned"
+            raise DataLoss(unreadable(topic_partition, *wanted, f"{why} ({error.name})")) from error
+        except OffsetOutOfRange as error:
+            raise DataLoss(_out_of_range(options, topic_partition, wanted)) from error
+        except RetriableError as error:
+            if error.code is not ErrorCode.offset_not_available:
+                raise
+            raise _cannot_reach(options, topic_partition, wanted) from error
+
+
+def _out_of_range(options: SourceOptions, topic_partition: TopicPartition, wanted: Bounds) -> str:
+    with closing(KafkaCluster(options.client)) as cluster:
+        first = cluster.earliest([topic_partition])
+        last = cluster.latest([topic_partition], committed=False)
+    if first[topic_partition] > wanted.start:
+        return expired_records({topic_partition: Offset(wanted.start)}, first)
+    what = f"the log has offsets {first[topic_partition]} to {last[topic_partition] - 1}; it was truncated"
+    return unreadable(topic_partition, *wanted, what)
+
+
+def _cannot_reach(options: SourceOptions, topic_partition: TopicPartition, wanted: Bounds) -> Exception:
+    """Why offsets that existed when they were planned are not returned."""
+    end = Offset(wanted.end)
+    with closing(KafkaCluster(options.client)) as cluster:
+        last = cluster.latest([topic_partition], committed=False, reached={topic_partition: end})[topic_partition]
+    if last >= end:
+        return StillOpen(
+            f"a transaction that began before offset {end} of {topic_partition} is still open: its records are "
+            "neither there nor not there\nhint: read up to endingOffsets=latest, which is before it, or raise "
+            "kafka.default.api.timeout.ms to wait for its end"
+        )
+    return DataLoss(unreadable(topic_partition, *wanted, f"the log ends at offset {last}; it was truncated"))
+
+
+def _existing(options: SourceOptions, bounds: PlannedRange) -> tuple[Offset, Offset]:
+    """The part of a range that still exists."""
+    partition = bounds.topic_partition
+    try:
+        with closing(KafkaCluster(options.client)) as cluster:
+            first = cluster.earliest([partition])[partition]
+            last = cluster.latest(
+                [partition], committed=options.isolation == "read_committed", reached={partition: bounds.end}
+            )[partition]
+    except UnknownTopic:
+        # The read reports it.
+        return bounds.start, bounds.end
+    if first > bounds.start:
+        _logger.warning(
+            "failOnDataLoss=false: %s", expired_records({partition: bounds.start}, {partition: min(first, bounds.end)})
+        )
+    start = max(bounds.start, first)
+    return start, Offset(max(start, min(bounds.end, last)))

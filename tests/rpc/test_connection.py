@@ -1,0 +1,90 @@
+"""Claims about one connection: order, loss, and answers that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from einmal.client.apis import ApiKey
+from einmal.rpc.connection import Connection, NoAnswer
+from einmal.wire.messages import RequestHeader, decode_response, encode_request
+from tests.client.aio.scripted_broker import Answer, ScriptedBroker, Session
+
+HEARTBEAT = (ApiKey.HEARTBEAT, 3)
+BODY = encode_request(*HEARTBEAT, {"group_id": "g"})
+
+
+@asynccontextmanager
+async def connection_to(answer: Answer) -> AsyncIterator[tuple[Connection, ScriptedBroker]]:
+    async with asyncio.timeout(20), ScriptedBroker(answer) as broker:
+        host, port = broker.bootstrap.split(":")
+        _transport, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection("broker", "me"), host, int(port)
+        )
+        yield connection, broker
+        connection.close()
+
+
+def send(connection: Connection, timeout_ms: int = 10_000) -> asyncio.Future:  # type: ignore[type-arg]
+    return connection.send(*HEARTBEAT, (BODY,), timeout_ms)
+
+
+async def test_responses_are_matched_to_requests_in_order() -> None:
+    def answer(session: Session, header: RequestHeader, _request: bytes) -> None:
+        session.answer(header, {"throttle_time": header.correlation_id})
+
+    async with connection_to(answer) as (connection, broker):
+        futures = [send(connection) for _ in range(5)]
+        assert connection.in_flight == 5
+        throttled = [
+            decode_response(*HEARTBEAT, (await each).frame, (await each).position).throttle_time for each in futures
+        ]
+        assert [each.microseconds for each in throttled] == [0, 1_000, 2_000, 3_000, 4_000]
+        assert [each.client_id for each in broker.requests] == ["me"] * 5
+
+
+async def test_a_request_without_an_answer_in_time_loses_the_connection_and_all_behind_it() -> None:
+    async with connection_to(lambda *_: None) as (connection, _broker):
+        first, second = send(connection, timeout_ms=50), send(connection)
+        for future in (first, second):
+            with pytest.raises(NoAnswer, match="no answer within 50 ms") as caught:
+                await future
+            assert caught.value.was_sent
+        assert not connection.is_open
+        with pytest.raises(NoAnswer) as caught:
+            await send(connection)
+        assert not caught.value.was_sent
+
+
+async def test_a_closed_connection_fails_its_pending_requests() -> None:
+    async with connection_to(lambda session, *_: session.transport.close()) as (connection, _broker):
+        with pytest.raises(NoAnswer, match="closed by the broker"):
+            await send(connection)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        struct.pack(">ii", 4, 77),
+        struct.pack(">i", -1),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">iH", 2, 1),
+    ],
+    ids=["another correlation id", "negative length", "enormous length", "no correlation id"],
+)
+async def test_a_broken_answer_loses_the_connection(nonsense: bytes) -> None:
+    async with connection_to(lambda session, *_: session.transport.write(nonsense)) as (connection, _broker):
+        with pytest.raises(NoAnswer):
+            await send(connection)
+        assert not connection.is_open
+
+
+async def test_a_cancelled_request_does_not_disturb_those_behind_it() -> None:
+    async with connection_to(lambda session, header, _request: session.answer(header, {})) as (connection, _broker):
+        first, second = send(connection), send(connection)
+        first.cancel()
+        assert (await second).frame

@@ -1,0 +1,73 @@
+"""A hook of mkdocs: pages outside of docs/ join the site, and links between pages work there as in the repository.
+
+A link to a file that is not on the site, such as a source file, becomes plain text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT: Final = Path(__file__).parent.parent
+RENAMED: Final = {
+    "README.md": "first-steps.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+EXAMPLES: Final = ("*.md", "*.svg", "*.toml", "*.py")
+_ORIGINAL: Final = {site: source for source, site in RENAMED.items()}
+_LINK: Final = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
+_IMAGE: Final = re.compile(r'(?P<name>src|srcset)="(?P<target>[^":]+)"')
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """Add the pages of the root, and the examples with their files."""
+    for source, site in RENAMED.items():
+        files.append(File.generated(config, site, abs_src_path=str(ROOT / source)))
+    for path in sorted(path for pattern in EXAMPLES for path in (ROOT / "examples").rglob(pattern)):
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
+    """Turn links of the repository into links of the site."""
+    here = PurePosixPath(_source(page.file.src_uri)).parent
+
+    def site(target: str) -> str | None:
+        """``target``: as written in the page. Its link on the site; None: it is not there."""
+        wanted = PurePosixPath(os.path.normpath(here / target))
+        if (ROOT / wanted).is_dir():
+            wanted /= "README.md"
+        uri = _site(str(wanted))
+        return os.path.relpath(uri, PurePosixPath(page.file.src_uri).parent) if files.get_file_from_path(uri) else None
+
+    def link(found: re.Match[str]) -> str:
+        if "://" in found["target"]:
+            return found[0]
+        target = site(found["target"])
+        return f"[{found['text']}]({target}{found['anchor'] or ''})" if target else found["text"]
+
+    def image(found: re.Match[str]) -> str:
+        return f'{found["name"]}="{site(found["target"]) or found["target"]}"'
+
+    parts = re.split(r"(^ *```.*?^ *```)", markdown, flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [_IMAGE.sub(image, _LINK.sub(link, part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _source(site: str) -> str:
+    """The path in the repository of a page of the site."""
+    if site in _ORIGINAL:
+        return _ORIGINAL[site]
+    return site if site.startswith("examples/") else f"docs/{site}"
+
+
+def _site(source: str) -> str:
+    return RENAMED.get(source, source.removeprefix("docs/"))

@@ -1,0 +1,47 @@
+"""Draw the README's picture of the demo, for light and dark pages, from the report of a run.
+
+Usage: python tools/draw_demo.py build/demo/report.html
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent.parent / "docs" / "images"
+SCHEMES: Final = {"light": ("#1f2328", "#ffffff"), "dark": ("#d1d7e0", "#0d1117")}
+"""Colours of text and background: GitHub's."""
+
+
+def draw(report: str, ink: str, paper: str) -> str:
+    """The report's timeline as a file of its own: an image inherits no colour from the page that shows it."""
+    found = re.search(r"<svg (.*?)>(.*?)</svg>", report, re.DOTALL)
+    if found is None:
+        sys.exit("the report has no timeline")
+    shapes = re.sub(r'points="([^"]*)"', lambda points: f'points="{_without_flat(points[1])}"', found[2])
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {found[1]} color="{ink}">'
+    return f'{opening}\n<rect width="100%" height="100%" fill="{paper}"/>{shapes}</svg>\n'
+
+
+def _without_flat(points: str) -> str:
+    """The same line without the points inside of its horizontal pieces, which are most of them."""
+    kept = [each.split(",") for each in points.split()]
+    for number in range(len(kept) - 2, 0, -1):
+        if kept[number - 1][1] == kept[number][1] == kept[number + 1][1]:
+            del kept[number]
+    return " ".join(map(",".join, kept))
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python tools/draw_demo.py build/demo/report.html")
+    report = Path(sys.argv[1]).read_text()
+    FOLDER.mkdir(exist_ok=True)
+    for name, (ink, paper) in SCHEMES.items():
+        (FOLDER / f"demo-{name}.svg").write_text(draw(report, ink, paper))
+
+
+if __name__ == "__main__":
+    main()
