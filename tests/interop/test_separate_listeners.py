@@ -30,13 +30,12 @@ from einmal.local.layout import BrokerPlan, plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client
+from tests.interop.admin import PATIENCE_S, answered
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.apache_tools import ApacheTools
 from tests.interop.topics import at_last
 
 pytestmark = pytest.mark.interop
-
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +126,11 @@ def test_librdkafkas_admin_client_alters_and_describes(cluster: LocalCluster) ->
     def alter(kind: Any, name: str, key: str, value: str, operation: Any = AlterConfigOpType.SET) -> None:
         entry = ConfigEntry(key, value, incremental_operation=operation)
         resource = ConfigResource(kind, name, incremental_configs=[entry])
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result(PATIENCE_S)
+        answered(lambda: admin.incremental_alter_configs([resource]))
 
     def described() -> dict[str, ConfigEntry]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, "settings")
-        (future,) = admin.describe_configs([resource]).values()
-        told: dict[str, ConfigEntry] = future.result(PATIENCE_S)
-        return told
+        return answered(lambda: admin.describe_configs([resource]))
 
     topic = ConfigResource.Type.TOPIC
     alter(topic, "settings", "compression.zstd.level", "5")

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from tests.interop.admin import PATIENCE_S, answered
 from tests.interop.conftest import Node
 from tests.interop.topics import at_last
 
 pytestmark = pytest.mark.interop
 
-PATIENCE_S = 30.0
 _names = (f"settings-{number}" for number in count())
 
 
@@ -30,14 +30,12 @@ def topic() -> str:
 
 def alter(admin: AdminClient, kind: Any, name: str, key: str, value: str | None, operation: Any) -> None:
     entry = ConfigEntry(key, value, incremental_operation=operation)
-    (future,) = admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]).values()
-    future.result(PATIENCE_S)
+    resource = ConfigResource(kind, name, incremental_configs=[entry])
+    answered(lambda: admin.incremental_alter_configs([resource]))
 
 
 def described(admin: AdminClient, kind: Any, name: str) -> dict[str, Any]:
-    (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
-    told: dict[str, Any] = future.result(PATIENCE_S)
-    return told
+    return answered(lambda: admin.describe_configs([ConfigResource(kind, name)]))
 
 
 def test_a_topic_with_fewer_replicas_than_the_minimum_takes_writes(
