@@ -10,57 +10,133 @@ import pytest
 
 from einmal.broker.resources import turns as turns_module
 from einmal.broker.resources.turns import Turns
-from tests.broker.nodes import Client, running_node
+from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from einmal.wire import produce
+from tests.broker.nodes import Client, batch, running_node
 
 ELEMENTS = 3_000
 INDEXES = list(range(ELEMENTS))
 _PARTITIONS = [{"partition_index": index} for index in INDEXES]
 _COMMITTED = [{"partition_index": index, "committed_offset": 1} for index in INDEXES]
+_END = {"producer_id": 1, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+
+
+def _of_topics(key: str, partitions: str, *partition: Any) -> list[dict[str, Any]]:
+    """One partition in each of many topics."""
+    return [{key: f"t{index}", partitions: list(partition)} for index in INDEXES]
+
+
+_TRANSACTIONAL = {"transactional_id": "id", "group_id": "g", "producer_id": 1}
 
 WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     "AlterConfigs": (33, 2, {"resources": [{"resource_type": 4, "resource_name": "1"}] * ELEMENTS}),
     "AlterPartitionReassignments": (45, 0, {"topics": [{"name": "t", "partitions": _PARTITIONS}]}),
+    "AlterPartitionReassignments of topics": (
+        45,
+        0,
+        {"topics": _of_topics("name", "partitions", {"partition_index": 0})},
+    ),
     "AlterReplicaLogDirs": (34, 2, {"dirs": [{"path": "/x", "topics": [{"name": "t", "partitions": INDEXES}]}]}),
+    "AlterReplicaLogDirs of topics": (34, 2, {"dirs": [{"path": "/x", "topics": _of_topics("name", "partitions", 0)}]}),
+    "AlterReplicaLogDirs of directories": (
+        34,
+        2,
+        {"dirs": [{"path": f"/{index}", "topics": [{"name": "t", "partitions": [0]}]} for index in INDEXES]},
+    ),
+    "DeleteRecords of topics": (
+        21,
+        2,
+        {"topics": _of_topics("name", "partitions", {"partition_index": 0, "offset": 0})},
+    ),
+    "DescribeProducers": (61, 0, {"topics": [{"name": "t", "partition_indexes": INDEXES}]}),
+    "DescribeProducers of topics": (61, 0, {"topics": _of_topics("name", "partition_indexes", 0)}),
     "DescribeQuorum": (55, 2, {"topics": [{"topic_name": "t", "partitions": _PARTITIONS}]}),
+    "DescribeQuorum of topics": (55, 2, {"topics": _of_topics("topic_name", "partitions", {"partition_index": 0})}),
     "DescribeTopicPartitions": (75, 0, {"topics": [{"name": f"n{index}"} for index in INDEXES]}),
     "ElectLeaders": (43, 2, {"topic_partitions": [{"topic": "t", "partitions": INDEXES}]}),
+    "ElectLeaders of topics": (43, 2, {"topic_partitions": _of_topics("topic", "partitions", 0)}),
     "IncrementalAlterConfigs": (44, 1, {"resources": [{"resource_type": 4, "resource_name": "1"}] * ELEMENTS}),
+    "ListOffsets of topics": (
+        2,
+        7,
+        {"replica_id": -1, "topics": _of_topics("name", "partitions", {"partition_index": 0, "timestamp": -1})},
+    ),
     "ListPartitionReassignments": (46, 0, {"topics": [{"name": "t", "partition_indexes": INDEXES}]}),
+    "ListPartitionReassignments of topics": (46, 0, {"topics": _of_topics("name", "partition_indexes", 0)}),
     "OffsetCommit": (8, 8, {"group_id": "g", "topics": [{"name": "t", "partitions": _COMMITTED}]}),
+    "OffsetCommit of topics": (8, 8, {"group_id": "g", "topics": _of_topics("name", "partitions", _COMMITTED[0])}),
     "OffsetDelete": (47, 0, {"group_id": "g", "topics": [{"name": "t", "partitions": _PARTITIONS}]}),
+    "OffsetDelete of topics": (47, 0, {"group_id": "g", "topics": _of_topics("name", "partitions", _PARTITIONS[0])}),
     "OffsetFetch": (9, 8, {"groups": [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": INDEXES}]}]}),
-    "TxnOffsetCommit": (
-        28,
-        3,
+    "OffsetFetch of topics": (
+        9,
+        8,
+        {"groups": [{"group_id": "g", "topics": _of_topics("name", "partition_indexes", 0)}]},
+    ),
+    "OffsetFetch of groups": (
+        9,
+        8,
         {
-            "transactional_id": "id",
-            "group_id": "g",
-            "producer_id": 1,
-            "topics": [{"name": "t", "partitions": _COMMITTED}],
+            "groups": [
+                {"group_id": f"g{index}", "topics": [{"name": "t", "partition_indexes": [0]}]} for index in INDEXES
+            ]
         },
     ),
+    "OffsetForLeaderEpoch of topics": (
+        23,
+        4,
+        {"replica_id": -1, "topics": _of_topics("topic", "partitions", {"partition": 0, "leader_epoch": 0})},
+    ),
+    "TxnOffsetCommit": (28, 3, _TRANSACTIONAL | {"topics": [{"name": "t", "partitions": _COMMITTED}]}),
+    "TxnOffsetCommit of topics": (28, 3, _TRANSACTIONAL | {"topics": _of_topics("name", "partitions", _COMMITTED[0])}),
+    "WriteTxnMarkers": (27, 1, {"markers": [_END | {"topics": [{"name": "t", "partition_indexes": [0]}]}] * ELEMENTS}),
 }
+"""Many elements in one; and where arrays are nested, one element in each of many."""
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """The waits for a turn, of which there is one wherever it is allowed."""
+    monkeypatch.setattr(turns_module, "FIRST_SLICE_MS", 0)
+    monkeypatch.setattr(turns_module, "SLICE_MS", 0)
+    waits: list[None] = []
+    wait = Turns.next
+
+    async def noted(self: Turns) -> None:
+        waits.append(None)
+        await wait(self)
+
+    monkeypatch.setattr(Turns, "next", noted)
+    return waits
 
 
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.time_limit(60)
-async def test_a_wide_request_yields_at_every_element(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns_module, "FIRST_SLICE_MS", 0)
-    monkeypatch.setattr(turns_module, "SLICE_MS", 0)
-    taken = 0
-    wait = Turns.next
-
-    async def counted(self: Turns) -> None:
-        nonlocal taken
-        taken += 1
-        await wait(self)
-
-    monkeypatch.setattr(Turns, "next", counted)
+async def test_a_wide_request_yields_at_every_element(tmp_path: Path, name: str, taken: list[None]) -> None:
     api_key, version, fields = WIDE[name]
     async with running_node(tmp_path) as node, Client.connect(node) as client:
         await client.create_topic("t")
-        before = taken
+        taken.clear()
         await client.call(api_key, version, fields)
-        assert taken - before >= ELEMENTS - 10
+        assert len(taken) >= ELEMENTS - 10
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+@pytest.mark.parametrize("of_topics", [False, True])
+@pytest.mark.time_limit(60)
+async def test_a_wide_produce_yields_at_every_batch(
+    tmp_path: Path, of_topics: bool, is_transactional: bool, taken: list[None]
+) -> None:
+    """Twice where the batches are verified first."""
+    producer = ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(0)) if is_transactional else None
+    records = batch(b"x", producer=producer, sequence=0, transactional=True) if is_transactional else batch(b"x")
+    topics: list[Any] = [("t", [(index, records) for index in INDEXES])]
+    if of_topics:
+        topics = [(f"t{index}", [(0, records)]) for index in INDEXES]
+    request = produce.ProduceRequest("id" if is_transactional else None, -1, 10_000, topics)
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        taken.clear()
+        client.send(0, 9, b"".join(produce.encode_produce_request(9, request)))
+        await client.receive()
+        assert len(taken) >= (ELEMENTS - 10) * (2 if is_transactional else 1)

@@ -81,17 +81,18 @@ class MarkerWriter:
         return connection < latest
 
     async def write_markers(
-        self, asked: Sequence[Markers], check: Callable[[], None] = lambda: None
+        self, asked: Sequence[Markers], check: Callable[[TopicPartition], ErrorCode] = lambda _partition: ErrorCode.none
     ) -> list[PartitionErrors]:
         """Append all markers. Returns when the appended ones are committed, or have taken too long.
 
-        ``check`` is called before each marker, and raises if the rest must not be written any more.
+        ``check`` is asked just before each marker whether it may still be written, since others have their turns in
+        between; it raises if the rest must not be written any more.
         """
         # All are appended before the first wait, so that one flush and one fetch of the followers may serve them all.
         errors: list[PartitionErrors] = []
         waiting: list[_Waiting] = []
         latest_epoch = self._latest_coordinator_epoch()
-        for end, partitions in asked:
+        async for end, partitions in self._turns.paced(asked):
             errors.append({})
             if end.coordinator_epoch > latest_epoch:
                 # It would fence every coordinator. One that was elected after the metadata known here retries.
@@ -100,8 +101,8 @@ class MarkerWriter:
                 errors[-1] = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
                 continue
             async for partition in self._turns.paced(partitions):
-                check()
-                outcome = self._append(end, partition)
+                error = check(partition)
+                outcome = self._append(end, partition) if error is ErrorCode.none else error
                 if isinstance(outcome, ErrorCode):
                     errors[-1][partition] = outcome
                 else:

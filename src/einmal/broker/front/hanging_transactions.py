@@ -7,12 +7,14 @@ coordinators are asked first. What the producer writes meanwhile makes it a tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, PartitionErrors, TransactionEnd
+from einmal.broker.front.context import RequestContext
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.rpc.peers import Peers
 from einmal.metadata.image import TRANSACTION_STATE
@@ -32,44 +34,45 @@ _Open = tuple[Offset, int]
 
 @dataclass(frozen=True, slots=True)
 class HangingTransactions:
-    """``refuse_client`` below: the error for what only brokers may ask, noted in the log."""
-
     metadata: ClusterMetadata
     partitions: Partitions
     markers: MarkerWriter
     peers: Peers
 
-    async def abort(self, asked: Sequence[Markers], refuse_client: Callable[[str], ErrorCode]) -> list[PartitionErrors]:
+    async def abort(self, asked: Sequence[Markers], context: RequestContext) -> list[PartitionErrors]:
         """As ``MarkerWriter.write_markers``, for a client."""
-        open_before = {
-            (end, each): self._open_transaction(end, each)
-            for end, partitions in asked
-            if not end.committed
-            for each in partitions
-        }
+        # One line of the log for each reason, however many markers and partitions the request names.
+        refuse = cache(context.refuse_client)
+        open_before: dict[tuple[TransactionEnd, TopicPartition], _Open | None] = {}
+        async for end, partitions in context.paced(asked):
+            if not end.committed:
+                open_before |= {(end, each): self._open_transaction(end, each) for each in partitions}
         wanted = [end.producer.producer_id for (end, _partition), found in open_before.items() if found is not None]
         managed = await self._managed_producers(list(dict.fromkeys(wanted))) if wanted else ()
         results: list[PartitionErrors] = []
-        for end, partitions in asked:
-            # One line of the log for a marker, however many partitions it names.
+        async for end, partitions in context.paced(asked):
             if end.committed:
-                results.append(dict.fromkeys(partitions, refuse_client("WriteTxnMarkers of a commit")))
+                results.append(dict.fromkeys(partitions, refuse("WriteTxnMarkers of a commit")))
                 continue
             is_managed = not isinstance(managed, ErrorCode) and end.producer.producer_id in managed
             if is_managed:
-                refuse_client("WriteTxnMarkers for a transaction that its coordinator manages")
-            errors: PartitionErrors = {}
-            for each in partitions:
-                before = open_before[end, each]
-                if is_managed or before is None or before != self._open_transaction(end, each):
-                    errors[each] = ErrorCode.invalid_txn_state
-                elif isinstance(managed, ErrorCode):
-                    errors[each] = managed
-            hanging = tuple(each for each in partitions if each not in errors)
-            if hanging:
-                errors |= (await self.markers.write_markers([Markers(end, hanging)]))[0]
-            results.append({each: errors[each] for each in partitions})
+                refuse("WriteTxnMarkers for a transaction that its coordinator manages")
+            open_now = {each: found for each in partitions if (found := open_before[end, each]) is not None}
+            errors = dict.fromkeys(partitions, ErrorCode.invalid_txn_state)
+            if isinstance(managed, ErrorCode):
+                errors |= dict.fromkeys(open_now, managed)
+            elif open_now and not is_managed:
+                check = partial(self._check_open, end, open_now)
+                errors |= (await self.markers.write_markers([Markers(end, tuple(open_now))], check))[0]
+            results.append(errors)
         return results
+
+    def _check_open(
+        self, end: TransactionEnd, open_before: Mapping[TopicPartition, _Open], partition: TopicPartition
+    ) -> ErrorCode:
+        """Whether nothing was written since it was asked who manages the transaction."""
+        is_unchanged = self._open_transaction(end, partition) == open_before[partition]
+        return ErrorCode.none if is_unchanged else ErrorCode.invalid_txn_state
 
     def _open_transaction(self, end: TransactionEnd, topic_partition: TopicPartition) -> _Open | None:
         """What the producer has open under exactly this epoch; None: nothing, or not here."""

@@ -92,7 +92,7 @@ class ProduceHandler:
     ) -> Body | Parked:
         """Verify and append all, serving other connections in between."""
         to_verify: list[Unverified] = []
-        for topic, partitions in request.topics:
+        async for topic, partitions in context.paced(request.topics):
             async for partition in context.paced(partitions):
                 to_verify += self._unverified(context, topic, (partition,))
         return await self._verify_and_append(context, request, batches, to_verify)
@@ -123,7 +123,7 @@ class ProduceHandler:
         verdicts: Mapping[TopicPartition, Verified],
     ) -> Body | Parked:
         """Append all, serving other connections in between."""
-        for topic, partitions in request.topics:
+        async for topic, partitions in context.paced(request.topics):
             batches.begin(topic)
             async for partition in context.paced(partitions):
                 batches.append((partition,), verdicts, self.clock.now())

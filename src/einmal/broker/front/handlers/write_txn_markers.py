@@ -11,6 +11,7 @@ Version notes: v2 has the transaction's version: a marker of TV2 has a later epo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
 from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, TransactionEnd
@@ -48,18 +49,19 @@ class WriteTxnMarkersHandler:
         self._check_current(context)
         return self._write(context, request)
 
-    def _check_current(self, context: RequestContext) -> None:
+    def _check_current(self, context: RequestContext, _partition: TopicPartition | None = None) -> ErrorCode:
         origin = context.origin if context.may_be_from_broker else None
         if origin is not None and self.markers.is_late(context.client_id, origin.number):
             raise Malformed("markers that their sender has given up")
+        return ErrorCode.none
 
     async def _write(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         asked = [_markers(marker) async for marker in context.paced(request.markers)]
         if context.may_be_from_broker:
             # The sender may have reconnected while others had their turns.
-            results = await self.markers.write_markers(asked, lambda: self._check_current(context))
+            results = await self.markers.write_markers(asked, partial(self._check_current, context))
         else:
-            results = await self.hanging.abort(asked, context.refuse_client)
+            results = await self.hanging.abort(asked, context)
         return WriteTxnMarkersResponse(
             [
                 WritableTxnMarkerResult(end.producer.producer_id, _topics(errors))
