@@ -259,15 +259,6 @@ def _have_memory_returned() -> None:
     mallopt(_M_TRIM_THRESHOLD, _MAPPED_BYTES)
 
 
-def _return_free_memory() -> None:
-    """What importing took for a moment: 1 MB of 45, between blocks that stay, so glibc does not trim it by itself."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return
-    trim(0)
-
-
 class _lock:
     """The data folder, kept from a second broker. Raises _StartError."""
 
@@ -324,7 +315,6 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     gc.collect()
     gc.freeze()
     gc.enable()
-    _return_free_memory()
     await stopping.wait()
     logging.info("stopping")
     try:
