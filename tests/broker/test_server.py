@@ -205,6 +205,11 @@ def test_every_handler_names_its_key_and_versions_in_its_header() -> None:
         assert "Behaviour:" in text
 
 
+def test_no_handler_has_code_generated_at_start() -> None:
+    """See ``handler``."""
+    assert not [handler for _module, handler in _handlers() if hasattr(handler, "__dataclass_fields__")]
+
+
 def _handlers() -> Iterator[tuple[ModuleType, Any]]:
     for found in pkgutil.iter_modules(handlers.__path__):
         module = importlib.import_module(f"{handlers.__name__}.{found.name}")

@@ -1,6 +1,6 @@
 """A handler, and what the router takes from it to answer a request.
 
-A handler in ``handlers/`` is a frozen dataclass: its fields are the parts of the node that it uses, ``api`` names its
+A handler in ``handlers/`` is a class under ``@handler``: its fields are the parts of the node that it uses, ``api`` names its
 API, and ``handle(context, request)`` answers. It sees no bytes but where it encodes an answer in its own time.
 """
 
