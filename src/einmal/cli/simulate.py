@@ -84,12 +84,15 @@ def simulate(
 def _results(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> list[Result]:
     """Report progress and failures; ``hash_seed``: of the started processes."""
     results = []
-    begun = time.monotonic()
+    begun = told = time.monotonic()
     for result in _run(workload, seeds, jobs, hash_seed):
         results.append(result)
         if result.anomalies:
             _tell(workload, result)
-        _progress(len(results), len(seeds), time.monotonic() - begun)
+        now = time.monotonic()
+        if now - told >= _progress_interval() or len(results) == len(seeds):
+            told = now
+            _progress(len(results), len(seeds), now - begun)
     return results
 
 
@@ -127,10 +130,12 @@ def replay(workload: Workload, seed: int) -> str:
     return f"einmal simulate --workload {workload.value} --start {seed} --seeds 1"
 
 
+def _progress_interval() -> float:
+    """Seconds. A log file should not fill with lines."""
+    return 0.2 if sys.stderr.isatty() else 30.0
+
+
 def _progress(done: int, wanted: int, seconds: float) -> None:
-    step = 1 if sys.stderr.isatty() else max(1, wanted // 10)
-    if done % step and done != wanted:
-        return
     end = "\r" if sys.stderr.isatty() and done != wanted else "\n"
     print(
         f"{done}/{wanted} schedules, {done / max(seconds, 0.001):.1f} per second", end=end, file=sys.stderr, flush=True

@@ -1,7 +1,8 @@
 """A handler, and what the router takes from it to answer a request.
 
-A handler in ``handlers/`` is a class under ``@handler``: its fields are the parts of the node that it uses, ``api`` names its
-API, and ``handle(context, request)`` answers. It sees no bytes but where it encodes an answer in its own time.
+A handler in ``handlers/`` is a class under ``@handler``: its fields are the parts of the node that it uses, ``api``
+names its API, and ``handle(context, request)`` answers. It sees no bytes but where it encodes an answer in its own
+time.
 """
 
 from __future__ import annotations
