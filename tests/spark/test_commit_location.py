@@ -75,6 +75,8 @@ class Driver:
             driver.add_partitions(identity, [self.log.partition])
             self.log.write(record_of(batch_id, self._name), identity, driver.transaction_version)
             driver.end_txn(identity, committed=True)
+            # Answered once the markers are written, which EndTxn does not wait for.
+            driver.init_producer_id()
         return before
 
 
