@@ -20,6 +20,7 @@ from einmal.pipeline.effects import Ready
 from einmal.pipeline.run_state import Query
 from einmal.spark import events
 from einmal.spark.declare.preflight import preflight_write
+from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineFailed
 from einmal.spark.options import OptionError, WriteOptions, write_options
 from einmal.spark.output.resources import SinkResources, open_resources
@@ -88,6 +89,7 @@ class KafkaBatchWriter:
         options = write_options(self._options, lambda: f"einmal-write-{uuid4()}")
         if options.without_effect:
             _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
+        redact_plans(self._frame.sparkSession)
         resources = open_resources(self._frame, options.client, options.topic)
         try:
             preflight_write(self._frame, options, resources.cluster)
