@@ -7,10 +7,12 @@ import ssl
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from einmal.client.aio import Admin
+from einmal.client.aio import Admin, Consumer, Producer
+from einmal.client.apis import ApiKey
 from einmal.client.errors import (
     ConfigError,
     KafkaError,
@@ -18,7 +20,7 @@ from einmal.client.errors import (
     SaslAuthenticationFailed,
     SslHandshakeFailed,
 )
-from einmal.types import ErrorCode
+from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
 from tests.security.certificates import Authority
@@ -183,6 +185,49 @@ async def test_a_client_is_closed_while_its_session_is_being_renewed() -> None:
 
         broker.answer = silent
         await is_renewing.wait()
+
+
+class Revoked(Sasl):
+    """A broker that serves one topic, until it ends a connection at ``at`` and knows the user no longer."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def answer(self, session: Session, header: RequestHeader, request: bytes) -> None:
+        if header.api_key == self.at:
+            self.authenticate = {"error_code": ErrorCode.sasl_authentication_failed, "error_message": "user is gone"}
+            session.transport.close()
+        elif header.api_key == METADATA:
+            partition = {
+                "partition_index": 0,
+                "leader_id": 1,
+                "leader_epoch": 0,
+                "replica_nodes": [1],
+                "isr_nodes": [1],
+            }
+            topics = [{"name": "t", "topic_id": UUID(int=1), "partitions": [partition]}]
+            session.answer(header, self.broker.metadata() | {"topics": topics})
+        else:
+            super().answer(session, header, request)
+
+
+async def test_a_producer_whose_user_is_gone_fails_its_records_at_once() -> None:
+    revoked = Revoked(ApiKey.PRODUCE)
+    async with revoked.broker as broker:
+        settings = {"bootstrap.servers": broker.bootstrap, "acks": "1"} | PLAIN
+        async with Producer(settings) as producer:
+            with pytest.raises(SaslAuthenticationFailed, match="user is gone"):
+                await producer.send("t", b"v")
+
+
+async def test_a_consumer_whose_user_is_gone_raises_from_poll() -> None:
+    revoked = Revoked(ApiKey.FETCH)
+    async with revoked.broker as broker, Consumer({"bootstrap.servers": broker.bootstrap} | PLAIN) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek(TopicPartition("t", 0), 0)
+        with pytest.raises(SaslAuthenticationFailed, match="user is gone"):
+            await consumer.poll(20_000)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from einmal.client.aio.secured import Secured
 from einmal.client.apis import ApiKey
 from einmal.client.config import ClientSettings
-from einmal.client.errors import ClientClosed, Disconnected, KafkaError, error_for
+from einmal.client.errors import ClientClosed, Disconnected, FatalError, KafkaError, error_for
 from einmal.rpc.connection import Answer, Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode
@@ -71,6 +71,8 @@ class Connections:
         self.transaction_version = 0
         """The finalized level of ``transaction.version``, from the newest connection."""
         self.is_closed = False
+        self.rejection: FatalError | None = None
+        """Why a broker has rejected the last connection for good; None: connecting works, or may work again."""
         self.has_met_broker = False
         """Whether any broker has ever answered."""
         self._tried_first_at_ms: int | None = None
@@ -179,6 +181,7 @@ class Connections:
             connection.close()
             raise ClientClosed()
         self.has_met_broker = True
+        self.rejection = None
         self._failures.pop(place[:2], None)
         self._open[place] = connection
         self._renew_later(connection, lifetime_ms)
@@ -190,6 +193,8 @@ class Connections:
         pause = min(settings.reconnect_backoff_ms << min(failures.count, 10), settings.reconnect_backoff_max_ms)
         failures.count += 1
         failures.last = error
+        if isinstance(error, FatalError):
+            self.rejection = error
         failures.again_at_ms = self._now() + int(pause * self._source.uniform(0.8, 1.2))
 
     async def _connect_once(self, place: Place) -> tuple[Connection, int]:

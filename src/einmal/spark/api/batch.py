@@ -89,8 +89,8 @@ class KafkaBatchWriter:
         options = write_options(self._options, lambda: f"einmal-write-{uuid4()}")
         if options.without_effect:
             _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
-        redact_plans(self._frame.sparkSession)
         resources = open_resources(self._frame, options.client, options.topic)
+        redact_plans(self._frame.sparkSession)
         try:
             preflight_write(self._frame, options, resources.cluster)
             return self._save(options, resources)
