@@ -232,6 +232,12 @@ def test_sasl_on_a_listener_without_it_is_named(secure_kafka: SecureKafka) -> No
     assert "the listener does not use SASL" in str(error)
 
 
+def test_a_client_without_sasl_on_a_sasl_listener_learns_to_set_the_protocol(secure_kafka: SecureKafka) -> None:
+    given = {"security.protocol": "SSL", "ssl.ca.location": str(secure_kafka.ca), "default.api.timeout.ms": "2000"}
+    error = failure(given | {"bootstrap.servers": secure_kafka.at("SASL_SSL")})
+    assert "requires SASL" in str(error)
+
+
 def test_no_secret_is_logged(secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         for way in WAYS:

@@ -21,6 +21,7 @@ from tests.interop.apache_kafka import KafkaUnavailable
 from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka
 from tests.spark import event_log
 from tests.spark.pipelines import BATCH, Pipeline
+from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, new_name, numbers, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -179,6 +180,26 @@ def test_no_artefact_of_a_run_contains_a_secret(secure_kafka: SecureKafka, tmp_p
     assert any(path.parent.name == "events" for path in files)
     assert any(path.parent.name == "offsets" for path in files)
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.long
+def test_executors_of_a_cluster_connect_and_leave_no_secret(
+    secure_kafka: SecureKafka, cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    """Its executors are processes of their own, which get the settings with their tasks."""
+    secrets, name = tmp_path / "secrets.properties", new_name("executors")
+    secrets.write_text(f"right={PASSWORD}\n")
+    settings = secure_kafka.settings("SCRAM-SHA-256")
+    create(settings, f"{name}-in", f"{name}-out")
+    fill(settings, f"{name}-in", range(RECORDS))
+    fields = {"name": name, "bootstrap": secure_kafka.at("SASL_SSL"), "ca": secure_kafka.ca, "secrets": secrets}
+    file = tmp_path / "pipeline.toml"
+    file.write_text(PIPELINE.format(**fields, directory=tmp_path / "checkpoint", key="right"))
+    run(tmp_path / "run.txt", 0, "run", str(file), "--available-now", "--master", cluster.master)
+    assert numbers(settings, f"{name}-out") == list(range(RECORDS))
+    texts = [path for path in cluster.directory.rglob("*") if path.is_file() and path.suffix not in (".jar", ".so")]
+    assert any(path.name == "stderr" for path in texts), "logs of executors"
+    assert [path for path in texts if CANARY.encode() in path.read_bytes()] == []
 
 
 def run(output: Path, status: int, *arguments: str) -> str:

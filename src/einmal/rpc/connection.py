@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, cast
 
-from einmal.rpc.strangers import HEAD_SIZE, suspicion
+from einmal.rpc.strangers import AFTER_THE_FIRST_ANSWER, HEAD_SIZE, suspicion
 from einmal.wire.errors import WireError
 from einmal.wire.frames import FrameSplitter, Part, frame
 from einmal.wire.messages import encode_request_header, response_body_position
@@ -23,6 +23,11 @@ MAX_ANSWER_BYTES: Final = 128 * 1024 * 1024
 
 PATIENCE_S: Final = 1.0
 """After this an answer is overdue, unless the broker was allowed to wait."""
+
+
+_BY_THE_BROKER: Final = "closed by the broker"
+_AUTHENTICATION: Final = (17, 36)
+"""SaslHandshake, SaslAuthenticate."""
 
 
 class NoAnswer(Exception):
@@ -91,7 +96,8 @@ class Connection(asyncio.Protocol):
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 0
         self._transport: asyncio.Transport | None = None
-        self._why_lost = "closed by the broker"
+        self._why_lost = _BY_THE_BROKER
+        self._answers = 0
         self.lost_by: Exception | None = None
         """The error that has ended the connection, such as an alert of TLS 1.3 after the handshake."""
         self._held: list[_Held] | None = None
@@ -127,6 +133,9 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self.lost_by = error
         detail = f"{self.name}: {self._why_lost if error is None else error}"
+        is_cut_off = error is None and self._why_lost is _BY_THE_BROKER and self._answers == 1
+        if is_cut_off and self._pending and self._pending[0].api_key not in _AUTHENTICATION:
+            detail += AFTER_THE_FIRST_ANSWER
         if self._watch is not None:
             self._watch.cancel()
         pending, self._pending = self._pending, deque()
@@ -163,6 +172,7 @@ class Connection(asyncio.Protocol):
                 pending.future.set_exception(self._failure(f"{self.name}: {error}", was_sent=True))
             raise
         self._head = None
+        self._answers += 1
         if not pending.future.done():
             pending.future.set_result(result)
 

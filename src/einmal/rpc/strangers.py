@@ -10,6 +10,9 @@ HEAD_SIZE: Final = 16
 _TLS_ALERT: Final = (b"\x15\x03", b"\x16\x03")
 _HTTP: Final = (b"HTTP/", b"<!DOC", b"<html")
 _IS_KAFKA: Final = "is this the port of a Kafka listener?"
+AFTER_THE_FIRST_ANSWER: Final = (
+    "; it answered ApiVersions only: a listener that requires SASL behaves like this (security.protocol)"
+)
 
 
 def suspicion(head: bytes) -> str:

@@ -126,6 +126,12 @@ async def test_a_broker_that_does_not_continue_the_exchange_is_not_trusted() -> 
     assert "nonce" in str(error)
 
 
+async def test_a_connection_that_ends_at_the_first_request_may_lack_sasl() -> None:
+    async with ScriptedBroker(lambda session, *_: session.transport.close()) as broker:
+        error = await failure(broker.bootstrap, {"default.api.timeout.ms": "500"})
+    assert "a listener that requires SASL behaves like this (security.protocol)" in str(error)
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0\0\0", b"\0\0\0\0\x7fr=", b"\0" + b"\xff" * 9])
 async def test_a_truncated_sasl_frame_ends_the_connection_with_a_reason(body: bytes, missing: int) -> None:
