@@ -64,6 +64,7 @@ def test_a_connection_that_ends_in_the_handshake_may_pass(error: OSError) -> Non
 def test_other_errors_are_not_of_tls() -> None:
     assert explained(OSError(113, "No route to host")) is None
     assert explained(TimeoutError()) is None
+    assert explained(ConnectionRefusedError(111, "Connection refused")) is None
 
 
 def test_the_names_of_a_certificate_are_hosts_and_addresses() -> None:

@@ -45,6 +45,8 @@ def explained(error: BaseException) -> HandshakeFailure | None:
     """None: the connection failed for a reason other than TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _verification(error)
+    if isinstance(error, ConnectionRefusedError):
+        return None
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
         return HandshakeFailure(
             "the connection was closed during the TLS handshake",

@@ -100,7 +100,7 @@ def normalise(given: Mapping[str, Any]) -> Security:
         for name in given
         if (not uses_tls and name.startswith(("ssl.", "enable.ssl."))) or (not uses_sasl and name.startswith("sasl."))
     ]
-    if unused and not (uses_sasl and OAUTHBEARER in (given.get("sasl.mechanism"), given.get("sasl.mechanisms"))):
+    if unused:
         warnings.append(f"security.protocol={protocol}: {', '.join(sorted(unused))} have no effect")
     tls = _tls(given) if uses_tls else None
     if tls is not None and not tls.verifies_certificate:

@@ -254,15 +254,19 @@ class Connections:
         # Requests before it are answered first, and a broker answers a JoinGroup only when the members have joined.
         timeout_ms = self._settings.request_timeout_ms + getattr(self._settings, "max_poll_interval_ms", 0)
         connection.hold()
+        lifetime_ms, why = None, "interrupted"
         try:
             lifetime_ms = await self._secured.authenticate(connection, timeout_ms)
         except KafkaError as error:
-            connection.abort(f"re-authentication failed: {error.detail}")
+            why = error.detail
+        finally:
             self._renewing.pop(connection, None)
-        else:
-            connection.release()
-            self._renewing.pop(connection, None)
-            self._renew_later(connection, lifetime_ms)
+            if lifetime_ms is None:
+                # What was held back fails as not sent.
+                connection.abort(f"re-authentication failed: {why}")
+            else:
+                connection.release()
+                self._renew_later(connection, lifetime_ms)
 
     async def _learn_versions(self, connection: Connection) -> None:
         timeout = min(self._settings.request_timeout_ms, _CHECK_VERSIONS_MS)

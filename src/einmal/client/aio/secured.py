@@ -78,12 +78,9 @@ class Secured:
             return None
         where = f"{host}:{port}"
         if not found.is_final:
-            hint = (
-                found.hint
-                if self._tls is None or self._tls.certificate
-                else f"{found.hint}; {_MAY_REQUIRE_CERTIFICATE}"
-            )
-            return Disconnected(f"{where}: SSL handshake failed: {found.reason}; {hint}", was_sent=False)
+            has_none = self._tls is not None and self._tls.certificate is None
+            more = f"; {_MAY_REQUIRE_CERTIFICATE}" if has_none else ""
+            return Disconnected(f"{where}: SSL handshake failed: {found.reason}; {found.hint}{more}", was_sent=False)
         detail, hint = f"{where}: {found.reason}", found.hint
         if found.is_wrong_host and (names := await self._certificate_names(host, port)):
             detail += f"; its names: {names}"
