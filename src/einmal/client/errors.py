@@ -112,11 +112,16 @@ class ProducerFenced(FatalError):
 
 
 class SaslAuthenticationFailed(FatalError):
+    """The broker rejects the credentials, or the mechanism (SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM,
+    ILLEGAL_SASL_STATE; KIP-152), or no OAuth token is available."""
+
     meaning = "the broker rejects the credentials"
     what_to_do = "correct sasl.username and sasl.password"
 
 
 class SslHandshakeFailed(FatalError):
+    """No TLS connection, and no retry would help: a certificate, or a listener without TLS. Has no code of Kafka's."""
+
     meaning = "SSL handshake failed"
     what_to_do = "check ssl.ca.location and the brokers' certificates"
 
