@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -46,9 +47,9 @@ class Network(Protocol):
         """Accept connections on ``host:port`` (port 0: a free one). Raises ListenError."""
 
     async def connect(
-        self, factory: ProtocolFactory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection. Raises OSError."""
+        """Open a connection; ``tls``: encrypt it. Raises OSError, of which ssl.SSLError is one."""
 
 
 class SystemClock:
@@ -82,10 +83,13 @@ class TcpNetwork:
         return _TcpListener(server)
 
     async def connect(
-        self, factory: ProtocolFactory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         try:
-            return await asyncio.get_running_loop().create_connection(factory, host, port)
+            return await asyncio.get_running_loop().create_connection(factory, host, port, ssl=tls)
+        except ssl.SSLError:
+            # An error of a certificate is a ValueError, too.
+            raise
         except UnicodeError as error:
             raise _no_host(host) from error
         except (ValueError, OverflowError) as error:

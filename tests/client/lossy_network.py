@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any, cast
 
 from einmal.client.apis import ApiKey
@@ -24,10 +25,10 @@ class LossyNetwork:
         raise NotImplementedError("a client does not listen")
 
     async def connect(
-        self, factory: ProtocolFactory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         inner = factory()
-        transport, _protocol = await self._network.connect(lambda: _Losing(self, inner), host, port)
+        transport, _protocol = await self._network.connect(lambda: _Losing(self, inner), host, port, tls=tls)
         return transport, inner
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import struct
 from typing import Any, Final, cast
 
@@ -47,12 +48,12 @@ class MutatingNetwork:
         raise NotImplementedError("a client does not listen")
 
     async def connect(
-        self, factory: ProtocolFactory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         if host != "127.0.0.1":
             raise OSError(f"{host!r} is not asked: it may be somebody's")
         inner = factory()
-        transport, _protocol = await self._network.connect(lambda: _Mutating(self, inner), host, port)
+        transport, _protocol = await self._network.connect(lambda: _Mutating(self, inner), host, port, tls=tls)
         return transport, inner
 
 

@@ -39,8 +39,9 @@ def test_a_topic_given_to_the_consumer_is_to_be_subscribed_to() -> None:
         ({"api_version": (2, 5)}, ConsumerSettings, "negotiated"),
         ({"consumer_timeout_ms": 1_000}, ConsumerSettings, "empty list"),
         ({"queue.buffering.max.ms": 5}, ProducerSettings, "Write 'linger.ms'"),
-        ({"sasl_mechanism": "PLAIN"}, AdminSettings, "PLAINTEXT only"),
-        ({"ssl.ca.location": "ca.pem"}, ProducerSettings, "PLAINTEXT only"),
+        ({"sasl_plain_username": "me"}, AdminSettings, "Write 'sasl.username'"),
+        ({"ssl_cafile": "ca.pem"}, ProducerSettings, "Write 'ssl.ca.location'"),
+        ({"oauth_cb": print}, ProducerSettings, "Write 'sasl.oauthbearer.token.provider'"),
         ({"enable.auto.comit": True}, ConsumerSettings, "Did you mean 'enable.auto.commit'"),
     ],
 )

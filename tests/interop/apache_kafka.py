@@ -8,12 +8,13 @@ both brokers.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
@@ -48,7 +49,9 @@ class ApacheKafka:
 
     ``transaction_version`` is the finalized level of the feature ``transaction.version`` (0, 1 or 2), fixed when the
     storage is formatted. ``controller_ports`` names the nodes of the cluster, this one among them, by their ids.
-    ``settings``: broker settings beside those that all tests have.
+    ``settings``: broker settings beside those that all tests have. ``listeners``: more listeners for clients, by name,
+    with their security protocols; ``ports`` has their ports. ``users``: SCRAM credentials that the storage is formatted
+    with, as ``kafka-storage.sh format --add-scram`` takes them.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class ApacheKafka:
         node_id: int = 1,
         controller_ports: Mapping[int, int] | None = None,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
+        users: Sequence[str] = (),
     ) -> None:
         self._classpath = classpath("broker")
         self._directory = directory
@@ -67,7 +72,10 @@ class ApacheKafka:
         self.node_id = node_id
         self.host = "127.0.0.1"
         self._controller_ports = controller_ports or {node_id: loopback_ports(1)[0]}
-        (self.port,) = loopback_ports(1)
+        self.port, *ports = loopback_ports(1 + len(listeners or {}))
+        self.protocols = dict(listeners or {})
+        self.ports = dict(zip(self.protocols, ports, strict=True))
+        self._users = users
         self.log_directory = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
@@ -138,9 +146,12 @@ class ApacheKafka:
     def _format(self) -> None:
         arguments = ["format", "-c", str(self._properties), "-t", _CLUSTER_ID]
         arguments += ["--feature", f"transaction.version={self.transaction_version}"]
+        arguments += [part for user in self._users for part in ("--add-scram", user)]
         with self._log_file() as log:
             command = [java(), *JVM, *_LOGGING, "-cp", self._classpath, "kafka.tools.StorageTool", *arguments]
-            if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=_START_S).returncode:
+            # Java decodes its arguments by the locale.
+            locale = {**os.environ, "LC_ALL": "C.UTF-8"}
+            if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=_START_S, env=locale).returncode:
                 raise KafkaDied(self.log_tail())
 
     def _settings(self) -> str:
@@ -148,6 +159,9 @@ class ApacheKafka:
         quorate = max(1, replicas - 1)
         voters = ",".join(f"{node_id}@{self.host}:{port}" for node_id, port in self._controller_ports.items())
         listener = f"{self.host}:{self._controller_ports[self.node_id]}"
+        clients = [f"PLAINTEXT://{self.host}:{self.port}"]
+        clients += [f"{name}://{self.host}:{port}" for name, port in self.ports.items()]
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.protocols}
         return "\n".join(
             f"{name}={value}"
             for name, value in {
@@ -155,8 +169,10 @@ class ApacheKafka:
                 "node.id": self.node_id,
                 "controller.quorum.voters": voters,
                 "controller.listener.names": "CONTROLLER",
-                "listeners": f"PLAINTEXT://{self.host}:{self.port},CONTROLLER://{listener}",
-                "advertised.listeners": f"PLAINTEXT://{self.host}:{self.port}",
+                "listeners": ",".join([*clients, f"CONTROLLER://{listener}"]),
+                "advertised.listeners": ",".join(clients),
+                "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
+                "inter.broker.listener.name": "PLAINTEXT",
                 "log.dirs": self.log_directory,
                 "num.partitions": 4,
                 "default.replication.factor": replicas,

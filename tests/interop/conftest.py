@@ -18,6 +18,7 @@ from tests.interop.cluster import Cluster, einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV1, TV2, Dialect, TransactionDriver
+from tests.security.secure_kafka import SecureKafka
 
 Node = ApacheKafka | EinmalBroker
 NodeFactory = Callable[[str, int], Node]
@@ -91,6 +92,18 @@ def _make(kind: str, transaction_version: int, directory: Path) -> Node:
 def apache_kafka(node_of: NodeFactory) -> Node:
     """Apache Kafka of the newest release; ``.bootstrap`` is its address."""
     return node_of("apache", 2)
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """Apache Kafka with SASL_SSL, SSL with client certificates, and PLAINTEXT."""
+    try:
+        node = SecureKafka(tmp_path_factory.mktemp("secure"))
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+    node.start()
+    yield node
+    node.stop()
 
 
 @pytest.fixture(scope="session", params=["apache", "einmal"])

@@ -88,3 +88,34 @@ async def test_a_cancelled_request_does_not_disturb_those_behind_it() -> None:
         first, second = send(connection), send(connection)
         first.cancel()
         assert (await second).frame
+
+
+def throttled(session: Session, header: RequestHeader, _request: bytes) -> None:
+    session.answer(header, {"throttle_time": 0})
+
+
+async def test_requests_are_held_back_during_an_authentication_and_keep_their_order() -> None:
+    async with connection_to(throttled) as (connection, broker):
+        connection.hold()
+        held = [send(connection) for _ in range(3)]
+        await connection.send(*HEARTBEAT, (BODY,), 10_000, is_authentication=True)
+        assert len(broker.requests) == 1
+        assert connection.in_flight == 3
+        assert not any(each.done() for each in held)
+        held[1].cancel()
+        connection.release()
+        await asyncio.gather(held[0], held[2])
+        assert len(broker.requests) == 3, "a request that nobody waits for any more is not sent"
+        await send(connection)
+
+
+async def test_a_request_that_was_held_back_when_the_connection_was_lost_has_not_been_sent() -> None:
+    async with connection_to(throttled) as (connection, broker):
+        connection.hold()
+        held = send(connection)
+        assert connection.send_unanswered(*HEARTBEAT, (BODY,))
+        connection.abort("the authentication failed")
+        with pytest.raises(NoAnswer, match="the authentication failed") as caught:
+            await held
+        assert not caught.value.was_sent
+        assert broker.requests == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,13 @@ class Pipeline:
     kind: str = "copy"
     starting: str = "earliest"
     guarantee: str = "exactly_once_v2"
+    client: Mapping[str, str] = field(default_factory=dict)
+    """More settings of the client."""
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        settings = {"bootstrap.servers": self.bootstrap, **self.client}
+        return {f"kafka.{name}": value for name, value in settings.items()}
 
     @property
     def source_topic(self) -> str:
@@ -42,7 +49,7 @@ class Pipeline:
         return Path(self.directory, self.name)
 
     def source(self, spark: SparkSession, **options: str) -> DataFrame:
-        reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
+        reader = spark.readStream.format("einmal").options(**self.client_options)
         reader = reader.option("subscribe", self.source_topic).option("startingOffsets", self.starting)
         return reader.option("maxOffsetsPerTrigger", BATCH).options(**options).load()
 
@@ -52,7 +59,7 @@ class Pipeline:
 
     def writer(self, spark: SparkSession, frame: DataFrame | None = None) -> KafkaStreamWriter:
         writer = write_stream(self.frame(spark) if frame is None else frame).format("kafka")
-        writer = writer.option("kafka.bootstrap.servers", self.bootstrap).option("topic", self.topic)
+        writer = writer.options(**self.client_options).option("topic", self.topic)
         writer = writer.option("checkpointLocation", str(self.checkpoint)).option("transactional.id", self.name)
         writer = writer.option("processing.guarantee", self.guarantee)
         return writer.outputMode("append" if self.kind == "copy" else "update").trigger(availableNow=True)

@@ -40,7 +40,7 @@ class StandaloneCluster:
     """``workers`` processes with ``cores`` cores each. ``python``: what the executors' Python workers run."""
 
     def __init__(self, directory: Path, *, workers: int = 2, cores: int = 2) -> None:
-        self._directory = directory
+        self.directory = directory
         self._workers = workers
         self._cores = cores
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -70,7 +70,7 @@ class StandaloneCluster:
 
     def launch_worker(self, name: str) -> None:
         """Start a worker and do not wait."""
-        work = self._directory / name
+        work = self.directory / name
         arguments = ["--cores", str(self._cores), "--memory", "4g", "--work-dir", str(work), self.master]
         host = f"127.0.0.{2 + int(name.rpartition('-')[2])}"
         self._launch(name, host, "org.apache.spark.deploy.worker.Worker", *arguments)
@@ -104,7 +104,7 @@ class StandaloneCluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "SPARK_LOCAL_IP": host,
-            "SPARK_LOCAL_DIRS": str(self._directory / f"{name}-local"),
+            "SPARK_LOCAL_DIRS": str(self.directory / f"{name}-local"),
         }
         # Port 0 everywhere: others may run clusters here too.
         command = [str(home / "bin" / "spark-class"), main, "--host", host, "--port", "0", "--webui-port", "0"]
@@ -128,7 +128,7 @@ class StandaloneCluster:
         raise NotReady(f"{name}: {self._log(name).read_text()[-4000:]}")
 
     def _log(self, name: str) -> Path:
-        return self._directory / f"{name}.log"
+        return self.directory / f"{name}.log"
 
 
 def die_with_parent() -> None:

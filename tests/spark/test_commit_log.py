@@ -7,6 +7,7 @@ what it led, and answers from the past.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -61,11 +62,11 @@ class LinkedNetwork(TcpNetwork):
         self._node_id = node_id
 
     async def connect(
-        self, factory: ProtocolFactory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         if self._links.is_cut(self._node_id, port):
             raise ConnectionRefusedError(f"nobody reaches {port}")
-        transport, protocol = await super().connect(factory, host, port)
+        transport, protocol = await super().connect(factory, host, port, tls=tls)
         self._links.opened(self._node_id, port, transport)
         return transport, protocol
 

@@ -33,7 +33,7 @@ from tests.spark.topics import create, fill, new_name, numbers, records, values
 pytestmark = pytest.mark.spark
 
 
-def new_pipeline(bootstrap: str, directory: Path, count: int = 2 * BATCH, **fields: str) -> Pipeline:
+def new_pipeline(bootstrap: str, directory: Path, count: int = 2 * BATCH, **fields: Any) -> Pipeline:
     pipeline = Pipeline(bootstrap, str(directory), new_name("topic"), **fields)
     create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
     fill(bootstrap, pipeline.source_topic, range(count))

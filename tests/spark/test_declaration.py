@@ -119,6 +119,25 @@ def test_variables_come_from_the_environment_or_have_a_default() -> None:
     assert declaration.writer["checkpointLocation"] == "/tmp/${x}"
 
 
+def test_secrets_come_from_files_and_the_environment() -> None:
+    secured = (
+        'kafka.security.protocol = "SASL_SSL"\nkafka.sasl.mechanism = "PLAIN"\nkafka.sasl.username = "${env:WHO}"\n'
+        'kafka.sasl.password = "${file:/run/secret:password}"\n'
+    )
+    files = {"/run/secret": "password=canary-6\n"}
+    read = files.__getitem__
+    declaration = parse(HEAD + secured + SOURCE + SINK, {"WHO": "alice"}, {}, read)
+    assert declaration.writer["kafka.sasl.username"] == "alice"
+    assert declaration.sources[0].options["kafka.sasl.password"] == "canary-6"
+    assert "canary-6" not in repr(declaration)
+    overridden = {"kafka.sasl.password": "${env:OTHER}"}
+    declaration = parse(HEAD + secured + SOURCE + SINK, {"WHO": "alice", "OTHER": "canary-7"}, overridden, read)
+    assert declaration.sink_options.client["sasl.password"] == "canary-7"
+    with pytest.raises(DeclarationError, match="the environment has no WHO") as caught:
+        parse(HEAD + secured + SOURCE + SINK, {}, {}, read)
+    assert "canary" not in str(caught.value)
+
+
 def test_a_value_of_the_environment_cannot_change_the_structure() -> None:
     text = HEAD.replace('"paid"', '"${NAME}"') + SOURCE + SINK
     assert declared(text, {"NAME": 'x"\n[sinks.evil]\n'}).name == 'x"\n[sinks.evil]\n'

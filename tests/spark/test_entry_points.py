@@ -60,7 +60,7 @@ def test_sparks_stream_writer_is_answered_with_the_line_to_write(
         ("startingOffset", "earliest", 'did you mean "startingOffsets"'),
         ("kafka.fetch.max.byte", "1", "did you mean 'fetch.max.bytes'"),
         ("kafka.auto.offset.reset", "earliest", 'option\\("startingOffsets"'),
-        ("kafka.sasl.mechanism", "PLAIN", "not supported yet"),
+        ("kafka.security.protocol", "SASL_SSL", "needs sasl.mechanism"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_when_the_source_is_loaded(

@@ -34,7 +34,7 @@ _EXPIRED_S = 60.0
 def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     """A pipeline whose source topic holds the numbers below ``count``."""
 
-    def make(count: int = 2 * BATCH, **fields: str) -> Pipeline:
+    def make(count: int = 2 * BATCH, **fields: Any) -> Pipeline:
         pipeline = Pipeline(bootstrap, str(tmp_path), new_name("same"), **fields)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
         fill(bootstrap, pipeline.source_topic, range(count))

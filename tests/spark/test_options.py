@@ -110,8 +110,10 @@ def test_a_small_batch_may_be_held_back_for_a_time() -> None:
         ({"startingOffsetsByTimestampStrategy": "oldest"}, "latest or error"),
         ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
         ({"kafka.key.deserializer": "x"}, "CAST"),
-        ({"kafka.ssl.truststore.location": "x"}, "not supported yet"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "security.protocol cannot be"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "x"}, "keytool -list -rfc"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
+        ({"kafka.security.providers": "x"}, "classes of Java's client do not run here"),
+        ({"kafka.sasl.oauthbearer.token.provider": "x"}, "a function cannot be an option"),
         ({"kafka.fetch.max.byte": "1"}, "did you mean 'fetch.max.bytes'"),
         ({"kafka.default.api.timeout.ms": "soon"}, "a whole number"),
     ],
@@ -207,3 +209,20 @@ def test_a_batch_without_a_name_gets_one() -> None:
         {"kafka.bootstrap.servers": "h:1", "kafka.transactional.id": "t", "txnVersion": 0}, lambda: ""
     )
     assert (named.transactional_id, named.version) == ("t", 0)
+
+
+def test_javas_tuning_of_tls_and_sasl_has_no_effect() -> None:
+    options = source_options(SOURCE | {"kafka.ssl.protocol": "TLSv1.3"}, streaming=True)
+    assert options.without_effect == ("kafka.ssl.protocol",)
+
+
+def test_no_text_of_options_shows_a_secret() -> None:
+    secured = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "alice",
+        "kafka.sasl.password": "canary-5",
+    }
+    for options in (source_options(SOURCE | secured, streaming=True), sink_options(SINK | secured)):
+        assert "canary-5" not in f"{options} {options.client}"
+        assert options.client["sasl.password"] == "canary-5"

@@ -43,7 +43,7 @@ NewPipeline = Callable[..., Pipeline]
 def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     """A pipeline whose source topic holds the numbers below ``count``."""
 
-    def make(count: int = BATCH, *, partitions: int = 2, **fields: str) -> Pipeline:
+    def make(count: int = BATCH, *, partitions: int = 2, **fields: Any) -> Pipeline:
         pipeline = Pipeline(bootstrap, str(tmp_path), new_name("pipe"), **fields)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=partitions)
         fill(bootstrap, pipeline.source_topic, range(count))

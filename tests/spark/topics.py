@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
@@ -15,18 +15,25 @@ from einmal.wire.record_batch import Record
 
 _numbers = itertools.count()
 
+Bootstrap = str | Mapping[str, str]
+"""A cluster: its address, or the settings of a client, for one that is secured."""
+
+
+def client_of(bootstrap: Bootstrap) -> dict[str, str]:
+    return {"bootstrap.servers": bootstrap} if isinstance(bootstrap, str) else dict(bootstrap)
+
 
 def new_name(what: str) -> str:
     """A name that no other test, and no other process of the tests, has."""
     return f"{what}-{os.getpid()}-{next(_numbers)}"
 
 
-def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
+def create(bootstrap: Bootstrap, *topics: str, partitions: int = 2) -> None:
     """Without retention, which would take the records of years ago that some tests write.
 
     The commit topic is made as a pipeline makes it: it is shared with all other tests on the broker.
     """
-    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    cluster = KafkaCluster(client_of(bootstrap))
     try:
         for topic in topics:
             if topic == COMMIT_TOPIC:
@@ -38,16 +45,16 @@ def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
         cluster.close()
 
 
-def fill(bootstrap: str, topic: str, numbers: Iterable[int], **settings: str) -> None:
+def fill(bootstrap: Bootstrap, topic: str, numbers: Iterable[int], **settings: str) -> None:
     """One record per number: key ``k<number % 5>``, value the number."""
-    with Producer({"bootstrap.servers": bootstrap}, **settings) as producer:
+    with Producer(client_of(bootstrap), **settings) as producer:
         for number in numbers:
             producer.send(topic, str(number), f"k{number % 5}")
 
 
-def records(bootstrap: str, topic: str, *, committed: bool = True) -> list[tuple[TopicPartition, Record]]:
+def records(bootstrap: Bootstrap, topic: str, *, committed: bool = True) -> list[tuple[TopicPartition, Record]]:
     """Everything in the topic, in order per partition."""
-    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    cluster = KafkaCluster(client_of(bootstrap))
     isolation = "read_committed" if committed else "read_uncommitted"
     try:
         partitions = cluster.partitions([topic])
@@ -55,7 +62,7 @@ def records(bootstrap: str, topic: str, *, committed: bool = True) -> list[tuple
     finally:
         cluster.close()
     bounds = {each: OffsetRange(starts[each], ends[each]) for each in partitions}
-    with RangeReader({"bootstrap.servers": bootstrap, "isolation.level": isolation}) as reader:
+    with RangeReader({**client_of(bootstrap), "isolation.level": isolation}) as reader:
         return [
             (batch.topic_partition, record)
             for batch in reader.read(bounds)
@@ -63,9 +70,9 @@ def records(bootstrap: str, topic: str, *, committed: bool = True) -> list[tuple
         ]
 
 
-def commit_record(bootstrap: str, name: str) -> CommitRecord | None:
+def commit_record(bootstrap: Bootstrap, name: str) -> CommitRecord | None:
     """What is committed under a name, also where the open transaction of another hides it from readers."""
-    client = {"bootstrap.servers": bootstrap}
+    client = client_of(bootstrap)
     cluster = KafkaCluster(client)
     try:
         return CommitLog(cluster, client, name).look()
@@ -73,10 +80,10 @@ def commit_record(bootstrap: str, name: str) -> CommitRecord | None:
         cluster.close()
 
 
-def values(bootstrap: str, topic: str, *, committed: bool = True) -> list[str]:
+def values(bootstrap: Bootstrap, topic: str, *, committed: bool = True) -> list[str]:
     return [(record.value or b"").decode() for _, record in records(bootstrap, topic, committed=committed)]
 
 
-def numbers(bootstrap: str, topic: str, *, committed: bool = True) -> list[int]:
+def numbers(bootstrap: Bootstrap, topic: str, *, committed: bool = True) -> list[int]:
     """The values as numbers, sorted."""
     return sorted(int(value) for value in values(bootstrap, topic, committed=committed))

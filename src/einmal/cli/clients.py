@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
 _NEAREST: Final = "127.0.0.1:9092"
+_KINDS: Final = ("AdminSettings", "ConsumerSettings", "ProducerSettings")
 
 Brokers = Annotated[
     str | None,
@@ -31,18 +33,89 @@ Brokers = Annotated[
     ),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Client setting, under Kafka's name.")
+    list[str] | None,
+    typer.Option(
+        "-X",
+        metavar="KEY=VALUE",
+        help="Client setting, under Kafka's name; ${env:NAME} and ${file:PATH:KEY} are resolved.",
+    ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="client.properties file: client settings, such as security.protocol. Settings of Java's client that are "
+        "unknown here are ignored with a warning.",
+    ),
 ]
 
 
-def config_of(brokers: str | None, settings: Sequence[str] | None = None) -> dict[str, Any]:
-    """The client's configuration. Raises typer.BadParameter."""
-    found = brokers or next((os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)), _NEAREST)
-    config: dict[str, Any] = {"bootstrap.servers": found, "default.api.timeout.ms": 10_000}
+def config_of(
+    brokers: str | None,
+    settings: Sequence[str] | None = None,
+    command_config: Path | None = None,
+    kind: str = "AdminSettings",
+) -> dict[str, Any]:
+    """The client's configuration: the option -b, then -X, the file, the environment. Raises typer.BadParameter.
+
+    ``kind``: the table of the client that the settings of the file are for.
+    """
+    config: dict[str, Any] = {"default.api.timeout.ms": 10_000}
+    found = next((os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)), _NEAREST)
+    config["bootstrap.servers"] = found
+    config |= _from_environment()
+    if command_config is not None:
+        config |= _from_file(command_config, kind)
     for setting in settings or ():
         name, value = key_and_value(setting)
-        config[name.strip()] = value.strip()
+        config[name.strip()] = _resolved(name.strip(), value.strip())
+    if brokers:
+        config["bootstrap.servers"] = brokers
     return config
+
+
+def _from_environment() -> dict[str, str]:
+    """Security settings such as $KAFKA_SASL_PASSWORD: a secret in the arguments is visible to every user."""
+    if not any(name.startswith(("KAFKA_SECURITY_", "KAFKA_SASL_", "KAFKA_SSL_")) for name in os.environ):
+        return {}
+    from einmal.client.security_settings import SECURITY_NAMES
+
+    variables = {name: f"KAFKA_{name.upper().replace('.', '_')}" for name in sorted(SECURITY_NAMES)}
+    return {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+
+
+def _from_file(path: Path, kind: str) -> dict[str, str]:
+    from einmal.client import config
+    from einmal.security.properties import parse_properties
+
+    try:
+        given = parse_properties(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise typer.BadParameter(f"--command-config: {path} cannot be read: {reason}") from error
+    own = {name for name, *_ in config.documentation(getattr(config, kind))}
+    others = {name for each in _KINDS for name, *_ in config.documentation(getattr(config, each))}
+    kept = {}
+    for name, value in given.items():
+        # A misspelt security setting must not leave a connection less secure: the client rejects it.
+        if name in own or name.startswith(("sasl.", "ssl.", "security.")):
+            kept[name] = _resolved(name, value)
+        elif name not in others:
+            print(f"warning: {path}: unknown setting {name!r} is ignored", file=sys.stderr)
+    return kept
+
+
+def _resolved(name: str, value: str) -> str:
+    from einmal.security.errors import SecuritySettingError
+    from einmal.security.properties import read_file, resolved
+
+    if "${" not in value:
+        return value
+    try:
+        return resolved(name, value, os.environ, read_file)
+    except SecuritySettingError as error:
+        raise typer.BadParameter(f"{error.meaning}; {error.hint}") from error
 
 
 def key_and_value(text: str) -> tuple[str, str]:

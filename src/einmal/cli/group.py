@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -14,11 +14,16 @@ group = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_
 
 
 @group.command("list")
-def list_groups(brokers: Brokers = None, settings: Settings = None, output: Output = Format.TEXT) -> None:
+def list_groups(
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
     """List groups."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         groups = admin.list_groups()
     rows = [{"group": each.group_id, "state": each.state, "protocol_type": each.protocol_type} for each in groups]
     print_rows(rows, ("group", "state", "protocol_type"), output)
@@ -29,6 +34,7 @@ def describe(
     name: Annotated[str, typer.Argument(metavar="GROUP")],
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show a group's members and lag: unread offsets up to the last stable offset, and those held back after it."""
@@ -36,7 +42,7 @@ def describe(
     from einmal.client.errors import error_for
     from einmal.types import ErrorCode
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_groups([name])[name]
         if described.state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
@@ -85,12 +91,13 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Delete groups that have no members, with their offsets, and report the outcome for each."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
             admin.delete_groups([name])

@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -34,10 +35,11 @@ def status(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these pipelines.")] = None,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show the status of pipelines: last committed batch, lag to the last stable offset, open transaction, identity."""
-    with _owned(brokers, settings) as owned:
+    with _owned(brokers, settings, command_config) as owned:
         found = owned.committed()
         for name in names or ():
             if name not in found:
@@ -60,6 +62,7 @@ def adopt(
     yes: Yes = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Let the query of another checkpoint resume under a pipeline's name, at the position of that checkpoint."""
@@ -68,7 +71,7 @@ def adopt(
     from einmal.spark.protocol.checkpoint import CheckpointError
     from einmal.spark.protocol.local_checkpoint import standing_of
 
-    with _owned(brokers, settings) as owned:
+    with _owned(brokers, settings, command_config) as owned:
         record = _record(owned, name)
         try:
             change = plan_adopt(name, record, standing_of(checkpoint))
@@ -94,12 +97,13 @@ def reset(
     yes: Yes = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Fence a pipeline and forget its committed batches, so that a new checkpoint can start elsewhere."""
     from einmal.pipeline.takeover import plan_reset
 
-    with _owned(brokers, settings) as owned:
+    with _owned(brokers, settings, command_config) as owned:
         record = _record(owned, name)
         if record is None and name not in owned.committed():
             # The name may be any producer's.
@@ -114,11 +118,11 @@ def reset(
 
 
 @contextmanager
-def _owned(brokers: str | None, settings: list[str] | None) -> Iterator[Ownership]:
+def _owned(brokers: str | None, settings: list[str] | None, command_config: Path | None) -> Iterator[Ownership]:
     from einmal.spark.operate.ownership import Changed, Ownership
     from einmal.spark.protocol.commit_log import Uncertain
 
-    config = {name: str(value) for name, value in config_of(brokers, settings).items()}
+    config = {name: str(value) for name, value in config_of(brokers, settings, command_config).items()}
     with failures_told():
         try:
             with Ownership(config) as owned:

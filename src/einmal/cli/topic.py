@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told, for_each, key_and_value
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each, key_and_value
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -38,13 +38,14 @@ def create(
     if_not_exists: Annotated[bool, typer.Option(help="Do not fail if the topic exists.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Create topics, and report the outcome for each."""
     from einmal.client import Admin, NewTopic
 
     configs = dict(map(key_and_value, topic_config or ()))
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def make(name: str) -> str:
             created = admin.create_topics([NewTopic(name, partitions, replicas, configs)], if_not_exists=if_not_exists)
@@ -60,12 +61,13 @@ def list_topics(
     internal: Annotated[bool, typer.Option("-i", "--internal", help="Include internal topics.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """List topics."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics(admin.list_topics(include_internal=internal))
     rows = [
         {
@@ -83,12 +85,13 @@ def describe(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show a topic's partitions with their offsets, and its own settings."""
     from einmal.client import EARLIEST, LATEST, Admin, IsolationLevel, TopicPartition
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics([name])[name]
         wanted = [TopicPartition(name, index) for index in described.partitions]
         starts = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
@@ -126,12 +129,13 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Delete topics and all their records, and report the outcome for each."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
             admin.delete_topics([name])
@@ -165,6 +169,7 @@ def produce(
     ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Write each line of stdin as a record, exactly once; print partition and offset of each record."""
@@ -174,7 +179,8 @@ def produce(
         raise typer.BadParameter("--key-delimiter cannot be empty")
     fixed = {"key": key, "partition": partition, "headers": [_header(each) for each in headers or ()]}
     # A partition that is not there is waited for; a person does not want to wait for a minute.
-    config = {"max.block.ms": 10_000, **config_of(brokers, settings), "compression.type": compression}
+    config = config_of(brokers, settings, command_config, "ProducerSettings")
+    config = {"max.block.ms": 10_000, **config, "compression.type": compression}
     if one_transaction is not None:
         config["transactional.id"] = one_transaction
     sent: deque[Future[RecordMetadata]] = deque()
@@ -248,6 +254,7 @@ def consume(
     ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Print records: their values, a template's text, or JSON Lines. Only committed records by default."""
@@ -258,7 +265,7 @@ def consume(
         raise typer.BadParameter(f"{offset!r} is not start, end, an offset or @ms, alone or with :end or :OFFSET")
     if group is not None and (partitions or range_["until"] or range_["at"] not in ("start", "end")):
         raise typer.BadParameter("a group has its own partitions and position: with --group, only -o start or -o end")
-    config = config_of(brokers, settings)
+    config = config_of(brokers, settings, command_config, "ConsumerSettings")
     config["isolation.level"] = "read_uncommitted" if read_uncommitted else "read_committed"
     config["auto.offset.reset"] = "latest" if range_["at"] == "end" else "earliest"
     if group is not None:

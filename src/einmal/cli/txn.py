@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -29,12 +29,13 @@ def list_transactions(
     ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """List transactional ids and the states of their transactions."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = admin.list_transactions(states=states or ())
     rows = [
         {
@@ -53,12 +54,13 @@ def describe(
     names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...")],
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show transactional ids: identity, state, start, timeout, and the partitions of an open transaction."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         outcomes = for_each(names, lambda name: admin.describe_transactions([name])[name])
     now = time.time_ns() // 1_000_000
     rows = [
@@ -87,12 +89,13 @@ def describe_producers(
     partition: Partition = 0,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show every producer in the state of a partition's leader, and the start of its open transaction."""
     from einmal.client import Admin, TopicPartition
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = admin.describe_producers([TopicPartition(topic, partition)])
     rows = [
         {
@@ -121,12 +124,13 @@ def find_hanging(
     ] = 900_000,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Find open transactions in partitions that no coordinator will end. They block read_committed readers."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings)) as admin:
+    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         before = time.time_ns() // 1_000_000 - max_timeout_ms
         found = admin.find_hanging_transactions(topics, last_timestamp_before=before)
     rows = [
@@ -158,12 +162,13 @@ def abort(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
+    command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Abort an open transaction through its coordinator, or a hanging one in a single partition."""
     if (transactional_id is None) == (topic is None) or (topic is None) != (start_offset is None):
         raise typer.BadParameter("give a TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
-    config = config_of(brokers, settings)
+    config = config_of(brokers, settings, command_config)
     if transactional_id is not None:
         _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
         _abort_through_coordinator(config, transactional_id)

@@ -17,6 +17,8 @@ from einmal.client.errors import (
     ProducerFenced,
     RequestRefused,
     RetriableError,
+    SaslAuthenticationFailed,
+    SslHandshakeFailed,
     UnknownOutcome,
 )
 from einmal.client.habits import missing_class
@@ -62,6 +64,8 @@ __all__ = [
     "RecordMetadata",
     "RequestRefused",
     "RetriableError",
+    "SaslAuthenticationFailed",
+    "SslHandshakeFailed",
     "TopicPartition",
     "Transaction",
     "TransactionDriver",

@@ -14,26 +14,19 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 from einmal.client.errors import ConfigError
 from einmal.client.habits import setting_instead
+from einmal.client.security_settings import REQUIRED as _REQUIRED
+from einmal.client.security_settings import SecurityOptions
+from einmal.client.security_settings import setting as _setting
 from einmal.misspelt import nearest_name
+from einmal.security.secret import Secret
+from einmal.security.settings import TokenCallable
 
 SettingsT = TypeVar("SettingsT", bound="ClientSettings")
-_REQUIRED: Final = object()
-_INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
 
-def _setting(
-    default: Any, doc: str, *, choices: Sequence[str] = (), minimum: int | None = None, maximum: int = _INT32_MAX
-) -> Any:
-    """``maximum``: the default is that of an int, the type of most settings in Java."""
-    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "maximum": maximum}
-    if default is _REQUIRED:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
+class ClientSettings(SecurityOptions):
     """Settings of all clients."""
 
     bootstrap_servers: str = _setting(
@@ -73,9 +66,6 @@ class ClientSettings:
         300_000, "Maximum age of metadata before it is refreshed.", minimum=0, maximum=_INT64_MAX
     )
     default_api_timeout_ms: int = _setting(60_000, "Deadline of calls without a timeout of their own.", minimum=1)
-    security_protocol: str = _setting(
-        "PLAINTEXT", "Protocol of connections to the brokers. Only PLAINTEXT is supported.", choices=("PLAINTEXT",)
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +186,7 @@ def documentation(kind: type[ClientSettings]) -> list[tuple[str, str, str]]:
 
 
 def _told(field: dataclasses.Field[Any]) -> str:
-    choices = field.metadata["choices"]
+    choices = [each for each in field.metadata["choices"] if each]
     return f"{field.metadata['doc']} One of: {', '.join(choices)}." if len(choices) > 1 else str(field.metadata["doc"])
 
 
@@ -234,6 +224,17 @@ def _convert(field: dataclasses.Field[Any], annotation: Any, value: Any) -> Any:
         raise ConfigError(meaning=f"{name} is true or false, not {value!r}")
     if annotation is int:
         return _to_int(field, value)
+    if annotation == TokenCallable | None:
+        return value
+    if annotation == Secret | None:
+        return value if isinstance(value, Secret) else Secret(str(value))
+    return _to_text(field, value)
+
+
+def _to_text(field: dataclasses.Field[Any], value: Any) -> str:
+    name = dotted(field.name)
+    if isinstance(value, Secret):
+        value = value.reveal()
     if not isinstance(value, str) and isinstance(value, Sequence):
         value = ",".join(str(each) for each in value)
     text = str(value).strip()
@@ -241,7 +242,8 @@ def _convert(field: dataclasses.Field[Any], annotation: Any, value: Any) -> Any:
     if choices:
         text = next((each for each in choices if each.lower() == text.lower()), text)
         if text not in choices:
-            raise ConfigError(meaning=f"{name} cannot be {text!r}", what_to_do=f"choose one of {', '.join(choices)}")
+            known = ", ".join(each or "empty" for each in choices)
+            raise ConfigError(meaning=f"{name} cannot be {text!r}", what_to_do=f"choose one of {known}")
     return text
 
 
@@ -262,6 +264,7 @@ def _to_int(field: dataclasses.Field[Any], value: Any) -> int:
 def _settle(settings: SettingsT) -> SettingsT:
     """Fill in what follows from other settings, and refuse what contradicts itself."""
     addresses(settings.bootstrap_servers)
+    _ = settings.security
     if not isinstance(settings, ProducerSettings):
         return settings
     acks = "all" if settings.acks == "-1" else settings.acks

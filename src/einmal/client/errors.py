@@ -8,7 +8,9 @@ KafkaError
 │   ├── CommitFailed        the group gave these partitions to somebody else (KIP-447)
 │   └── TransactionAborted  the record was dropped because its transaction was
 ├── FatalError          this client instance is done: close it, make a new one
-│   └── ProducerFenced      another instance took over the transactional.id
+│   ├── ProducerFenced      another instance took over the transactional.id
+│   ├── SaslAuthenticationFailed  the broker rejects the credentials
+│   └── SslHandshakeFailed  no TLS connection: a certificate, or a listener without TLS
 ├── RequestRefused      the broker did nothing, and will do nothing while the request stays as it is
 │   ├── OffsetOutOfRange, NoOffset, TopicAlreadyExists, UnknownTopic, RecordTooLarge, NotAuthorized
 ├── LocalError          the call or the configuration is wrong; nothing was sent
@@ -107,6 +109,21 @@ class FatalError(KafkaError):
 class ProducerFenced(FatalError):
     meaning = "a newer producer with the same transactional.id has taken over"
     what_to_do = "close this producer; run only one instance per transactional.id"
+
+
+class SaslAuthenticationFailed(FatalError):
+    """The broker rejects the credentials, or the mechanism (SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM,
+    ILLEGAL_SASL_STATE; KIP-152), or no OAuth token is available."""
+
+    meaning = "the broker rejects the credentials"
+    what_to_do = "correct sasl.username and sasl.password"
+
+
+class SslHandshakeFailed(FatalError):
+    """No TLS connection, and no retry would help: a certificate, or a listener without TLS. Has no code of Kafka's."""
+
+    meaning = "SSL handshake failed"
+    what_to_do = "check ssl.ca.location and the brokers' certificates"
 
 
 class RequestRefused(KafkaError):
@@ -266,6 +283,17 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.topic_authorization_failed: _Entry(NotAuthorized, "no permission for this topic", _FIX_ACL),
     ErrorCode.group_authorization_failed: _Entry(NotAuthorized, "no permission for this group", _FIX_ACL),
     ErrorCode.cluster_authorization_failed: _Entry(NotAuthorized, "no permission on the cluster", _FIX_ACL),
+    ErrorCode.sasl_authentication_failed: _Entry(SaslAuthenticationFailed),
+    ErrorCode.unsupported_sasl_mechanism: _Entry(
+        SaslAuthenticationFailed,
+        "the listener does not support this mechanism",
+        "set sasl.mechanism to one that it has",
+    ),
+    ErrorCode.illegal_sasl_state: _Entry(
+        SaslAuthenticationFailed,
+        "the listener expects another SASL state",
+        "check that security.protocol is the listener's",
+    ),
     ErrorCode.illegal_generation: _Entry(CommitFailed),
     ErrorCode.unknown_member_id: _Entry(CommitFailed, "the group has removed this member"),
     ErrorCode.rebalance_in_progress: _Entry(CommitFailed, "the group is rebalancing"),

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 _ENCODE: Final = "send() takes bytes or str: encode before it, as in send(topic, json.dumps(value))"
 _DECODE: Final = "records hold bytes: decode them yourself, as in json.loads(record.value)"
-_NO_SECURITY: Final = "this client speaks PLAINTEXT only: leave it out, and use a PLAINTEXT listener"
 _LEAVE_OUT: Final = "leave it out: "
 _CALLBACK: Final = "leave it out: send() returns a future; use its result() or add_done_callback()"
 
@@ -37,10 +36,24 @@ SETTINGS: Final[Mapping[str, str]] = {
     "error.cb": f"{_LEAVE_OUT}errors are raised by the calls and futures that they concern",
     "logger": f"{_LEAVE_OUT}messages go to the logger 'einmal.client' of Python's logging",
     "loop": f"{_LEAVE_OUT}the running event loop is used",
+    "ssl.cafile": "write 'ssl.ca.location'",
+    "ssl.certfile": "write 'ssl.certificate.location'",
+    "ssl.keyfile": "write 'ssl.key.location'",
+    "ssl.password": "write 'ssl.key.password'",
+    "ssl.context": "write 'ssl.ca.location', 'ssl.certificate.location' and 'ssl.key.location'",
+    "ssl.check.hostname": "write 'ssl.endpoint.identification.algorithm', https or none",
+    "ssl.protocol": f"{_LEAVE_OUT}TLS 1.2 and 1.3 are supported",
+    "ssl.enabled.protocols": f"{_LEAVE_OUT}TLS 1.2 and 1.3 are supported",
+    "ssl.cipher.suites": f"{_LEAVE_OUT}OpenSSL's selection is used",
+    "sasl.plain.username": "write 'sasl.username'",
+    "sasl.plain.password": "write 'sasl.password'",
+    "sasl.oauth.token.provider": "write 'sasl.oauthbearer.token.provider', a function that returns a token",
+    "oauth.cb": "write 'sasl.oauthbearer.token.provider', a function that returns a token",
+    "sasl.client.callback.handler.class": f"{_LEAVE_OUT}classes of Java's client do not run here",
+    "sasl.oauthbearer.config": "write 'sasl.oauthbearer.token.provider', a function that returns a token",
+    "sasl.kerberos.service.name": "GSSAPI is not supported; use SCRAM-SHA-512 or OAUTHBEARER",
 }
 """By dotted name: what to do instead."""
-
-_PREFIXES: Final[Mapping[str, str]] = {"sasl.": _NO_SECURITY, "ssl.": _NO_SECURITY, "security.": _NO_SECURITY}
 
 _CONTEXT: Final = "write `{keyword} {kind}(...) as {name}:`, which opens and closes it"
 _COMMON_METHODS: Final[Mapping[str, str]] = {
@@ -84,9 +97,6 @@ CLASSES: Final[Mapping[str, str]] = {
 
 def setting_instead(name: str) -> str | None:
     """The replacement of another client's setting, by its dotted name."""
-    for prefix, advice in _PREFIXES.items():
-        if name.startswith(prefix):
-            return advice
     return SETTINGS.get(name)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, cast
 
-from einmal.rpc.strangers import HEAD_SIZE, suspicion
+from einmal.rpc.strangers import AFTER_THE_FIRST_ANSWER, HEAD_SIZE, suspicion
 from einmal.wire.errors import WireError
 from einmal.wire.frames import FrameSplitter, Part, frame
 from einmal.wire.messages import encode_request_header, response_body_position
@@ -23,6 +23,11 @@ MAX_ANSWER_BYTES: Final = 128 * 1024 * 1024
 
 PATIENCE_S: Final = 1.0
 """After this an answer is overdue, unless the broker was allowed to wait."""
+
+
+_BY_THE_BROKER: Final = "closed by the broker"
+_AUTHENTICATION: Final = (17, 36)
+"""SaslHandshake, SaslAuthenticate."""
 
 
 class NoAnswer(Exception):
@@ -47,6 +52,17 @@ class Answer(NamedTuple):
     position: int
 
 
+class _Held(NamedTuple):
+    """A request that waits for the end of an authentication; ``future`` None: it has no answer."""
+
+    api_key: int
+    version: int
+    body: Sequence[Part]
+    timeout_ms: int
+    wait_ms: int
+    future: asyncio.Future[Answer] | None
+
+
 @dataclass(slots=True)
 class _Pending:
     correlation_id: int
@@ -58,7 +74,10 @@ class _Pending:
 
 
 class Connection(asyncio.Protocol):
-    """``silent`` is called every second while an answer is overdue: see ``is_silent``."""
+    """``silent`` is called every second while an answer is overdue: see ``is_silent``.
+
+    Between ``hold`` and ``release`` only requests of an authentication are written; the others keep their order.
+    """
 
     def __init__(
         self,
@@ -77,7 +96,11 @@ class Connection(asyncio.Protocol):
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 0
         self._transport: asyncio.Transport | None = None
-        self._why_lost = "closed by the broker"
+        self._why_lost = _BY_THE_BROKER
+        self._answers = 0
+        self.lost_by: Exception | None = None
+        """The error that has ended the connection, such as an alert of TLS 1.3 after the handshake."""
+        self._held: list[_Held] | None = None
         self._head: bytes | None = b""
         """The first bytes that came; None once an answer was understood."""
         self._silent = silent
@@ -95,7 +118,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self._held or ())
 
     @property
     def is_silent(self) -> bool:
@@ -108,7 +131,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self.lost_by = error
         detail = f"{self.name}: {self._why_lost if error is None else error}"
+        is_cut_off = error is None and self._why_lost is _BY_THE_BROKER and self._answers == 1
+        if is_cut_off and self._pending and self._pending[0].api_key not in _AUTHENTICATION:
+            detail += AFTER_THE_FIRST_ANSWER
         if self._watch is not None:
             self._watch.cancel()
         pending, self._pending = self._pending, deque()
@@ -116,6 +143,10 @@ class Connection(asyncio.Protocol):
             each.timer.cancel()
             if not each.future.done():
                 each.future.set_exception(self._failure(detail, was_sent=True))
+        held, self._held = self._held or (), None
+        for waiting in held:
+            if waiting.future is not None and not waiting.future.done():
+                waiting.future.set_exception(self._failure(detail, was_sent=False))
 
     def data_received(self, data: bytes) -> None:
         if self._head is not None:
@@ -141,11 +172,33 @@ class Connection(asyncio.Protocol):
                 pending.future.set_exception(self._failure(f"{self.name}: {error}", was_sent=True))
             raise
         self._head = None
+        self._answers += 1
         if not pending.future.done():
             pending.future.set_result(result)
 
+    def hold(self) -> None:
+        """Keep back every request but those of an authentication."""
+        if self.is_open and self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Write what was kept back, in order."""
+        held, self._held = self._held or (), None
+        for each in held:
+            if each.future is None:
+                self._write(each.api_key, each.version, each.body)
+            elif not each.future.done():
+                self._send(each)
+
     def send(
-        self, api_key: int, version: int, body: Sequence[Part], timeout_ms: int, *, wait_ms: int = 0
+        self,
+        api_key: int,
+        version: int,
+        body: Sequence[Part],
+        timeout_ms: int,
+        *,
+        wait_ms: int = 0,
+        is_authentication: bool = False,
     ) -> asyncio.Future[Answer]:
         """Write one request; the future gives its answer, or the ``failure``.
 
@@ -155,13 +208,22 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             future.set_exception(self._failure(f"{self.name}: not connected", was_sent=False))
             return future
+        request = _Held(api_key, version, body, timeout_ms, wait_ms, future)
+        if self._held is not None and not is_authentication:
+            self._held.append(request)
+        else:
+            self._send(request)
+        return future
+
+    def _send(self, request: _Held) -> None:
+        api_key, version, body, timeout_ms, wait_ms, future = request
+        assert future is not None
         correlation_id = self._write(api_key, version, body)
         timer = self._loop.call_later(timeout_ms / 1000, self.abort, f"no answer within {timeout_ms} ms")
         due = self._loop.time() + PATIENCE_S + wait_ms / 1000
         self._pending.append(_Pending(correlation_id, api_key, version, future, timer, due))
         if self._watch is None and self._silent is not None:
             self._watch = self._loop.call_later(PATIENCE_S, self._look)
-        return future
 
     def _look(self) -> None:
         """Once a second while something is in flight."""
@@ -175,6 +237,9 @@ class Connection(asyncio.Protocol):
         """Write a request to which the broker gives no answer (Produce with acks=0). False: not connected."""
         if not self.is_open:
             return False
+        if self._held is not None:
+            self._held.append(_Held(api_key, version, body, 0, 0, None))
+            return True
         self._write(api_key, version, body)
         return True
 
@@ -195,4 +260,8 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._why_lost = "closed by this client"
-            self._transport.close()
+            if self._transport.get_extra_info("ssl_object") is not None and not self._transport.get_write_buffer_size():
+                # Frames end by their length: there is no need to wait for the broker's end of TLS.
+                self._transport.abort()
+            else:
+                self._transport.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -189,8 +190,9 @@ class HostNetwork:
         return _Listener(self._network, self._host, factory, host, port)
 
     async def connect(
-        self, factory: ProtocolFactory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        assert tls is None, "the simulated network does not encrypt"
         return await self._network.connect(self._host, factory, host, port)
 
 

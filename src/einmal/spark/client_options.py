@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from einmal.client.config import ConsumerSettings, ProducerSettings, dotted, parse
 from einmal.client.errors import ConfigError
+from einmal.security.redaction import RedactedDict
 
 Kind = type[ConsumerSettings] | type[ProducerSettings]
 
@@ -32,6 +33,19 @@ _WITHOUT_EFFECT: Final = frozenset(
         "metadata.max.idle.ms",
         "metadata.recovery.rebootstrap.trigger.ms",
         "bootstrap.controllers",
+        # TLS and SASL: Java's own tuning. Tokens are renewed as they expire; algorithms are OpenSSL's.
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+        "ssl.keymanager.algorithm",
+        "ssl.protocol",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
         # metrics
         "auto.include.jmx.reporter",
         "enable.metrics.push",
@@ -63,9 +77,11 @@ _REFUSED: Final = {
     "enable.auto.commit": "positions are in the checkpoint and in the commit record: leave it out",
     "interceptor.classes": "classes of Java's client do not run here: change records in the query",
     "partitioner.class": 'classes of Java\'s client do not run here: name partitions in a column "partition"',
+    "sasl.oauthbearer.token.provider": "a function cannot be an option of Spark's: set "
+    "kafka.sasl.oauthbearer.token.endpoint.url to https://... or file://...",
+    "security.providers": "classes of Java's client do not run here: leave it out",
     "partitioner.ignore.keys": 'drop the key, or name partitions in a column "partition"',
 }
-_NOT_YET: Final = ("sasl.", "ssl.", "security.providers")
 _OF_THE_SINK: Final = "group.id"
 """The group under which a sink commits its sources' positions: the producer does not have one."""
 _ALWAYS_ALL: Final = {"acks": ("all", "-1"), "enable.idempotence": ("true",)}
@@ -91,7 +107,8 @@ def client_options(kind: Kind, given: Mapping[str, str]) -> ClientOptions:
     """``given``: without the prefix ``kafka.``, in lower case. Raises ClientOptionError."""
     without_effect = [name for name in given if _has_no_effect(kind, name)]
     dropped = {*without_effect, *([_OF_THE_SINK] if kind is ProducerSettings else [])}
-    settings = {name: value for name, value in given.items() if name not in dropped}
+    # Its repr hides secrets: options are in the state of sources, sinks and tasks.
+    settings = RedactedDict({name: value for name, value in given.items() if name not in dropped})
     for reason, hint in _problems(kind, settings):
         raise ClientOptionError(reason, hint)
     try:
@@ -112,8 +129,6 @@ def _problems(kind: Kind, settings: Mapping[str, str]) -> Iterator[tuple[str, st
     for name, value in settings.items():
         if name in _REFUSED:
             yield f'option "kafka.{name}" has no meaning here', _REFUSED[name]
-        if name.startswith(_NOT_YET):
-            yield f'option "kafka.{name}" is not supported yet', "only listeners with security.protocol=PLAINTEXT are"
         if kind is ProducerSettings and value.lower() not in _ALWAYS_ALL.get(name, (value.lower(),)):
             yield (
                 f'option "kafka.{name}" cannot be {value!r}: every guarantee of the sink needs all in-sync replicas '

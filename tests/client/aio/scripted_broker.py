@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -49,10 +50,11 @@ class Session(asyncio.Protocol):
 
 
 class ScriptedBroker:
-    """``answer`` is called for each request but ApiVersions."""
+    """``answer`` is called for each request but ApiVersions. ``tls``: a server's context, for an encrypted listener."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
         self.answer = answer
+        self._tls = tls
         self.without: ApiKey | None = None
         """An API that this broker does not have."""
         self.sessions: list[Session] = []
@@ -61,7 +63,7 @@ class ScriptedBroker:
 
     async def __aenter__(self) -> ScriptedBroker:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Session(self), "127.0.0.1", 0)
+        self._server = await loop.create_server(lambda: Session(self), "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:

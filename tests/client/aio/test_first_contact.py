@@ -93,7 +93,7 @@ async def test_no_broker_reachable_is_reported_within_two_seconds(use: Callable[
     ("says", "expected"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "the listener expects SSL"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "set security.protocol to SSL or SASL_SSL"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "begins with 'SSH-2.0-'"),
         (b"", "gave no answer to ApiVersions"),
         (b"\x00\x00\x00\x04\xff\xff\xff\xff", "came where 0 was due"),

@@ -9,6 +9,7 @@ not wait for their own next retry. Time, network and randomness come from the se
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import random
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from einmal.client.aio.overdue import is_in_time
 from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.config import ClientSettings, addresses
-from einmal.client.errors import Disconnected, KafkaError, NoBrokerReachable, error_for
+from einmal.client.errors import Disconnected, FatalError, KafkaError, NoBrokerReachable, error_for
 from einmal.client.metadata_cache import (
     NO_TOPIC_ID,
     BrokerAddress,
@@ -118,6 +119,15 @@ class Cluster:
         due = self._connections.first_contact_due_ms
         if due is not None and self.now_ms() >= due:
             raise NoBrokerReachable(detail=self._connections.last_failures())
+
+    @property
+    def rejection(self) -> FatalError | None:
+        """Why a broker rejects this client's credentials or certificate; None: it does not.
+
+        For work without a call that waits for it: a retry gets the same answer.
+        """
+        found = self._connections.rejection
+        return None if found is None else copy.copy(found)
 
     def first_contact_in_ms(self) -> int | None:
         """Time left for the first answer of any broker; None: one has answered."""

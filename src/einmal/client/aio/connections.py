@@ -8,16 +8,19 @@ is a host and a port here.
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from einmal.client.aio.secured import Secured
 from einmal.client.apis import ApiKey
 from einmal.client.config import ClientSettings
-from einmal.client.errors import ClientClosed, Disconnected, error_for
+from einmal.client.errors import ClientClosed, Disconnected, FatalError, KafkaError, error_for
 from einmal.rpc.connection import Answer, Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode
@@ -50,7 +53,7 @@ class Place(NamedTuple):
 class _Failures:
     count: int = 0
     again_at_ms: int = 0
-    last: str = ""
+    last: KafkaError | None = None
 
 
 class Connections:
@@ -68,6 +71,8 @@ class Connections:
         self.transaction_version = 0
         """The finalized level of ``transaction.version``, from the newest connection."""
         self.is_closed = False
+        self.rejection: FatalError | None = None
+        """Why a broker has rejected the last connection for good; None: connecting works, or may work again."""
         self.has_met_broker = False
         """Whether any broker has ever answered."""
         self._tried_first_at_ms: int | None = None
@@ -79,6 +84,9 @@ class Connections:
         self._open: dict[Place, Connection] = {}
         self._opening: dict[Place, asyncio.Task[Connection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
+        self._secured = Secured(settings, network)
+        self._renewing: dict[Connection, asyncio.TimerHandle | asyncio.Task[None]] = {}
+        """Connections whose sessions end (KIP-368): when they are renewed, or the renewal."""
 
     def get(self, place: Place) -> Connection | None:
         """The connection if there is one."""
@@ -91,7 +99,10 @@ class Connections:
         return failures is None or place in self._opening or self._now() >= failures.again_at_ms
 
     async def connect(self, place: Place) -> Connection:
-        """An open connection. Raises Disconnected; at once if connecting has just failed."""
+        """An open connection. Raises Disconnected; at once if connecting has just failed.
+
+        Raises FatalError if the broker rejects the credentials or TLS cannot succeed: no retry would help.
+        """
         if self.is_closed:
             raise ClientClosed()
         if self._tried_first_at_ms is None:
@@ -102,7 +113,7 @@ class Connections:
         opening = self._opening.get(place)
         if opening is None:
             if not self.may_try(place):
-                raise Disconnected(self._failures[place[:2]].last, was_sent=False)
+                raise _again(self._failures[place[:2]].last)
             opening = asyncio.get_running_loop().create_task(self._connect(place))
             self._opening[place] = opening
             opening.add_done_callback(lambda done: self._opened(place, done))
@@ -151,7 +162,7 @@ class Connections:
 
     def last_failures(self) -> str:
         """The connection error of each address."""
-        return "; ".join(each.last for each in self._failures.values())
+        return "; ".join(each.last.detail for each in self._failures.values() if each.last is not None)
 
     def _opened(self, place: Place, done: asyncio.Task[Connection]) -> None:
         self._opening.pop(place, None)
@@ -160,48 +171,102 @@ class Connections:
 
     async def _connect(self, place: Place) -> Connection:
         try:
-            connection = await self._connect_once(place)
-        except Disconnected as error:
+            connection, lifetime_ms = await self._connect_once(place)
+        except ClientClosed:
+            raise
+        except KafkaError as error:
             self._failed(place, error)
             raise
         if self.is_closed:
             connection.close()
             raise ClientClosed()
         self.has_met_broker = True
+        self.rejection = None
         self._failures.pop(place[:2], None)
         self._open[place] = connection
+        self._renew_later(connection, lifetime_ms)
         return connection
 
-    def _failed(self, place: Place, error: Disconnected) -> None:
+    def _failed(self, place: Place, error: KafkaError) -> None:
         failures = self._failures.setdefault(place[:2], _Failures())
         settings = self._settings
         pause = min(settings.reconnect_backoff_ms << min(failures.count, 10), settings.reconnect_backoff_max_ms)
         failures.count += 1
-        failures.last = error.detail
+        failures.last = error
+        if isinstance(error, FatalError):
+            self.rejection = error
         failures.again_at_ms = self._now() + int(pause * self._source.uniform(0.8, 1.2))
 
-    async def _connect_once(self, place: Place) -> Connection:
+    async def _connect_once(self, place: Place) -> tuple[Connection, int]:
+        """An open, authenticated connection, and its session's lifetime in ms (0: without end)."""
         name = f"{place.host}:{place.port}"
 
         def make() -> Connection:
             return Connection(name, self._settings.client_id, self._silent, failure=Disconnected)
 
+        tls = self._secured.context()
         try:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
-                _transport, connection = await self._network.connect(make, place.host, place.port)
+                _transport, connection = await self._network.connect(make, place.host, place.port, tls=tls)
         except (OSError, TimeoutError) as error:
-            raise Disconnected(f"{name}: {_told(error)}", was_sent=False) from error
+            secured = await self._secured.tls_failure(error, place.host, place.port)
+            raise (secured or Disconnected(f"{name}: {_told(error)}", was_sent=False)) from error
         assert isinstance(connection, Connection)
         try:
             await self._learn_versions(connection)
+            return connection, await self._authenticate(connection)
         except Disconnected as error:
             connection.close()
+            # With TLS 1.3 the broker rejects a client's certificate only after the handshake.
+            if isinstance(connection.lost_by, ssl.SSLError):
+                secured = await self._secured.tls_failure(connection.lost_by, place.host, place.port)
+                if secured is not None:
+                    raise secured from error
             # Whatever listens there: only an ApiVersions request was sent.
-            raise Disconnected(f"{error.detail}{connection.suspicion}", was_sent=False) from error
+            suspicion = self._secured.suspicion(connection)
+            raise Disconnected(f"{error.detail}{suspicion}", was_sent=False) from error
         except BaseException:
             connection.close()
             raise
-        return connection
+
+    # --- authentication -------------------------------------------------------------------------------------------
+
+    async def _authenticate(self, connection: Connection) -> int:
+        if self._secured.sasl is None:
+            return 0
+        return await self._secured.authenticate(connection, self._settings.request_timeout_ms)
+
+    def _renew_later(self, connection: Connection, lifetime_ms: int) -> None:
+        """Before the session ends: as Java's client, after 85 to 95 % of its time."""
+        if lifetime_ms:
+            delay = lifetime_ms * self._source.uniform(0.85, 0.95) / 1000
+            loop = asyncio.get_running_loop()
+            self._renewing[connection] = loop.call_later(delay, self._begin_renewal, connection)
+
+    def _begin_renewal(self, connection: Connection) -> None:
+        self._renewing.pop(connection, None)
+        if connection.is_open and not self.is_closed:
+            task = asyncio.get_running_loop().create_task(self._renew(connection))
+            self._renewing[connection] = task
+
+    async def _renew(self, connection: Connection) -> None:
+        """Re-authenticate (KIP-368). A failure ends the connection; the next one raises what is wrong."""
+        # Requests before it are answered first, and a broker answers a JoinGroup only when the members have joined.
+        timeout_ms = self._settings.request_timeout_ms + getattr(self._settings, "max_poll_interval_ms", 0)
+        connection.hold()
+        lifetime_ms, why = None, "interrupted"
+        try:
+            lifetime_ms = await self._secured.authenticate(connection, timeout_ms)
+        except KafkaError as error:
+            why = error.detail
+        finally:
+            self._renewing.pop(connection, None)
+            if lifetime_ms is None:
+                # What was held back fails as not sent.
+                connection.abort(f"re-authentication failed: {why}")
+            else:
+                connection.release()
+                self._renew_later(connection, lifetime_ms)
 
     async def _learn_versions(self, connection: Connection) -> None:
         timeout = min(self._settings.request_timeout_ms, _CHECK_VERSIONS_MS)
@@ -229,12 +294,15 @@ class Connections:
         return self._clock.now().monotonic_ms
 
     @property
-    def opening(self) -> list[asyncio.Task[Connection]]:
-        """The connections being opened; a closing client cancels these."""
-        return list(self._opening.values())
+    def opening(self) -> list[asyncio.Task[Any]]:
+        """The connections being opened or authenticated again; a closing client cancels these."""
+        renewals = [each for each in self._renewing.values() if isinstance(each, asyncio.Task)]
+        return [*self._opening.values(), *renewals]
 
     def close(self) -> None:
         self.is_closed = True
+        for renewal in self._renewing.values():
+            renewal.cancel()
         for connection in list(self._open.values()):
             connection.close()
 
@@ -246,6 +314,13 @@ _ASKED_ONE: Final[dict[int, str]] = {
     ApiKey.DELETE_GROUPS: "results",
 }
 """The result in the responses to requests that this client sends for one item at a time only."""
+
+
+def _again(error: KafkaError | None) -> KafkaError:
+    """The same error, raised again: a new object, because a traceback grows with every raise."""
+    if error is None or isinstance(error, Disconnected):
+        return Disconnected("" if error is None else error.detail, was_sent=False)
+    return copy.copy(error)
 
 
 def _told(error: OSError | TimeoutError) -> str:

@@ -149,8 +149,8 @@ class Consumer:
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most ``max.poll.records``; an empty list when none come within ``timeout_ms``.
 
-        Raises the error of a fetch (OffsetOutOfRange, NoOffset, NotAuthorized, CorruptData), or the one that ended the
-        membership. The consumer can be polled again.
+        Raises the error of a fetch (OffsetOutOfRange, NoOffset, NotAuthorized, CorruptData), the one that ended the
+        membership, or a broker's rejection of the credentials. The consumer can be polled again.
         """
         self._check_open()
         check_timeout(timeout_ms)
@@ -169,6 +169,8 @@ class Consumer:
                 self._fetcher.fetch_ahead()
                 return records
             self._fetcher.fetch_ahead()
+            if (rejection := self._cluster.rejection) is not None:
+                raise rejection
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 return []

@@ -105,6 +105,9 @@ class Sender:
             return
         now = self._cluster.now_ms()
         self._settle(self._core.expire(now))
+        if (rejection := self._cluster.rejection) is not None:
+            # As in Java's client: brokers reject the credentials or the certificate, so batches wait in vain.
+            self._settle(self._core.fail_waiting(rejection))
         self._cluster.refresh_when_old()
         while requests := self._core.drain(now, self._target, self._in_flight):
             for node_id, batches in requests.items():

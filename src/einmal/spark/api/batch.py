@@ -20,6 +20,7 @@ from einmal.pipeline.effects import Ready
 from einmal.pipeline.run_state import Query
 from einmal.spark import events
 from einmal.spark.declare.preflight import preflight_write
+from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineFailed
 from einmal.spark.options import OptionError, WriteOptions, write_options
 from einmal.spark.output.resources import SinkResources, open_resources
@@ -89,6 +90,7 @@ class KafkaBatchWriter:
         if options.without_effect:
             _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
         resources = open_resources(self._frame, options.client, options.topic)
+        redact_plans(self._frame.sparkSession)
         try:
             preflight_write(self._frame, options, resources.cluster)
             return self._save(options, resources)

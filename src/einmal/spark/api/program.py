@@ -23,6 +23,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from einmal.security.properties import read_file
 from einmal.spark.api.sink import KafkaStreamWriter, write_stream
 from einmal.spark.declare import declaration as declarations
 from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
@@ -102,7 +103,7 @@ def load(path: Path, overrides: Mapping[str, str]) -> Program:
     Raises DeclarationError, OSError, and whatever a Python file raises.
     """
     if kind_of(path) is ProgramKind.TABLES:
-        return Program(declarations.parse(path.read_text(), os.environ, overrides))
+        return Program(declarations.parse(path.read_text(), os.environ, overrides, read_file))
     functions = _declared_functions(_module(path))
     if len(functions) != 1:
         names = ", ".join(each.__name__ for each in functions)

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.declare.preflight import PlannedQuery, preflight
+from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
 from einmal.spark.options import (
@@ -149,6 +150,7 @@ class KafkaStreamWriter:
         """Run the preflight, acquire the transactional.id, start the query. Raises OptionError, PipelineError."""
         options = sink_options(self._options)
         require_classic_session(self._frame)
+        redact_plans(self._frame.sparkSession)
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         if stateful:

@@ -7,13 +7,17 @@ all errors of a file are reported at once. Knows neither Spark nor a cluster: th
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from einmal.misspelt import nearest_name
+from einmal.security.errors import SecuritySettingError
+from einmal.security.properties import resolved
+from einmal.security.redaction import RedactedDict
 from einmal.spark.options import OptionError, SinkOptions, sink_options, source_options
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
@@ -33,7 +37,7 @@ _TABLES: Final = ("sources", "views", "sinks")
 _FREE: Final = ("kafka.", "spark.")
 """Names that are passed on unchanged: to the client, which checks them, and to the Spark session."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VARIABLE: Final = re.compile(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})")
+_VARIABLE: Final = re.compile(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\{(?:file|env):[^}]*\})")
 
 
 class DeclarationError(OptionError):
@@ -107,17 +111,25 @@ class Declaration:
         return self.sink_options.transactional_id or self.sinks[0].name
 
 
-def parse(text: str, environment: Mapping[str, str], overrides: Mapping[str, str]) -> Declaration:
+def parse(
+    text: str,
+    environment: Mapping[str, str],
+    overrides: Mapping[str, str],
+    read: Callable[[str], str] | None = None,
+) -> Declaration:
     """A ``pipeline.toml``. ``${NAME}`` and ``${NAME:-default}`` in a value are the environment's, ``$$`` is a dollar.
 
-    ``overrides``: settings of the top level that win. Raises DeclarationError.
+    So is ``${env:NAME}``; ``${file:PATH:KEY}`` is a key of a properties file, which ``read`` reads (OSError). In
+    ``overrides``, settings of the top level that win, only these two are replaced. Raises DeclarationError.
     """
+    variables = Variables(environment, read or _reads_nothing)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError([f"not TOML: {error}"]) from error
     problems: list[str] = []
-    document = _substituted(document, environment, problems, "")
+    document = _substituted(document, variables, problems, "")
+    overrides = {name: _referenced(name, value, variables, problems) for name, value in overrides.items()}
     return _declare(document, overrides, problems, needs_origin=True)
 
 
@@ -180,7 +192,7 @@ def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str
     kind = options.pop("format", OWN_FORMAT)
     watermark = _watermark(where, options, problems)
     if kind in (OWN_FORMAT, SPARK_FORMAT):
-        options = dict(common) | options
+        options = RedactedDict(common) | options
         with_options = {key: value for key, value in options.items() if kind == OWN_FORMAT or key in _CHECKED}
         _note(where, problems, lambda: source_options(with_options, streaming=True))
     return Source(name, kind, options, watermark)
@@ -234,7 +246,7 @@ def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Wate
 
 def _writer(top: Mapping[str, Any], common: Mapping[str, str], problems: list[str]) -> dict[str, str]:
     names = ("transactional.id", "processing.guarantee", "checkpointLocation")
-    writer = dict(common) | {name: _text(top[name]) for name in names if name in top}
+    writer = RedactedDict(common) | {name: _text(top[name]) for name in names if name in top}
     # The source's cluster may be another one; where it is not, one line at the top serves both.
     _note("", problems, lambda: sink_options(writer))
     return writer
@@ -315,11 +327,31 @@ def _note(where: str, problems: list[str], check: Any) -> None:
         problems.append(f"{where}: {error}" if where else str(error))
 
 
-def _substituted(value: Any, environment: Mapping[str, str], problems: list[str], where: str) -> Any:
-    """The value with the environment's variables in all its strings."""
+class Variables(NamedTuple):
+    """What the values of a file may refer to."""
+
+    environment: Mapping[str, str]
+    read: Callable[[str], str]
+
+
+def _reads_nothing(path: str) -> str:
+    raise OSError(errno.EACCES, f"files cannot be referred to here, {path} neither")
+
+
+def _referenced(where: str, value: str, variables: Variables, problems: list[str]) -> str:
+    """The value with ``${env:NAME}`` and ``${file:PATH:KEY}`` replaced."""
+    try:
+        return resolved(where, value, variables.environment, variables.read)
+    except SecuritySettingError as error:
+        problems.append(f"{error.meaning}\nhint: {error.hint}")
+        return value
+
+
+def _substituted(value: Any, variables: Variables, problems: list[str], where: str) -> Any:
+    """The value with the environment's variables and the references in all its strings."""
     if isinstance(value, Mapping):
         return {
-            name: _substituted(each, environment, problems, f"{where}.{name}" if where else name)
+            name: _substituted(each, variables, problems, f"{where}.{name}" if where else name)
             for name, each in value.items()
         }
     if not isinstance(value, str):
@@ -328,8 +360,8 @@ def _substituted(value: Any, environment: Mapping[str, str], problems: list[str]
     def replaced(found: re.Match[str]) -> str:
         name, default = found[2], found[3]
         if name is None:
-            return "$"
-        told = environment.get(name, default)
+            return "$" if found[0] == "$$" else _referenced(where, found[0], variables, problems)
+        told = variables.environment.get(name, default)
         if told is None:
             problems.append(
                 f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.client.errors import KafkaError
+from einmal.client.errors import FatalError, KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
@@ -162,6 +162,12 @@ def _looked_at(
         return None
     try:
         return inspect(client, topics, **names)
+    except FatalError as error:
+        # A broker answers, and rejects the credentials or the certificate.
+        missing.append(
+            (f"{client['bootstrap.servers']}: {error.name}: {error.meaning} [{error.detail}]", error.what_to_do)
+        )
+        return None
     except KafkaError as error:
         missing.append((f"{nobody}{error}", "start it, or correct kafka.bootstrap.servers"))
         return None

@@ -19,6 +19,7 @@ from einmal.spark.environment import class_archive
 from einmal.spark.environment.cache import kept
 from einmal.spark.environment.interpreter import worker_python
 from einmal.spark.environment.java import use_java
+from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineRefused
 
 CONNECT_REFUSED: Final = (
@@ -95,7 +96,9 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (settings | wanted).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    redact_plans(spark)
+    return spark
 
 
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:

@@ -15,7 +15,6 @@ action, and "latest" would be another offset each time.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -37,6 +36,7 @@ from pyspark.sql.types import StructType
 from einmal.client import OffsetRange as Bounds
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.client.fetched import RawBatch
+from einmal.security.redaction import is_secret
 from einmal.spark.cluster import KafkaCluster, uuid_of
 from einmal.spark.environment.python_worker import answered, range_reader, settle
 from einmal.spark.offsets import PlannedRange, Positions, SourcePosition, packed, ranges, to_json
@@ -56,7 +56,6 @@ _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
 _SHARED_MAX: Final = 1_000
 """Partitions with no more new offsets than this, together, are read by one task: a task costs more than they do."""
-_SECRET: Final = re.compile("password|secret|jaas", re.IGNORECASE)
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 
 
@@ -69,9 +68,7 @@ class NotASink(Exception):
 
     def __init__(self, spark: str, ours: str, last: str, options: Mapping[str, str]) -> None:
         given = ", ".join(
-            f"{name!r}: {'...' if _SECRET.search(name) else value!r}"
-            for name, value in options.items()
-            if name != "path"
+            f"{name!r}: {'...' if is_secret(name) else value!r}" for name, value in options.items() if name != "path"
         )
         super().__init__(
             f'df.{spark}.format("einmal") cannot write exactly once: in Spark\'s interface for data sources several '

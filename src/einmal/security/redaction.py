@@ -1,0 +1,40 @@
+"""Which settings hold secrets, by their names; mappings of settings that print without them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from einmal.security.secret import HIDDEN
+
+_SECRET: Final = re.compile(
+    r"password|secret|token$|token\.provider$|jaas\.config|\.key$|key\.pem$|private|credential", re.IGNORECASE
+)
+_URL: Final = re.compile(r"://[^/@\s]+@")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting of this name, with or without a prefix such as ``kafka.``, holds a secret."""
+    return _SECRET.search(name) is not None
+
+
+def redacted(settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings, with ``[hidden]`` in place of every secret and of credentials in a URL."""
+    return {
+        name: HIDDEN if is_secret(name) else _URL.sub(f"://{HIDDEN}@", value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+
+
+class RedactedDict(dict[str, str]):
+    """Settings whose repr and text hide secrets. Pickles with its values, for Spark's executors."""
+
+    def __repr__(self) -> str:
+        return repr(redacted(self))
+
+    def __or__(self, other: Mapping[str, str]) -> RedactedDict:  # type: ignore[override]  # narrower than dict's
+        return RedactedDict({**self, **other})
+
+    def __ror__(self, other: Mapping[str, str]) -> RedactedDict:  # type: ignore[override]  # narrower than dict's
+        return RedactedDict({**other, **self})

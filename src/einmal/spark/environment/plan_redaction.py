@@ -1,0 +1,23 @@
+"""Spark prints the options of a source in plans, its UI and its event log; this hides those with secrets.
+
+By default Spark redacts names and values with password, secret or token, which leaves a private key in PEM readable.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+_SETTING: Final = "spark.sql.redaction.options.regex"
+_SECRETS: Final = "(?i:password|secret|token|jaas|private|[.]key$|key[.]pem$)"
+"""As ``security.redaction`` knows secrets, in Java's syntax."""
+
+
+def redact_plans(spark: SparkSession) -> None:
+    """Extend ``spark.sql.redaction.options.regex`` of a session, once; what it hides already stays hidden."""
+    existing = spark.conf.get(_SETTING, None)
+    if not existing:
+        spark.conf.set(_SETTING, _SECRETS)
+    elif _SECRETS not in existing:
+        spark.conf.set(_SETTING, f"{existing}|{_SECRETS}")

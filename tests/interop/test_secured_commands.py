@@ -1,0 +1,105 @@
+"""Claims about the command line on a secured cluster: every command that connects takes the settings of a file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from einmal.cli.app import app
+from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+Run = Callable[..., str]
+_names = itertools.count()
+
+
+@pytest.fixture
+def properties(secure_kafka: SecureKafka, tmp_path: Path) -> Path:
+    """As for Kafka's own tools, with a setting of Java's client that has no equivalent."""
+    (tmp_path / "secrets.properties").write_text(f"password={PASSWORD}\n")
+    path = tmp_path / "client.properties"
+    path.write_text(
+        f"bootstrap.servers={secure_kafka.at('SASL_SSL')}\n"
+        "security.protocol=SASL_SSL\n"
+        "sasl.mechanism=SCRAM-SHA-512\n"
+        "ssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={secure_kafka.ca}\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        f'  username="{USER}" password="${{file:{tmp_path}/secrets.properties:password}}";\n'
+        "acks=all\n"
+        "metric.reporters=com.example.Reporter\n"
+    )
+    return path
+
+
+@pytest.fixture
+def run(properties: Path) -> Run:
+    """``einmal`` with these arguments and the file; its output, which has no secret."""
+
+    def command(*arguments: str, stdin: str = "", status: int = 0) -> str:
+        given = [*arguments, "--command-config", str(properties)]
+        result = CliRunner().invoke(app, given, input=stdin)
+        assert result.exit_code == status, (result.output, result.exception)
+        assert CANARY not in result.output
+        assert "Traceback" not in result.output
+        return result.output
+
+    return command
+
+
+def test_every_command_that_connects_takes_the_file(run: Run) -> None:
+    topic = f"commands-{next(_names)}"
+    assert "created" in run("topic", "create", topic, "-p", "2")
+    deadline = time.monotonic() + 30
+    # A broker that has just created a topic may not list it yet.
+    while topic not in run("topic", "list"):
+        assert time.monotonic() < deadline
+    assert topic in run("topic", "describe", topic, "--format", "json")
+    run("topic", "produce", topic, "--partition", "0", stdin="one\ntwo\n")
+    assert "two" in run("topic", "consume", topic, "--offset", "start", "-n", "2")
+    assert "GROUP" in run("group", "list")
+    assert "GROUP_ID_NOT_FOUND" in run("group", "describe", "nobody", status=1)
+    assert "GROUP_ID_NOT_FOUND" in run("group", "delete", "nobody", status=1)
+    run("txn", "list")
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in run("txn", "describe", "nobody", status=1)
+    run("txn", "describe-producers", "--topic", topic)
+    run("txn", "find-hanging")
+    run("pipeline", "status")
+    assert "deleted" in run("topic", "delete", topic)
+
+
+def test_a_setting_of_javas_client_is_ignored_with_a_warning(run: Run) -> None:
+    output = run("topic", "list")
+    assert "unknown setting 'metric.reporters' is ignored" in output
+    assert "'acks'" not in output
+
+
+def test_a_wrong_password_is_an_error_with_a_hint(run: Run) -> None:
+    output = run(
+        "topic", "list", "-X", "sasl.jaas.config=", "-X", "sasl.username=alice", "-X", "sasl.password=x", status=1
+    )
+    assert "error: SASL_AUTHENTICATION_FAILED (58): the broker rejects the credentials" in output
+    assert "hint: correct sasl.username (now 'alice') and sasl.password" in output
+
+
+def test_security_settings_may_be_in_the_environment(secure_kafka: SecureKafka) -> None:
+    environment = {
+        "KAFKA_BROKERS": secure_kafka.at("SASL_SSL"),
+        "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA_SSL_CA_LOCATION": str(secure_kafka.ca),
+        "KAFKA_SASL_MECHANISM": "PLAIN",
+        "KAFKA_SASL_USERNAME": USER,
+        "KAFKA_SASL_PASSWORD": "wrong",
+        "THE_PASSWORD": PASSWORD,
+    }
+    arguments = ["topic", "list", "--format", "json", "-X", "sasl.password=${env:THE_PASSWORD}"]
+    result = CliRunner().invoke(app, arguments, env=environment)
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads(result.stdout), list)
