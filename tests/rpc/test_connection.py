@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from einmal.client.apis import ApiKey
 from einmal.rpc.connection import Connection, NoAnswer
 from einmal.wire.messages import RequestHeader, decode_response, encode_request
 from tests.client.aio.scripted_broker import Answer, ScriptedBroker, Session
+from tests.security.certificates import Authority
 
 HEARTBEAT = (ApiKey.HEARTBEAT, 3)
 BODY = encode_request(*HEARTBEAT, {"group_id": "g"})
@@ -119,3 +124,45 @@ async def test_a_request_that_was_held_back_when_the_connection_was_lost_has_not
             await held
         assert not caught.value.was_sent
         assert broker.requests == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_closing_an_encrypted_connection_cuts_off_no_request_that_has_no_answer(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """As a producer with acks=0 does; the broker reads slowly."""
+    authority = Authority()
+    certificate = authority.issue(tmp_path, "broker")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate.certificate, certificate.key)
+    client = ssl.create_default_context(cadata=authority.pem)
+    request = encode_request(*HEARTBEAT, {"group_id": "g" * 10_000})
+
+    async def main() -> None:
+        begun, arrived = asyncio.Event(), asyncio.Event()
+
+        def answer(session: Session, header: RequestHeader, _request: bytes) -> None:
+            if header.correlation_id == 0:
+                session.transport.pause_reading()
+                begun.set()
+            if header.correlation_id == 5:
+                arrived.set()
+
+        async with asyncio.timeout(20), ScriptedBroker(answer, tls=server) as broker:
+            # More than both kernel buffers take, and less than makes a transport ask for a pause.
+            broker.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            host, port = broker.bootstrap.split(":")
+            transport, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection("broker", "me"), host, int(port), ssl=client
+            )
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            connection.send_unanswered(*HEARTBEAT, (BODY,))
+            await begun.wait()
+            for _ in range(5):
+                connection.send_unanswered(*HEARTBEAT, (request,))
+            connection.close()
+            asyncio.get_running_loop().call_later(0.05, broker.sessions[0].transport.resume_reading)
+            await arrived.wait()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())

@@ -98,6 +98,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._why_lost = _BY_THE_BROKER
         self._answers = 0
+        self._may_be_unread = False
+        """Whether a request without an answer was written: then nothing shows that the broker has it all."""
         self.lost_by: Exception | None = None
         """The error that has ended the connection, such as an alert of TLS 1.3 after the handshake."""
         self._held: list[_Held] | None = None
@@ -237,6 +239,7 @@ class Connection(asyncio.Protocol):
         """Write a request to which the broker gives no answer (Produce with acks=0). False: not connected."""
         if not self.is_open:
             return False
+        self._may_be_unread = True
         if self._held is not None:
             self._held.append(_Held(api_key, version, body, 0, 0, None))
             return True
@@ -260,7 +263,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._why_lost = "closed by this client"
-            if self._transport.get_extra_info("ssl_object") is not None and not self._transport.get_write_buffer_size():
+            if self._transport.get_extra_info("ssl_object") is not None and not self._may_be_unread:
                 # Frames end by their length: there is no need to wait for the broker's end of TLS.
                 self._transport.abort()
             else:

@@ -74,9 +74,14 @@ class ScriptedBroker:
         await self._server.wait_closed()
 
     @property
-    def bootstrap(self) -> str:
+    def socket(self) -> Any:
+        """On which it listens."""
         assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
+        return self._server.sockets[0]
+
+    @property
+    def bootstrap(self) -> str:
+        host, port = self.socket.getsockname()[:2]
         return f"{host}:{port}"
 
     def metadata(self) -> dict[str, Any]:
