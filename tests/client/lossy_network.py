@@ -63,6 +63,10 @@ class _Losing(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._inner.connection_lost(error)
 
+    def get_extra_info(self, name: str) -> Any:
+        assert self._transport is not None
+        return self._transport.get_extra_info(name)
+
     def is_closing(self) -> bool:
         assert self._transport is not None
         return self._transport.is_closing()
