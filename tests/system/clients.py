@@ -23,7 +23,7 @@ from tests.interop.topics import Broker, at_last
 from tests.system.load import COPIES, PARTITIONS, TOPICS
 from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
 
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 240.0
 ANOMALIES: Final = ("lost", "doubled", "out_of_order", "torn")
 _PAUSE_S: Final = 0.02
 _LOOK_S: Final = 0.5

@@ -20,7 +20,7 @@ from einmal.spark.events import BatchStarted
 from tests.spark.pipelines import Pipeline
 
 _ONE_S = 60.0
-_ALL_THERE_S = 120.0
+_ALL_THERE_S = 300.0
 
 
 class Hold:
