@@ -8,9 +8,9 @@ from typing import Final
 
 from einmal.security.secret import HIDDEN
 
-_SECRET: Final = re.compile(
-    r"password|secret|token$|token\.provider$|jaas\.config|\.key$|key\.pem$|private|credential", re.IGNORECASE
-)
+SECRET_NAMES: Final = r"password|secret|token$|token\.provider$|jaas\.config|\.key$|key\.pem$|private|credential"
+"""A regular expression, in Java's syntax too, to be searched for without regard to case."""
+_SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
 _URL: Final = re.compile(r"://[^/@\s]+@")
 
 

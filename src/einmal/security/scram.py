@@ -30,7 +30,9 @@ _SERVER_FIRST: Final = re.compile(r"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([0-9]{
 _SERVER_FINAL: Final = re.compile(r"(?:v=([A-Za-z0-9+/=]+)|e=([^,]+))(?:,.*)?")
 
 
-class _Keys(NamedTuple):
+class ScramKeys(NamedTuple):
+    """ClientKey, StoredKey and ServerKey of RFC 5802."""
+
     client: bytes
     stored: bytes
     server: bytes
@@ -72,7 +74,7 @@ class ScramExchange:
             raise SaslError(
                 f"the broker asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are safe"
             )
-        keys = _keys(self._hash, self._password, _decoded(match[2]), iterations)
+        keys = scram_keys(self._hash, self._password, _decoded(match[2]), iterations)
         without_proof = f"c={_NO_BINDING},r={match[1]}"
         auth_message = f"{self._bare},{text},{without_proof}".encode()
         self._signature = hmac.digest(keys.server, auth_message, self._hash)
@@ -91,11 +93,11 @@ class ScramExchange:
 
 
 @lru_cache(maxsize=8)
-def _keys(algorithm: str, password: Secret, salt: bytes, iterations: int) -> _Keys:
+def scram_keys(algorithm: str, password: Secret, salt: bytes, iterations: int) -> ScramKeys:
     """Cached, because a client authenticates on every connection, and again when a session ends."""
     salted = hashlib.pbkdf2_hmac(algorithm, password.reveal().encode(), salt, iterations)
     client = hmac.digest(salted, b"Client Key", algorithm)
-    return _Keys(client, hashlib.new(algorithm, client).digest(), hmac.digest(salted, b"Server Key", algorithm))
+    return ScramKeys(client, hashlib.new(algorithm, client).digest(), hmac.digest(salted, b"Server Key", algorithm))
 
 
 def _escaped(user: str) -> str:

@@ -10,10 +10,13 @@ import binascii
 import hashlib
 import hmac
 import re
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from einmal.security.scram import HASHES, scram_keys
+from einmal.security.secret import Secret
 
 MECHANISM: Final = "SCRAM-SHA-256"
+_HASH: Final = HASHES[MECHANISM]
 _ITERATIONS: Final = 4_096
 """RFC 7677's minimum: the secret is random, so iterations add nothing."""
 _ITERATIONS_MAX: Final = 100_000
@@ -27,12 +30,6 @@ _CLIENT_FINAL: Final = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([!-+\--~]+)),p=([A-Z
 
 class AuthenticationFailed(Exception):
     """The other side does not know the secret, or does not follow the exchange."""
-
-
-class _Keys(NamedTuple):
-    client: bytes
-    stored: bytes
-    server: bytes
 
 
 class ScramServer:
@@ -68,7 +65,7 @@ class ScramServer:
         match = _CLIENT_FINAL.fullmatch(text)
         if match is None or match[2] != _NO_BINDING or match[3] != f"{self._client_nonce}{self._nonce}":
             raise AuthenticationFailed("not the client-final message of this exchange")
-        keys = _keys(self._secret, _salt(self._secret), _ITERATIONS)
+        keys = scram_keys(_HASH, Secret(self._secret), _salt(self._secret), _ITERATIONS)
         auth_message = f"{self._asked},{match[1]}".encode()
         client_key = _xor(_decoded(match[4]), _hmac(keys.stored, auth_message))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), keys.stored):
@@ -98,7 +95,7 @@ class ScramClient:
         iterations = int(match[3])
         if not _ITERATIONS <= iterations <= _ITERATIONS_MAX:
             raise AuthenticationFailed(f"{iterations} iterations")
-        keys = _keys(self._secret, _decoded(match[2]), iterations)
+        keys = scram_keys(_HASH, Secret(self._secret), _decoded(match[2]), iterations)
         without_proof = f"c={_NO_BINDING},r={match[1]}"
         auth_message = f"{self._bare},{text},{without_proof}".encode()
         self._signature = _hmac(keys.server, auth_message)
@@ -111,20 +108,13 @@ class ScramClient:
             raise AuthenticationFailed("the server does not know the secret")
 
 
-@lru_cache(maxsize=8)
-def _keys(secret: str, salt: bytes, iterations: int) -> _Keys:
-    salted = hashlib.pbkdf2_hmac("sha256", secret.encode(), salt, iterations)
-    client = _hmac(salted, b"Client Key")
-    return _Keys(client, hashlib.sha256(client).digest(), _hmac(salted, b"Server Key"))
-
-
 def _salt(secret: str) -> bytes:
     """One for the whole cluster, so that its nodes derive their keys once."""
     return hashlib.sha256(b"einmal salt" + secret.encode()).digest()[:16]
 
 
 def _hmac(key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, "sha256")
+    return hmac.digest(key, message, _HASH)
 
 
 def _xor(one: bytes, other: bytes) -> bytes:

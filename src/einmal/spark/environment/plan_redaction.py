@@ -9,9 +9,11 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from einmal.security.redaction import SECRET_NAMES
+
 _SETTING: Final = "spark.sql.redaction.options.regex"
-_SECRETS: Final = "(?i:password|secret|token|jaas|private|[.]key$|key[.]pem$)"
-"""As ``security.redaction`` knows secrets, in Java's syntax."""
+_SECRETS: Final = f"(?i:token|jaas|{SECRET_NAMES})"
+"""Spark searches values too, where a token or a login module may be anywhere."""
 
 
 def redact_plans(spark: SparkSession) -> None:
