@@ -9,8 +9,7 @@ DOCS_READY := $(DOCS)/.ready
 PYTEST := $(BIN)/python -m pytest
 # Expensive fixtures are module-scoped, so tests are distributed by file; files with slow tests come first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-  --no-header --allow-unsafe
+COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
 START ?= 0
 KILLS ?= 300
 FRAMES ?= 1000000
