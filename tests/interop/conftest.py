@@ -18,7 +18,7 @@ from tests.interop.cluster import Cluster, einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV1, TV2, Dialect, TransactionDriver
-from tests.security.secure_kafka import SecureKafka
+from tests.security.secure_kafka import SecureKafka, running_secure_kafka
 
 Node = ApacheKafka | EinmalBroker
 NodeFactory = Callable[[str, int], Node]
@@ -97,13 +97,8 @@ def apache_kafka(node_of: NodeFactory) -> Node:
 @pytest.fixture(scope="session")
 def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
     """Apache Kafka with SASL_SSL, SSL with client certificates, and PLAINTEXT."""
-    try:
-        node = SecureKafka(tmp_path_factory.mktemp("secure"))
-    except KafkaUnavailable as error:
-        pytest.skip(str(error))
-    node.start()
-    yield node
-    node.stop()
+    with running_secure_kafka(tmp_path_factory.mktemp("secure")) as node:
+        yield node
 
 
 @pytest.fixture(scope="session", params=["apache", "einmal"])

@@ -6,10 +6,14 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache_kafka import ApacheKafka
+import pytest
+
+from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.security.certificates import Authority
 
 CANARY: Final = "canary-7f3d91"
@@ -83,6 +87,18 @@ class SecureKafka(ApacheKafka):
         path = self.ca.with_name("token")
         path.write_text(unsecured_token())
         return path
+
+
+@contextmanager
+def running_secure_kafka(directory: Path) -> Iterator[SecureKafka]:
+    """For a fixture: skips its tests where Apache Kafka cannot be run."""
+    try:
+        node = SecureKafka(directory)
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+    node.start()
+    yield node
+    node.stop()
 
 
 def unsecured_token(subject: str = USER, lifetime_s: int = 3_600) -> str:

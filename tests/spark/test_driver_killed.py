@@ -5,14 +5,8 @@ One program runs a pipeline for each point, holds them all there, and is killed;
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,14 +16,13 @@ from pyspark.sql import SparkSession
 from einmal.spark import events
 from tests.interop.apache_kafka import in_the_long_run
 from tests.spark.conftest import NodeOf
+from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RECORDS = 3 * BATCH
-_KILLED_S = 400.0
-_REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -97,33 +90,10 @@ def _killed(kinds: list[str], directory: Path, node_of: NodeOf) -> dict[tuple[st
             create(bootstrap, pipeline.source_topic, pipeline.topic)
             fill(bootstrap, pipeline.source_topic, range(RECORDS))
             pipelines[kind, name] = pipeline
-    plan = directory / "plan.json"
-    plan.write_text(
-        json.dumps(
-            [
-                {"pipeline": asdict(pipeline), "event": POINTS[name].event, "batch_id": POINTS[name].batch_id}
-                for (_, name), pipeline in pipelines.items()
-            ]
-        )
+    run_until_killed(
+        directory, [(each, POINTS[name].event, POINTS[name].batch_id) for (_, name), each in pipelines.items()]
     )
-    _run_until_killed(plan)
     return pipelines
-
-
-def _run_until_killed(plan: Path) -> None:
-    log = plan.with_name("killed.log")
-    with log.open("w") as output:
-        command = [sys.executable, "-m", "tests.spark.programs.killed", str(plan)]
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=_REPOSITORY, start_new_session=True
-        )
-        try:
-            status = process.wait(_KILLED_S)
-        finally:
-            # The source's planners and Spark's Python workers outlive their JVM for a moment; not this.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert status == -signal.SIGKILL, log.read_text()[-4000:]
 
 
 def each_broker(*points: str) -> pytest.MarkDecorator:

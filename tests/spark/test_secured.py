@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import events, write
-from tests.interop.apache_kafka import KafkaUnavailable
-from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka
+from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka, running_secure_kafka
 from tests.spark import event_log
+from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, new_name, numbers, records
@@ -27,19 +23,13 @@ from tests.spark.topics import create, fill, new_name, numbers, records
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RECORDS = 3 * BATCH
-_REPOSITORY = Path(__file__).parents[2]
 _ENDS_S = 300.0
 
 
 @pytest.fixture(scope="module")
 def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    try:
-        node = SecureKafka(tmp_path_factory.mktemp("secure"))
-    except KafkaUnavailable as error:
-        pytest.skip(str(error))
-    node.start()
-    yield node
-    node.stop()
+    with running_secure_kafka(tmp_path_factory.mktemp("secure")) as node:
+        yield node
 
 
 def pipeline_of(node: SecureKafka, directory: Path, name: str, way: str = "SCRAM-SHA-512") -> Pipeline:
@@ -57,22 +47,8 @@ def dead(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) ->
     directory = tmp_path_factory.mktemp("killed")
     points = {"BatchWritten": "before-end", "TransactionEnded": "after-end"}
     pipelines = {event: pipeline_of(secure_kafka, directory, new_name(name)) for event, name in points.items()}
-    plan = directory / "plan.json"
-    entries = [{"pipeline": asdict(each), "event": event, "batch_id": 1} for event, each in pipelines.items()]
-    plan.write_text(json.dumps(entries))
-    log = directory / "killed.log"
-    with log.open("w") as output:
-        command = [sys.executable, "-m", "tests.spark.programs.killed", str(plan)]
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=_REPOSITORY, start_new_session=True
-        )
-        try:
-            status = process.wait(_ENDS_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert status == -signal.SIGKILL, log.read_text()[-4000:]
-    assert CANARY not in log.read_text()
+    printed = run_until_killed(directory, [(each, event, 1) for event, each in pipelines.items()])
+    assert CANARY not in printed
     return pipelines
 
 
