@@ -153,7 +153,7 @@ def test_a_later_version_of_api_versions_is_answered_in_version_0() -> None:
 
 
 def test_only_authentication_is_answered_before_it() -> None:
-    origin = cast(Any, SimpleNamespace(authentication=SimpleNamespace(is_done=False)))
+    origin = cast(Any, SimpleNamespace(authentication=SimpleNamespace(is_done=False, principal=None)))
     with pytest.raises(Unauthenticated):
         router(authenticates=True).dispatch(frame(), "host", origin)
     origin.authentication.is_done = True

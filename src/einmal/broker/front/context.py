@@ -22,6 +22,7 @@ from einmal.broker.front.refused_batches import RefusedBatches
 from einmal.broker.listeners import Audience
 from einmal.broker.resources.turns import Paced, Turns
 from einmal.broker.rpc.authentication import Authentication
+from einmal.security.principal import Principal
 from einmal.types import ErrorCode
 from einmal.wire.messages import Values
 
@@ -74,7 +75,8 @@ class Origin(Protocol):
 class RequestContext:
     """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself.
 
-    ``clients_may_act_as_brokers``: brokers come to the clients' listener too.
+    ``principal``: who has sent it; None: a node of the cluster. ``clients_may_act_as_brokers``: brokers come to the
+    clients' listener too.
     """
 
     header: RequestHeader
@@ -82,6 +84,7 @@ class RequestContext:
     turns: Turns
     audience: Audience = Audience.CLIENTS
     origin: Origin | None = None
+    principal: Principal | None = None
     clients_may_act_as_brokers: bool = False
 
     @property
@@ -99,7 +102,9 @@ class RequestContext:
     @property
     def may_be_from_broker(self) -> bool:
         """Whether a node of the cluster can have sent the request; else only a client can."""
-        return self.origin is None or self.audience is not Audience.CLIENTS or self.clients_may_act_as_brokers
+        if self.origin is None:
+            return self.principal is None
+        return self.audience is not Audience.CLIENTS or self.clients_may_act_as_brokers
 
     @property
     def for_brokers(self) -> bool:

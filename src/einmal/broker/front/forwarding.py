@@ -15,6 +15,7 @@ from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.messages import response_body_position
+from einmal.wire.principal import encode_principal
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ class Forwarding:
     async def forward(self, context: RequestContext, frame: bytes, handle_here: Callable[[], HandlerResult]) -> Body:
         """The active controller's answer; if none comes, ``handle_here``'s: NOT_CONTROLLER in the API's own form."""
         sender = context.client_address.encode()
-        fields = {"request_data": frame, "request_principal": None, "client_host_address": sender}
+        principal = None if context.principal is None else encode_principal(context.principal)
+        fields = {"request_data": frame, "request_principal": principal, "client_host_address": sender}
         try:
             envelope = await self.channel.ask(_ENVELOPE, 0, fields, timeout_ms=_TIMEOUT_MS)
             if envelope.error_code is ErrorCode.none and envelope.response_data is not None:

@@ -19,6 +19,7 @@ from einmal.broker.listeners import Audience
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
 from einmal.broker.rpc.authentication import OPEN_APIS, Unauthenticated
+from einmal.security.principal import Principal
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import RequestHeader, Values, decode_request_header
 
@@ -81,8 +82,13 @@ class Router:
         self._unsupported = unsupported
         self._unpacked = UnpackedRequests()
 
-    def dispatch(self, frame: bytearray, client_address: str, origin: Origin | None = None) -> Parts | Deferred:
-        """Start one request. Raises WireError: the connection that sent it is to be closed."""
+    def dispatch(
+        self, frame: bytearray, client_address: str, origin: Origin | None = None, principal: Principal | None = None
+    ) -> Parts | Deferred:
+        """Start one request. Raises WireError: the connection that sent it is to be closed.
+
+        ``principal``: of a request without a connection, None: the node itself.
+        """
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
         is_open = not self._authenticates or origin is None or origin.authentication.is_done
@@ -92,8 +98,16 @@ class Router:
         oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:
             return self._refuse_version(header)
+        if origin is not None:
+            principal = origin.authentication.principal
         context = RequestContext(
-            header, client_address, self._turns, self._audience, origin, self._clients_may_act_as_brokers
+            header,
+            client_address,
+            self._turns,
+            self._audience,
+            origin,
+            principal,
+            self._clients_may_act_as_brokers,
         )
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.log.disk import Disk
 from einmal.rpc.connection import NoAnswer
+from einmal.security.principal import ANONYMOUS, Principal
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.messages import decode_response, encode_request
@@ -43,6 +44,11 @@ class Authentication:
     @property
     def is_done(self) -> bool:
         return self.exchange is not None and self.exchange.user is not None
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who the sender is; None: a node of the cluster, by its secret."""
+        return None if self.is_done else ANONYMOUS
 
 
 class _Connection(Protocol):

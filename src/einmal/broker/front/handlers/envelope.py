@@ -17,6 +17,7 @@ from einmal.broker.front.router import Router
 from einmal.types import ErrorCode
 from einmal.wire.api.envelope import API, EnvelopeRequest, EnvelopeResponse
 from einmal.wire.errors import WireError
+from einmal.wire.principal import decode_principal
 
 
 @handler
@@ -32,7 +33,9 @@ class EnvelopeHandler:
             return EnvelopeResponse(error_code=ErrorCode.not_controller)
         client_address = request.client_host_address.decode("latin-1")
         try:
-            result = self.router.dispatch(bytearray(request.request_data), client_address)
+            told = request.request_principal
+            principal = None if told is None else decode_principal(told)
+            result = self.router.dispatch(bytearray(request.request_data), client_address, principal=principal)
         except WireError:
             return EnvelopeResponse(error_code=ErrorCode.invalid_request)
         if not isinstance(result, list):
