@@ -7,6 +7,7 @@ from einmal.metadata.records import (
     RECOVERING,
     UNFENCE,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -14,6 +15,7 @@ from einmal.metadata.records import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntityPart,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     SupportedFeature,
@@ -102,6 +104,8 @@ def test_the_records_of_a_snapshot_make_an_equal_image() -> None:
             BrokerRegistrationChangeRecord(ONE, 1, in_controlled_shutdown=1),
             PartitionChangeRecord(0, A, (), NO_LEADER, (TWO, ONE), (ONE,), (TWO,), RECOVERING, (TWO,), (ONE,)),
             FeatureLevelRecord("off", 0),
+            ClientQuotaRecord((QuotaEntityPart("user", "a"),), "request_percentage", 0.5),
+            ClientQuotaRecord((QuotaEntityPart("user", "a"),), "producer_byte_rate", 5.0),
         ]
     )
     assert image_of(list(image.snapshot_records())) == image

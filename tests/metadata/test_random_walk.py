@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from einmal.metadata.client_quotas import QuotaChange
 from einmal.metadata.configs import SET, ConfigChange
 from einmal.metadata.features import SAFE_DOWNGRADE, UPGRADE, FeatureUpdate
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -84,6 +85,7 @@ class _Walk:
             (1, self.settings_change),
             (1, self.features_change),
             (1, self.someone_is_unregistered),
+            (1, self.quotas_change),
             (1, self.cluster.take_over),
         ]
 
@@ -218,6 +220,12 @@ class _Walk:
 
     def someone_is_unregistered(self) -> None:
         self.cluster.done(self.cluster.controller.unregister_broker(BrokerId(self.broker())))
+
+    def quotas_change(self) -> None:
+        names = [("user", self.random.choice(["a", "b", None])), ("client-id", self.random.choice(["a", None]))]
+        entity = self.random.choice([names, names[::-1], names[:1], names[1:]])
+        values = {"producer_byte_rate": self.random.choice([1.0, 2.0, None]), "request_percentage": 0.5}
+        self.cluster.done(self.cluster.controller.alter_client_quotas([QuotaChange(entity, values)]))
 
     # --- what must hold ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from einmal.metadata.records import (
     UNFENCE,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -16,6 +17,7 @@ from einmal.metadata.records import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntityPart,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     SupportedFeature,
@@ -62,6 +64,8 @@ RECORDS: list[MetadataRecord] = [
     RemoveTopicRecord(TOPIC_ID),
     FeatureLevelRecord("transaction.version", 2),
     ProducerIdsRecord(ONE, 7, ProducerId(1_000)),
+    ClientQuotaRecord((QuotaEntityPart("client-id", None), QuotaEntityPart("user", "a")), "request_percentage", 0.5),
+    ClientQuotaRecord((QuotaEntityPart("ip", "::1"),), "connection_creation_rate", 0.0, remove=True),
 ]
 
 
@@ -75,6 +79,12 @@ def test_a_record_is_read_as_it_was_written(record: MetadataRecord) -> None:
 def test_a_topic_record_has_krafts_bytes() -> None:
     # Frame version 1, API key 2, version 0, compact string, id, no tags.
     assert encode(TopicRecord("ab", TOPIC_ID))[1] == b"\x01\x02\x00\x03ab" + TOPIC_ID.bytes + b"\x00"
+
+
+def test_a_client_quota_has_krafts_bytes() -> None:
+    # One part of the entity: type, name null (the default), no tags; key, IEEE 754 double, not removed, no tags.
+    record = ClientQuotaRecord((QuotaEntityPart("user", None),), "k", 1.0)
+    assert encode(record)[1] == b"\x01\x0e\x00\x02\x05user\x00\x00\x02k" + b"\x3f\xf0" + bytes(6) + b"\x00\x00"
 
 
 def test_a_change_of_a_partition_has_krafts_bytes() -> None:

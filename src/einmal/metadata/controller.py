@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from einmal.metadata.brokers import BrokerDecisions
+from einmal.metadata.client_quotas import ClientQuotaDecisions
 from einmal.metadata.configs import ConfigDecisions
 from einmal.metadata.features import FeatureDecisions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, ClusterImage
@@ -46,6 +47,7 @@ class Controller(
     TopicDecisions,
     ConfigDecisions,
     FeatureDecisions,
+    ClientQuotaDecisions,
 ):
     """``image``: the metadata when this controller took over; the controller modifies it."""
 

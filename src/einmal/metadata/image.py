@@ -1,4 +1,4 @@
-"""The cluster's metadata: brokers, topics, partitions, settings, features, producer ids.
+"""The cluster's metadata: brokers, topics, partitions, settings, quotas, features, producer ids.
 
 Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
 immutable: a ``TopicImage`` is a snapshot. A partition's epoch grows with each change of it, its leader epoch when a
@@ -13,15 +13,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from einmal.metadata.partition_list import PartitionList
+from einmal.metadata.quota_table import ClientQuotas
 from einmal.metadata.records import (
     RECOVERED,
     UNFENCE,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -184,6 +185,7 @@ class ClusterImage:
     """The explicit settings, by resource type and name."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
+    client_quotas: ClientQuotas = field(default_factory=ClientQuotas)
     version: int = field(default=0, compare=False)
     """Grows with every record: caches of values derived from the image compare it."""
 
@@ -196,6 +198,7 @@ class ClusterImage:
             dict(self.configs),
             dict(self.features),
             self.next_producer_id,
+            self.client_quotas.copy(),
             self.version,
         )
 
@@ -253,6 +256,7 @@ class ClusterImage:
         return ImageDelta(topics, gone, configs, cluster_configs, brokers, features)
 
     def replay(self, record: MetadataRecord) -> None:
+        """A NoOpRecord changes nothing else."""
         self.version += 1
         match record:
             case PartitionChangeRecord():
@@ -278,8 +282,8 @@ class ClusterImage:
                 self.features[record.name] = record.feature_level
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
-            case NoOpRecord():
-                pass
+            case ClientQuotaRecord():
+                self.client_quotas.replay(record)
 
     def _register(self, record: RegisterBrokerRecord) -> None:
         self.brokers[record.broker_id] = BrokerImage(
@@ -353,6 +357,7 @@ class ClusterImage:
         for (kind, resource), settings in self.configs.items():
             for name, value in settings.items():
                 yield ConfigRecord(kind, resource, name, value)
+        yield from self.client_quotas.records()
         if self.next_producer_id:
             # The owner of the last block does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)

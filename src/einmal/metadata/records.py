@@ -16,6 +16,7 @@ from einmal.metadata.fields import (
     A_UUID,
     BOOL,
     BROKERS,
+    FLOAT64,
     INT8,
     INT16,
     INT32,
@@ -168,6 +169,23 @@ class ProducerIdsRecord:
     next_producer_id: ProducerId
 
 
+class QuotaEntityPart(NamedTuple):
+    """One dimension of what a quota applies to. ``entity_name`` None: all that have no quota of their own."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaRecord:
+    """One value of a quota (KIP-546). ``remove``: there is none any more, whatever ``value`` is."""
+
+    entity: tuple[QuotaEntityPart, ...]
+    key: str
+    value: float
+    remove: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class NoOpRecord:
     """Changes nothing."""
@@ -184,6 +202,7 @@ MetadataRecord: TypeAlias = (
     | RemoveTopicRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
+    | ClientQuotaRecord
     | NoOpRecord
 )
 
@@ -205,6 +224,7 @@ _FEATURE: Final = Structure(
     SupportedFeature,
     (Field("name", TEXT), Field("min_supported_version", INT16), Field("max_supported_version", INT16)),
 )
+_QUOTA_ENTITY: Final = Structure(QuotaEntityPart, (Field("entity_type", TEXT), Field("entity_name", NULLABLE_TEXT)))
 
 _LAYOUTS: Final[Mapping[type[Any], _Layout]] = {
     RegisterBrokerRecord: _Layout(
@@ -289,6 +309,19 @@ _LAYOUTS: Final[Mapping[type[Any], _Layout]] = {
     RemoveTopicRecord: _Layout(9, 0, Structure(RemoveTopicRecord, (Field("topic_id", A_UUID),))),
     FeatureLevelRecord: _Layout(
         12, 0, Structure(FeatureLevelRecord, (Field("name", TEXT), Field("feature_level", INT16)))
+    ),
+    ClientQuotaRecord: _Layout(
+        14,
+        0,
+        Structure(
+            ClientQuotaRecord,
+            (
+                Field("entity", Array(_QUOTA_ENTITY)),
+                Field("key", TEXT),
+                Field("value", FLOAT64),
+                Field("remove", BOOL),
+            ),
+        ),
     ),
     ProducerIdsRecord: _Layout(
         15,
