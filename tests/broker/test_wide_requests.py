@@ -29,6 +29,19 @@ def _of_topics(key: str, partitions: str, *partition: Any) -> list[dict[str, Any
 _TRANSACTIONAL = {"transactional_id": "id", "group_id": "g", "producer_id": 1}
 
 WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
+    "AlterClientQuotas": (
+        49,
+        1,
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": f"u{index}"}],
+                    "ops": [{"key": "request_percentage", "value": 1.0}],
+                }
+                for index in INDEXES
+            ]
+        },
+    ),
     "AlterConfigs": (33, 2, {"resources": [{"resource_type": 4, "resource_name": "1"}] * ELEMENTS}),
     "AlterPartitionReassignments": (45, 0, {"topics": [{"name": "t", "partitions": _PARTITIONS}]}),
     "AlterPartitionReassignments of topics": (

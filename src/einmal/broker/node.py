@@ -31,7 +31,9 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.producer_ids import ProducerIdBlocks, ProducerIds
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.apis import NodeParts, router
+from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.metadata_answers import EncodedAnswers
 from einmal.broker.front.server import Server
@@ -131,6 +133,7 @@ class Node:
 
     def _build_front(self) -> None:
         self.encoded_metadata = EncodedAnswers(self.metadata)
+        self.throttles = ClientThrottles(self.config, self.metadata, self.clock)
         self.fetch_sessions = FetchSessions(self.config.max_incremental_fetch_session_cache_slots, self.random)
         listeners = self.config.named_listeners
         of_brokers = listeners.brokers is not None and listeners.brokers.is_authenticated
@@ -154,6 +157,8 @@ class Node:
             turns=self.turns,
             supervisor=self.supervisor,
             response_memory=self.response_memory,
+            access=Access(None),
+            throttles=self.throttles,
             new_uuid=partial(new_uuid, self.random),
             new_exchange=lambda: ScramServer(self.credentials.secret, self.credentials.new_nonce()),
             peers=self.peers,

@@ -20,11 +20,14 @@ from einmal.broker.control.topic_creation import TopicCreation
 from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
+from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.handlers.add_offsets_to_txn import AddOffsetsToTxnHandler
 from einmal.broker.front.handlers.add_partitions_to_txn import AddPartitionsToTxnHandler
 from einmal.broker.front.handlers.allocate_producer_ids import AllocateProducerIdsHandler
+from einmal.broker.front.handlers.alter_client_quotas import AlterClientQuotasHandler
 from einmal.broker.front.handlers.alter_configs import AlterConfigsHandler
 from einmal.broker.front.handlers.alter_partition import AlterPartitionHandler
 from einmal.broker.front.handlers.alter_partition_reassignments import AlterPartitionReassignmentsHandler
@@ -41,6 +44,7 @@ from einmal.broker.front.handlers.delete_groups import DeleteGroupsHandler
 from einmal.broker.front.handlers.delete_records import DeleteRecordsHandler
 from einmal.broker.front.handlers.delete_topics import DeleteTopicsHandler
 from einmal.broker.front.handlers.describe_acls import DescribeAclsHandler
+from einmal.broker.front.handlers.describe_client_quotas import DescribeClientQuotasHandler
 from einmal.broker.front.handlers.describe_cluster import DescribeClusterHandler
 from einmal.broker.front.handlers.describe_configs import DescribeConfigsHandler
 from einmal.broker.front.handlers.describe_groups import DescribeGroupsHandler
@@ -111,6 +115,8 @@ class NodeParts:
     turns: Turns
     supervisor: Supervisor
     response_memory: MemoryBudget
+    access: Access
+    throttles: ClientThrottles
     new_uuid: Callable[[], UUID]
     new_exchange: Callable[[], ScramServer]
     peers: Peers
@@ -310,6 +316,17 @@ APIS: Final = (
         is_forwarded=True,
     ),
     _entry(_BROKERS, OffsetDeleteHandler.api, lambda parts: OffsetDeleteHandler(parts.groups, parts.metadata)),
+    _entry(
+        _BROKERS,
+        DescribeClientQuotasHandler.api,
+        lambda parts: DescribeClientQuotasHandler(parts.access, parts.metadata),
+    ),
+    _entry(
+        _BOTH,
+        AlterClientQuotasHandler.api,
+        lambda parts: AlterClientQuotasHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(_CONTROLLERS, VoteHandler.api, lambda parts: VoteHandler(parts.quorum)),
     _entry(_CONTROLLERS, BeginQuorumEpochHandler.api, lambda parts: BeginQuorumEpochHandler(parts.quorum)),
     _entry(_CONTROLLERS, EndQuorumEpochHandler.api, lambda parts: EndQuorumEpochHandler(parts.quorum)),
@@ -363,5 +380,7 @@ def router(parts: NodeParts, audience: Audience, *, authenticates: bool = False)
         authenticates=authenticates,
         clients_may_act_as_brokers=parts.config.clients_may_act_as_brokers,
         forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
+        # Those of the cluster's own listeners are not clients.
+        throttles=parts.throttles if audience is Audience.CLIENTS else None,
         unsupported=_about(parts, entries).unsupported,
     )

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from einmal.broker.front.charge import Charge
 from einmal.broker.front.refused_batches import RefusedBatches
 from einmal.broker.listeners import Audience
 from einmal.broker.resources.turns import Paced, Turns
@@ -66,6 +67,9 @@ class Origin(Protocol):
     def refused_batches(self) -> RefusedBatches:
         """What was refused for now of that which was produced here."""
 
+    def mute(self, milliseconds: int) -> None:
+        """Neither read nor start requests for so long; answers still go out."""
+
     def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """Call back once the connection is lost; at once if it is lost already. A later call with the same key replaces
         it."""
@@ -76,7 +80,7 @@ class RequestContext:
     """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself.
 
     ``principal``: who has sent it; None: a node of the cluster. ``clients_may_act_as_brokers``: brokers come to the
-    clients' listener too.
+    clients' listener too. ``charge``: what it costs under quotas; None: nothing, as there are none for its sender.
     """
 
     header: RequestHeader
@@ -86,6 +90,7 @@ class RequestContext:
     origin: Origin | None = None
     principal: Principal | None = None
     clients_may_act_as_brokers: bool = False
+    charge: Charge | None = None
 
     @property
     def api_version(self) -> int:

@@ -125,6 +125,10 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         return Wanted([(key[0], seen.wanted) for key, seen in session.partitions.items()], session, True)
 
+    def close(self, session: FetchSession) -> None:
+        """The client has not been told of the session."""
+        self._sessions.pop(session.session_id, None)
+
     def _partition_count(self) -> int:
         return sum(len(session.partitions) for session in self._sessions.values())
 

@@ -12,9 +12,12 @@ import struct
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from einmal.broker.front.charge import Charge
+from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import Body, Buffer, HandlerResult, Origin, Parked, RequestContext
 from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.routes import ApiRoute
+from einmal.broker.front.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import Audience
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
@@ -41,11 +44,15 @@ _FLEXIBLE_PREFIX: Final = struct.Struct(">iib")
 
 
 class Deferred(NamedTuple):
-    """A pending answer. ``parked``: the connection may continue meanwhile; ``running`` may end as parked."""
+    """A pending answer. ``parked``: the connection may continue meanwhile; ``running`` may end as parked.
+
+    ``charge``: what the request costs under quotas.
+    """
 
     header: RequestHeader
     parked: Parked | None
     running: Coroutine[Any, Any, Body | Parked] | None
+    charge: Charge | None = None
 
     async def body(self) -> Body:
         parked: Body | Parked = self.parked
@@ -59,7 +66,8 @@ class Router:
     """The APIs of one listener.
 
     ``authenticates``: only nodes of the cluster are answered. ``forwarding`` None: no request is forwarded from here.
-    ``unsupported``: the answer to an ApiVersions request of a version that is not supported; None: there is none.
+    ``throttles`` None: nobody has a quota here. ``unsupported``: the answer to an ApiVersions request of a version that
+    is not supported; None: there is none.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class Router:
         authenticates: bool = False,
         clients_may_act_as_brokers: bool = False,
         forwarding: Forwarding | None = None,
+        throttles: ClientThrottles | None = None,
         unsupported: Callable[[], Values] | None = None,
     ) -> None:
         self._routes = {each.key: each for each in routes}
@@ -79,6 +88,7 @@ class Router:
         self._authenticates = authenticates
         self._clients_may_act_as_brokers = clients_may_act_as_brokers
         self._forwarding = forwarding
+        self._throttles = throttles
         self._unsupported = unsupported
         self._unpacked = UnpackedRequests()
 
@@ -109,18 +119,37 @@ class Router:
             principal,
             self._clients_may_act_as_brokers,
         )
+        if self._throttles is not None and self._throttles.quotas:
+            context.charge = self._charge(context, len(frame))
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
-            return Deferred(header, None, self._in_turn(context, route, frame, position))
+            return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
+        return self._answer(context, route, frame, position)
+
+    def _answer(self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int) -> Parts | Deferred:
+        """Start a small request at once. Raises WireError."""
+        header, charge = context.header, context.charge
+        if charge is not None:
+            charge.begin()
         result = self._start(context, route, frame, position)
         if isinstance(result, bytes):
-            return self.encode(header, result)
-        if isinstance(result, Parked):
-            return Deferred(header, result, None)
-        if inspect.iscoroutine(result):
-            return Deferred(header, None, result)
-        return self.encode(header, cast(Body, result))
+            return self.encode(header, result, charge)
+        is_running = inspect.iscoroutine(result)
+        if not is_running and not isinstance(result, Parked):
+            return self.encode(header, cast(Body, result), charge)
+        if charge is not None:
+            charge.pause()
+        if is_running:
+            return Deferred(header, None, cast(Coroutine[Any, Any, Body | Parked], result), charge)
+        return Deferred(header, cast(Parked, result), None, charge)
+
+    def _charge(self, context: RequestContext, size: int) -> Charge | None:
+        """What the request of a client costs; nodes of the cluster have no quotas."""
+        if context.principal is None or context.origin is None or self._throttles is None:
+            return None
+        produced_bytes = size if context.header.api_key == _PRODUCE else 0
+        return Charge(self._throttles, context.principal.name, context.client_id, produced_bytes, context.origin.mute)
 
     def _start(self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int) -> HandlerResult:
         """Decode the request and hand it over. Raises WireError."""
@@ -154,12 +183,20 @@ class Router:
         result = self._hand_over(context, route, frame, handle)
         if inspect.iscoroutine(result):
             result = await result
+        if context.charge is not None and not isinstance(result, Parked):
+            result = _settled(context.header, cast(Body, result), context.charge)
         return await self._in_slices(context.header, cast(Body | Parked, result))
 
     async def finish(self, deferred: Deferred) -> Body | Parked:
         """The result of a running request; a response is encoded, since it may be long."""
         assert deferred.running is not None, "nothing is running"
-        return await self._in_slices(deferred.header, await deferred.running)
+        header, charge = deferred.header, deferred.charge
+        if charge is None:
+            return await self._in_slices(header, await deferred.running)
+        result = await charge.timed(deferred.running)
+        if not isinstance(result, Parked):
+            result = _settled(header, result, charge)
+        return await self._in_slices(header, result)
 
     async def _in_slices(self, header: RequestHeader, result: Body | Parked) -> Body | Parked:
         """The result with a response encoded in turns with other work."""
@@ -175,8 +212,10 @@ class Router:
             result = self.encode(result.header, await result.body())
         return b"".join(result)[4:]
 
-    def encode(self, header: RequestHeader, body: Body) -> Parts:
-        """The answer frame of a handler's result."""
+    def encode(self, header: RequestHeader, body: Body, charge: Charge | None = None) -> Parts:
+        """The answer frame of a handler's result. ``charge``: settled, if it is not yet."""
+        if charge is not None:
+            body = _settled(header, body, charge)
         api_key, version, correlation_id, _client_id = header
         route = self._routes[api_key]
         parts: Parts
@@ -207,3 +246,11 @@ class Router:
         if header.api_key != _API_VERSIONS or self._unsupported is None:
             raise UnknownVersion(f"api key {header.api_key} version {header.api_version}")
         return self.encode(header._replace(api_version=0), self._unsupported())
+
+
+def _settled(header: RequestHeader, body: Body, charge: Charge) -> Body:
+    """The answer with its throttle time. A charge that is settled is stated in it already."""
+    if charge.is_settled:
+        return body
+    throttle_ms = charge.settle(own_throttle_ms(header, body))
+    return with_throttle_ms(header, body, throttle_ms) if throttle_ms else body

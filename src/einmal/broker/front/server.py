@@ -28,7 +28,6 @@ from einmal.broker.rpc.authentication import Authentication
 from einmal.seams import Clock
 from einmal.wire.errors import WireError
 from einmal.wire.frames import FrameReceiver
-from einmal.wire.messages import RequestHeader
 
 if TYPE_CHECKING:
     from einmal.broker.config import BrokerConfig
@@ -142,7 +141,12 @@ class Server:
     def _make_room(self, now_ms: int) -> None:
         """Drop the requests that have been incomplete for longest: while memory is short they keep others out."""
         excess = self.request_memory.held - self.request_memory.limit * 3 // 4
-        half_here = [each for each in self.connections.all() if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX]
+        half_here = [
+            each
+            for each in self.connections.all()
+            # What a throttled client has sent beforehand must not keep others out either.
+            if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.is_muted and each.request_bytes)
+        ]
         for connection in sorted(half_here, key=lambda each: each.begun_ms):
             if excess > 0:
                 excess -= connection.request_bytes
@@ -187,6 +191,8 @@ class Connection(asyncio.BufferedProtocol):
         """When the incomplete request began."""
         self._taken_ms = self.last_active_ms
         """When the client last received a part of a pending answer."""
+        self._unmuting: asyncio.TimerHandle | None = None
+        self._muted_until_ms = 0
 
     # --- what the event loop calls ---
 
@@ -242,8 +248,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closed = self._is_lost = True
-        if self._close_timer is not None:
-            self._close_timer.cancel()
+        for timer in (self._close_timer, self._unmuting):
+            if timer is not None:
+                timer.cancel()
         self._server.connections.remove(self)
         self._frames.clear()
         for answer in self._answers:
@@ -276,6 +283,27 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         return not self._frames and not self._answers
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether it is throttled: a quota is exceeded (KIP-219)."""
+        return self._unmuting is not None
+
+    def mute(self, milliseconds: int) -> None:
+        """See ``context.Origin``."""
+        until_ms = self._server.now_ms() + milliseconds
+        if self._is_lost or until_ms <= self._muted_until_ms:
+            return
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        self._muted_until_ms = until_ms
+        self._unmuting = self._loop.call_later(milliseconds / 1000, self._unmute)
+        self.control_reading()
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        if not self._is_closed:
+            self.resume()
 
     def resume(self) -> None:
         if not self._is_scheduled:
@@ -349,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_start(self) -> bool:
         return (
             self._running is None
+            and self._unmuting is None
             and self._can_write
             and len(self._answers) < PARKED_MAX
             and self._held.held + self._reserved < HELD_BYTES_MAX
@@ -357,11 +386,13 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def control_reading(self) -> None:
-        """Stop reading while complete requests wait here: the peer's window, not our memory, holds the rest.
+        """Stop reading while muted, or while complete requests wait here: the peer's window, not our memory, holds the
+        rest.
 
         The same for an incomplete request, while the requests of all connections together are too large.
         """
-        wants_more = not self._frames and not (self._receiver.reserved and self._server.request_memory.is_exhausted)
+        is_ready = not self._frames and self._unmuting is None
+        wants_more = is_ready and not (self._receiver.reserved and self._server.request_memory.is_exhausted)
         if wants_more != self._is_reading and not self._is_closed:
             self._is_reading = wants_more
             if wants_more:
@@ -391,30 +422,30 @@ class Connection(asyncio.BufferedProtocol):
         answer = _Answer(None)
         self._answers.append(answer)
         if deferred.parked is not None:
-            self._park(answer, deferred.header, deferred.parked)
+            self._park(answer, deferred, deferred.parked)
         else:
             self._running = self._loop.create_task(self._server.router.finish(deferred))
-            self._running.add_done_callback(lambda task: self._end(answer, deferred.header, task))
+            self._running.add_done_callback(lambda task: self._end(answer, deferred, task))
 
-    def _park(self, answer: _Answer, header: RequestHeader, parked: Parked) -> None:
+    def _park(self, answer: _Answer, deferred: Deferred, parked: Parked) -> None:
         answer.parked = parked
         # Hundreds of Fetches may be parked in a row. Woken together, they would hold gigabytes.
         self._reserved += parked.bytes_max
-        parked.body.add_done_callback(lambda body: self._complete(answer, header, body))
+        parked.body.add_done_callback(lambda body: self._complete(answer, deferred, body))
 
-    def _end(self, answer: _Answer, header: RequestHeader, task: asyncio.Task[Body | Parked]) -> None:
+    def _end(self, answer: _Answer, deferred: Deferred, task: asyncio.Task[Body | Parked]) -> None:
         self._running = None
         if not task.cancelled() and task.exception() is None and isinstance(parked := task.result(), Parked):
             if self._is_lost:
                 parked.body.cancel()
             else:
-                self._park(answer, header, parked)
+                self._park(answer, deferred, parked)
         else:
-            self._complete(answer, header, cast("asyncio.Future[Body]", task))
+            self._complete(answer, deferred, cast("asyncio.Future[Body]", task))
         if not self._is_scheduled and not self._is_closed:
             self._run()
 
-    def _complete(self, answer: _Answer, header: RequestHeader, body: asyncio.Future[Body]) -> None:
+    def _complete(self, answer: _Answer, deferred: Deferred, body: asyncio.Future[Body]) -> None:
         if body.cancelled():
             self.close()
             return
@@ -427,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_closed:
             return
-        answer.parts = self._server.router.encode(header, body.result())
+        answer.parts = self._server.router.encode(deferred.header, body.result(), deferred.charge)
         if answer.parked is not None:
             self._reserved -= answer.parked.bytes_max
         self._held.add(sum(map(len, answer.parts)))

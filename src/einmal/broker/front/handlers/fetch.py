@@ -69,6 +69,8 @@ class FetchHandler:
             if not (context.may_be_from_broker and self.replica_sessions.is_from_replica(request)):
                 error = context.refuse_client("Fetch of a replica")
                 return encode_fetch_response(context.api_version, FetchResponse([], error))
+            if context.charge is not None:
+                context.charge.exempt()
             return _parked(self.replica_sessions.handle(context.api_version, request))
         return self._fetch(context, request)
 
@@ -78,20 +80,23 @@ class FetchHandler:
         wanted = self.fetch_sessions.begin(request, self.clock.now().monotonic_ms, has_topic_ids=has_topic_ids)
         if isinstance(wanted, ErrorCode):
             return encode_fetch_response(context.api_version, FetchResponse([], wanted))
+        bytes_most = self.config.fetch_max_bytes
+        if context.charge is not None:
+            bytes_most = context.charge.fetch_bytes_max(bytes_most)
         fetch = ConsumerFetch(
             request,
             wanted,
             self.metadata.image,
             self.partitions,
-            bytes_most=self.config.fetch_max_bytes,
+            bytes_most=bytes_most,
             response_memory=self.response_memory,
         )
         return self._answer_in_turn(context, fetch) if fetch.is_wide else self._answer(context, fetch)
 
     def _answer(self, context: RequestContext, fetch: ConsumerFetch) -> HandlerResult:
         if fetch.read() or fetch.request.max_wait_ms <= 0:
-            return self._confirm(context, fetch) if fetch.ended else _encode(context, fetch)
-        return Parked(answer_later(fetch, context.turns, partial(_encode, context)), fetch.bytes_max)
+            return self._confirm(context, fetch) if fetch.ended else self._encode(context, fetch)
+        return Parked(answer_later(fetch, context.turns, partial(self._encode, context)), fetch.bytes_max)
 
     async def _answer_in_turn(self, context: RequestContext, fetch: ConsumerFetch) -> Body | Parked:
         await context.turns.next()
@@ -104,14 +109,33 @@ class FetchHandler:
         for place, confirmed in asked:
             if not await confirmed:
                 fetch.refuse(place, ErrorCode.not_leader_or_follower)
-        return _encode(context, fetch)
+        return self._encode(context, fetch)
+
+    def _encode(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
+        throttle_ms = 0
+        if context.charge is not None:
+            size = sum(len(fetched.records) for _topic, fetched in fetch.results)
+            throttle_ms, is_refused = context.charge.settle_fetch(size)
+            if is_refused:
+                return self._without_records(context, fetch, throttle_ms)
+        return _encode(context, fetch, throttle_ms)
+
+    def _without_records(self, context: RequestContext, fetch: ConsumerFetch, throttle_ms: int) -> Body:
+        """The answer above a quota (KIP-219): a client takes an empty one for no answer, and asks again."""
+        session_id = NO_SESSION
+        if fetch.session is not None and fetch.is_incremental:
+            session_id = fetch.session.session_id
+        elif fetch.session is not None:
+            # It asks for everything again, in another session.
+            self.fetch_sessions.close(fetch.session)
+        return encode_fetch_response(context.api_version, FetchResponse([], ErrorCode.none, session_id, throttle_ms))
 
 
 def _parked(answer: list[Records] | asyncio.Future[list[Records]]) -> Body | Parked:
     return Parked(cast("asyncio.Future[Body]", answer)) if isinstance(answer, asyncio.Future) else answer
 
 
-def _encode(context: RequestContext, fetch: ConsumerFetch) -> Body:
+def _encode(context: RequestContext, fetch: ConsumerFetch, throttle_ms: int) -> Body:
     session = fetch.session
     topics: dict[Topic, list[FetchedPartition]] = {}
     for topic, fetched in fetch.results:
@@ -120,7 +144,7 @@ def _encode(context: RequestContext, fetch: ConsumerFetch) -> Body:
             topics.setdefault(topic, []).append(fetched)
     session_id = NO_SESSION if session is None else session.session_id
     endpoints = _hint(context, fetch, topics)
-    response = FetchResponse(list(topics.items()), session_id=session_id, node_endpoints=endpoints)
+    response = FetchResponse(list(topics.items()), ErrorCode.none, session_id, throttle_ms, endpoints)
     return encode_fetch_response(context.api_version, response)
 
 

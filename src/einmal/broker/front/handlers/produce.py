@@ -186,7 +186,9 @@ class ProduceHandler:
         endpoints: Sequence[NodeEndpoint] = ()
         if batches.has_refused and context.api_version >= _CURRENT_LEADER:
             endpoints = _hint(self.destinations.metadata.image, batches)
-        return encode_produce_response(context.api_version, ProduceResponse(batches.topics, node_endpoints=endpoints))
+        throttle_ms = 0 if context.charge is None else context.charge.settle()
+        response = ProduceResponse(batches.topics, throttle_ms, endpoints)
+        return encode_produce_response(context.api_version, response)
 
 
 def _hint(image: ClusterImage, batches: ProducedBatches) -> Sequence[NodeEndpoint]:
