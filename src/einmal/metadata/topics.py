@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -27,6 +27,7 @@ _NAME_LENGTH_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _RESERVED: Final = {name: name for name in (CLUSTER_METADATA, *INTERNAL_TOPICS)}
 _NO_TOPIC_ID: Final = UUID(int=0)
+_OVER_QUOTA: Final = "The throttling quota has been exceeded: try again when throttle_time_ms are over."
 _TOO_MANY: Final = f"More than {PARTITIONS_PER_REQUEST_MAX} partitions in one request."
 
 
@@ -61,6 +62,10 @@ class NewPartitions:
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
+def _always(_partitions: int) -> bool:
+    return True
+
+
 def name_problem(name: str) -> tuple[ErrorCode, str | None]:
     """The problem of a new topic's name, whatever topics exist."""
     if not name or name in (".", "..") or len(name) > _NAME_LENGTH_MAX or not _LEGAL_NAME.fullmatch(name):
@@ -86,7 +91,14 @@ def policy_problem(name: str, configs: Mapping[str, str | None]) -> str | None:
 
 
 class TopicDecisions(Deciding):
-    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Decision[list[TopicResult]]:
+    def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        admits: Callable[[int], bool] = _always,
+    ) -> Decision[list[TopicResult]]:
+        """``admits``: whether the quota of whoever asks allows so many more partitions (KIP-599)."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
         counts = Counter(topic.name for topic in topics)
@@ -97,6 +109,8 @@ class TopicDecisions(Deciding):
                 results.append(_twice(topic.name))
                 continue
             result, replicas = self._plan_topic(topic, placement, room)
+            if result.error is ErrorCode.none and not admits(len(replicas)):
+                result = _over_quota(topic.name)
             results.append(result)
             if result.error is ErrorCode.none:
                 room -= len(replicas)
@@ -192,8 +206,10 @@ class TopicDecisions(Deciding):
             records.append(PartitionRecord(partition_id, topic_id, item, isr, isr[0], LeaderEpoch(0), 0))
         return records
 
-    def delete_topics(self, topics: Sequence[tuple[str | None, UUID]]) -> Decision[list[TopicResult]]:
-        """Each by its name, or by its id where the name is None."""
+    def delete_topics(
+        self, topics: Sequence[tuple[str | None, UUID]], *, admits: Callable[[int], bool] = _always
+    ) -> Decision[list[TopicResult]]:
+        """Each by its name, or by its id where the name is None. ``admits``: as in ``create_topics``."""
         results: list[TopicResult] = []
         deleted: dict[str, UUID] = {}
         for name, topic_id in topics:
@@ -210,14 +226,21 @@ class TopicDecisions(Deciding):
                 results.append(TopicResult(name=name, error=ErrorCode.invalid_topic_exception, message=message))
             elif topic.name in deleted:
                 results.append(TopicResult(name=name, error=ErrorCode.invalid_request, message="Duplicate topic name."))
+            elif not admits(len(topic.partitions)):
+                results.append(_over_quota(topic.name))
             else:
                 deleted[topic.name] = topic.topic_id
                 results.append(TopicResult(name=topic.name, topic_id=topic.topic_id))
         return Decision(records=tuple(map(RemoveTopicRecord, deleted.values())), response=results)
 
     def create_partitions(
-        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        topics: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        admits: Callable[[int], bool] = _always,
     ) -> Decision[list[TopicResult]]:
+        """``admits``: as in ``create_topics``."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
         counts = Counter(wanted.name for wanted in topics)
@@ -228,6 +251,8 @@ class TopicDecisions(Deciding):
                 results.append(_twice(wanted.name))
                 continue
             result, added = self._plan_partitions(wanted, placement, room)
+            if result.error is ErrorCode.none and not admits(len(added)):
+                result, added = _over_quota(wanted.name), []
             results.append(result)
             room -= len(added)
             records += added
@@ -268,6 +293,10 @@ class TopicDecisions(Deciding):
         if message is not None:
             return refuse(error, message)
         return TopicResult(name=wanted.name), self._partition_records(topic.topic_id, has, replicas)
+
+
+def _over_quota(name: str) -> TopicResult:
+    return TopicResult(name=name, error=ErrorCode.throttling_quota_exceeded, message=_OVER_QUOTA)
 
 
 def _twice(name: str) -> TopicResult:

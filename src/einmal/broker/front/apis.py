@@ -235,14 +235,17 @@ APIS: Final = (
         _BOTH,
         CreateTopicsHandler.api,
         lambda parts: CreateTopicsHandler(
-            parts.controller, SettingDescriptions(parts.config, parts.metadata), parts.new_uuid
+            parts.controller,
+            SettingDescriptions(parts.config, parts.metadata),
+            parts.new_uuid,
+            parts.throttles,
         ),
         is_forwarded=True,
     ),
     _entry(
         _BOTH,
         DeleteTopicsHandler.api,
-        lambda parts: DeleteTopicsHandler(parts.controller, parts.config),
+        lambda parts: DeleteTopicsHandler(parts.controller, parts.config, parts.throttles),
         is_forwarded=True,
     ),
     _entry(_BROKERS, DeleteRecordsHandler.api, lambda parts: DeleteRecordsHandler(parts.partitions)),
@@ -293,7 +296,10 @@ APIS: Final = (
     ),
     _entry(_AUTHENTICATED, SaslAuthenticateHandler.api, lambda _parts: SaslAuthenticateHandler()),
     _entry(
-        _BOTH, CreatePartitionsHandler.api, lambda parts: CreatePartitionsHandler(parts.controller), is_forwarded=True
+        _BOTH,
+        CreatePartitionsHandler.api,
+        lambda parts: CreatePartitionsHandler(parts.controller, parts.throttles),
+        is_forwarded=True,
     ),
     _entry(_BROKERS, DeleteGroupsHandler.api, lambda parts: DeleteGroupsHandler(parts.groups)),
     _entry(_BOTH, ElectLeadersHandler.api, lambda parts: ElectLeadersHandler(parts.controller), is_forwarded=True),

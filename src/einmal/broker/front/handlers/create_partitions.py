@@ -2,16 +2,18 @@
 
 API: 37. Versions: 0-3.
 Behaviour: the partitions that exist stay as they are; records of one key may go elsewhere from then on.
-Version notes: none that matter here.
+Version notes: v3 refuses partitions beyond a quota.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.broker.front.mutation_quota import MutationQuota
 from einmal.metadata.topics import NewPartitions, TopicResult
 from einmal.types import ErrorCode
 from einmal.wire.api.create_partitions import (
@@ -21,11 +23,15 @@ from einmal.wire.api.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+_FIRST_STRICT: Final = 3
+"""From this version on partitions beyond a quota are refused with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 
 @handler
 class CreatePartitionsHandler:
     api: ClassVar = API
     controller: ControllerRuntime
+    throttles: ClientThrottles
 
     async def handle(self, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         topics = [
@@ -38,11 +44,13 @@ class CreatePartitionsHandler:
             )
             for topic in request.topics
         ]
+        quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         results = await self.controller.submit(
-            lambda shard, _: shard.create_partitions(topics, validate_only=request.validate_only)
+            lambda shard, _: shard.create_partitions(topics, validate_only=request.validate_only, admits=quota.admits)
         )
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
         return CreatePartitionsResponse(
-            results=[CreatePartitionsTopicResult(result.name or "", result.error, result.message) for result in results]
+            quota.throttle_ms,
+            [CreatePartitionsTopicResult(result.name or "", result.error, result.message) for result in results],
         )

@@ -2,18 +2,21 @@
 
 API: 19. Versions: 2-7.
 Behaviour: answered when the topics are committed in the metadata log and can be written to.
-Version notes: v4 -1 for the cluster's default counts; v5 the answer has counts and settings; v7 topic ids.
+Version notes: v4 -1 for the cluster's default counts; v5 the answer has counts and settings; v6 refuses topics
+beyond a quota; v7 topic ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.broker.front.mutation_quota import MutationQuota
 from einmal.broker.front.setting_descriptions import SettingDescriptions
 from einmal.metadata.topics import NewTopic, TopicResult
 from einmal.types import ErrorCode
@@ -25,6 +28,9 @@ from einmal.wire.api.create_topics import (
     CreateTopicsResponse,
 )
 
+_FIRST_STRICT: Final = 6
+"""From this version on topics beyond a quota are refused with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 
 @handler
 class CreateTopicsHandler:
@@ -32,6 +38,7 @@ class CreateTopicsHandler:
     controller: ControllerRuntime
     settings: SettingDescriptions
     new_uuid: Callable[[], UUID]
+    throttles: ClientThrottles
 
     async def handle(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         topics = [
@@ -45,12 +52,14 @@ class CreateTopicsHandler:
             )
             async for topic in context.paced(request.topics)
         ]
+        quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         results = await self.controller.submit(
-            lambda shard, _: shard.create_topics(topics, validate_only=request.validate_only)
+            lambda shard, _: shard.create_topics(topics, validate_only=request.validate_only, admits=quota.admits)
         )
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
-        return CreateTopicsResponse(topics=[self._result(result) async for result in context.paced(results)])
+        answers = [self._result(result) async for result in context.paced(results)]
+        return CreateTopicsResponse(quota.throttle_ms, answers)
 
     def _result(self, result: TopicResult) -> CreatableTopicResult:
         described = self.settings.of_topic(result.name or "", None) if result.error is ErrorCode.none else ()
