@@ -108,6 +108,7 @@ class Router:
             origin,
             principal,
             self._clients_may_act_as_brokers,
+            self._authenticates,
         )
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:

@@ -1,6 +1,7 @@
 """WriteTxnMarkers: end transactions in the partitions that this broker leads.
 
 API: 27. Versions: 1-2.
+Access: ALTER on Cluster, or CLUSTER_ACTION on Cluster. Only nodes of the cluster may commit.
 Behaviour: appends a commit or abort marker to each partition and answers when they are committed; those that take more
 than some seconds are answered REQUEST_TIMED_OUT. Sent by transaction coordinators, and by the tools that abort a
 hanging transaction (KIP-664), which is all that a client may do. Requests on a broker's former connections are late,
@@ -15,9 +16,11 @@ from functools import partial
 from typing import ClassVar
 
 from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, TransactionEnd
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import HandlerResult, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.hanging_transactions import HangingTransactions
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,
@@ -41,6 +44,7 @@ from einmal.wire.errors import Malformed
 @handler
 class WriteTxnMarkersHandler:
     api: ClassVar = API
+    access: Access
     markers: MarkerWriter
     hanging: HangingTransactions
 
@@ -48,6 +52,11 @@ class WriteTxnMarkersHandler:
         """Raises Malformed, so that the connection is closed: a broker that still uses it retries on a new one."""
         self._check_current(context)
         return self._write(context, request)
+
+    def _is_from_node(self, context: RequestContext) -> bool:
+        if not context.may_be_from_broker:
+            return False
+        return self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
 
     def _check_current(self, context: RequestContext, _partition: TopicPartition | None = None) -> ErrorCode:
         origin = context.origin if context.may_be_from_broker else None
@@ -57,7 +66,10 @@ class WriteTxnMarkersHandler:
 
     async def _write(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         asked = [_markers(marker) async for marker in context.paced(request.markers)]
-        if context.may_be_from_broker:
+        refused = self.access.refusal(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        if refused and not self.access.allows(context, AclOperation.ALTER, ResourceType.CLUSTER):
+            results = [dict.fromkeys(partitions, refused) async for _end, partitions in context.paced(asked)]
+        elif self._is_from_node(context):
             # The sender may have reconnected while others had their turns.
             results = await self.markers.write_markers(asked, partial(self._check_current, context))
         else:
