@@ -31,6 +31,7 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.producer_ids import ProducerIdBlocks, ProducerIds
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.apis import NodeParts, router
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.metadata_answers import EncodedAnswers
@@ -73,6 +74,7 @@ class Node:
         self.disk = disk
         self.random = random
         self.directory = config.directory
+        self.access = Access(None)
         self.supervisor = Supervisor()
         self.turns = Turns(clock)
         self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
@@ -149,6 +151,7 @@ class Node:
         """For the handlers of requests."""
         return NodeParts(
             config=self.config,
+            access=self.access,
             directory=self.directory,
             clock=self.clock,
             turns=self.turns,

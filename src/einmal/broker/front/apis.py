@@ -185,14 +185,19 @@ APIS: Final = (
         _BROKERS,
         ProduceHandler.api,
         lambda parts: ProduceHandler(
-            parts.access, Destinations(parts.metadata, parts.partitions), parts.transactions, parts.batch_checks, parts.clock
+            parts.access,
+            Destinations(parts.metadata, parts.partitions),
+            parts.transactions,
+            parts.batch_checks,
+            parts.clock,
         ),
     ),
     _entry(
         _BOTH,
         FetchHandler.api,
         lambda parts: FetchHandler(
-            parts.access, parts.config,
+            parts.access,
+            parts.config,
             parts.clock,
             parts.metadata,
             parts.partitions,
@@ -214,10 +219,16 @@ APIS: Final = (
             parts.access, parts.config, parts.metadata, parts.quorum, parts.topic_creation, parts.encoded_metadata
         ),
     ),
-    _entry(_BROKERS, OffsetCommitHandler.api, lambda parts: OffsetCommitHandler(parts.access, parts.groups, parts.metadata)),
-    _entry(_BROKERS, OffsetFetchHandler.api, lambda parts: OffsetFetchHandler(parts.access, parts.groups, parts.metadata)),
     _entry(
-        _BROKERS, FindCoordinatorHandler.api, lambda parts: FindCoordinatorHandler(parts.access, parts.metadata, parts.topic_creation)
+        _BROKERS, OffsetCommitHandler.api, lambda parts: OffsetCommitHandler(parts.access, parts.groups, parts.metadata)
+    ),
+    _entry(
+        _BROKERS, OffsetFetchHandler.api, lambda parts: OffsetFetchHandler(parts.access, parts.groups, parts.metadata)
+    ),
+    _entry(
+        _BROKERS,
+        FindCoordinatorHandler.api,
+        lambda parts: FindCoordinatorHandler(parts.access, parts.metadata, parts.topic_creation),
     ),
     _entry(_BROKERS, JoinGroupHandler.api, lambda parts: JoinGroupHandler(parts.access, parts.groups, parts.new_uuid)),
     _entry(_BROKERS, HeartbeatHandler.api, lambda parts: HeartbeatHandler(parts.access, parts.groups)),
@@ -243,7 +254,11 @@ APIS: Final = (
     ),
     _entry(_BROKERS, DeleteRecordsHandler.api, lambda parts: DeleteRecordsHandler(parts.access, parts.partitions)),
     _entry(_BROKERS, InitProducerIdHandler.api, lambda parts: InitProducerIdHandler(parts.access, parts.transactions)),
-    _entry(_BROKERS, OffsetForLeaderEpochHandler.api, lambda parts: OffsetForLeaderEpochHandler(parts.access, parts.partitions)),
+    _entry(
+        _BROKERS,
+        OffsetForLeaderEpochHandler.api,
+        lambda parts: OffsetForLeaderEpochHandler(parts.access, parts.partitions),
+    ),
     _entry(
         _BROKERS,
         AddPartitionsToTxnHandler.api,
@@ -259,7 +274,8 @@ APIS: Final = (
         _BROKERS,
         WriteTxnMarkersHandler.api,
         lambda parts: WriteTxnMarkersHandler(
-            parts.access, parts.markers,
+            parts.access,
+            parts.markers,
             HangingTransactions(parts.metadata, parts.partitions, parts.markers, parts.peers),
         ),
     ),
@@ -278,21 +294,36 @@ APIS: Final = (
             parts.access, parts.config, parts.metadata, SettingDescriptions(parts.config, parts.metadata)
         ),
     ),
-    _entry(_BOTH, AlterConfigsHandler.api, lambda parts: AlterConfigsHandler(parts.access, parts.controller), is_forwarded=True),
+    _entry(
+        _BOTH,
+        AlterConfigsHandler.api,
+        lambda parts: AlterConfigsHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(
         _BROKERS,
         AlterReplicaLogDirsHandler.api,
         lambda parts: AlterReplicaLogDirsHandler(parts.access, parts.partitions, parts.directory),
     ),
     _entry(
-        _BROKERS, DescribeLogDirsHandler.api, lambda parts: DescribeLogDirsHandler(parts.access, parts.partitions, parts.directory)
+        _BROKERS,
+        DescribeLogDirsHandler.api,
+        lambda parts: DescribeLogDirsHandler(parts.access, parts.partitions, parts.directory),
     ),
     _entry(_AUTHENTICATED, SaslAuthenticateHandler.api, lambda _parts: SaslAuthenticateHandler()),
     _entry(
-        _BOTH, CreatePartitionsHandler.api, lambda parts: CreatePartitionsHandler(parts.access, parts.controller), is_forwarded=True
+        _BOTH,
+        CreatePartitionsHandler.api,
+        lambda parts: CreatePartitionsHandler(parts.access, parts.controller),
+        is_forwarded=True,
     ),
     _entry(_BROKERS, DeleteGroupsHandler.api, lambda parts: DeleteGroupsHandler(parts.access, parts.groups)),
-    _entry(_BOTH, ElectLeadersHandler.api, lambda parts: ElectLeadersHandler(parts.access, parts.controller), is_forwarded=True),
+    _entry(
+        _BOTH,
+        ElectLeadersHandler.api,
+        lambda parts: ElectLeadersHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(
         _BOTH,
         IncrementalAlterConfigsHandler.api,
@@ -311,9 +342,13 @@ APIS: Final = (
         lambda parts: ListPartitionReassignmentsHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
-    _entry(_BROKERS, OffsetDeleteHandler.api, lambda parts: OffsetDeleteHandler(parts.access, parts.groups, parts.metadata)),
+    _entry(
+        _BROKERS, OffsetDeleteHandler.api, lambda parts: OffsetDeleteHandler(parts.access, parts.groups, parts.metadata)
+    ),
     _entry(_CONTROLLERS, VoteHandler.api, lambda parts: VoteHandler(parts.access, parts.quorum)),
-    _entry(_CONTROLLERS, BeginQuorumEpochHandler.api, lambda parts: BeginQuorumEpochHandler(parts.access, parts.quorum)),
+    _entry(
+        _CONTROLLERS, BeginQuorumEpochHandler.api, lambda parts: BeginQuorumEpochHandler(parts.access, parts.quorum)
+    ),
     _entry(_CONTROLLERS, EndQuorumEpochHandler.api, lambda parts: EndQuorumEpochHandler(parts.access, parts.quorum)),
     _entry(
         _BOTH,
@@ -321,8 +356,15 @@ APIS: Final = (
         lambda parts: DescribeQuorumHandler(parts.access, parts.quorum, parts.clock),
         is_forwarded=True,
     ),
-    _entry(_CONTROLLERS, AlterPartitionHandler.api, lambda parts: AlterPartitionHandler(parts.access, parts.controller)),
-    _entry(_BOTH, UpdateFeaturesHandler.api, lambda parts: UpdateFeaturesHandler(parts.access, parts.controller), is_forwarded=True),
+    _entry(
+        _CONTROLLERS, AlterPartitionHandler.api, lambda parts: AlterPartitionHandler(parts.access, parts.controller)
+    ),
+    _entry(
+        _BOTH,
+        UpdateFeaturesHandler.api,
+        lambda parts: UpdateFeaturesHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     Entry(_CONTROLLERS, EnvelopeHandler.api.key, EnvelopeHandler.api.versions, False, _envelope),
     _entry(_CONTROLLERS, FetchSnapshotHandler.api, lambda parts: FetchSnapshotHandler(parts.access, parts.quorum)),
     _entry(
@@ -330,20 +372,41 @@ APIS: Final = (
         DescribeClusterHandler.api,
         lambda parts: DescribeClusterHandler(parts.access, parts.config, parts.metadata, parts.quorum),
     ),
-    _entry(_BROKERS, DescribeProducersHandler.api, lambda parts: DescribeProducersHandler(parts.access, parts.partitions)),
+    _entry(
+        _BROKERS, DescribeProducersHandler.api, lambda parts: DescribeProducersHandler(parts.access, parts.partitions)
+    ),
     _entry(
         _CONTROLLERS,
         BrokerRegistrationHandler.api,
         lambda parts: BrokerRegistrationHandler(parts.access, parts.controller, parts.quorum),
     ),
-    _entry(_CONTROLLERS, BrokerHeartbeatHandler.api, lambda parts: BrokerHeartbeatHandler(parts.access, parts.controller)),
     _entry(
-        _BOTH, UnregisterBrokerHandler.api, lambda parts: UnregisterBrokerHandler(parts.access, parts.controller), is_forwarded=True
+        _CONTROLLERS, BrokerHeartbeatHandler.api, lambda parts: BrokerHeartbeatHandler(parts.access, parts.controller)
     ),
-    _entry(_BROKERS, DescribeTransactionsHandler.api, lambda parts: DescribeTransactionsHandler(parts.access, parts.transactions)),
-    _entry(_BROKERS, ListTransactionsHandler.api, lambda parts: ListTransactionsHandler(parts.access, parts.transactions)),
-    _entry(_CONTROLLERS, AllocateProducerIdsHandler.api, lambda parts: AllocateProducerIdsHandler(parts.access, parts.controller)),
-    _entry(_BROKERS, DescribeTopicPartitionsHandler.api, lambda parts: DescribeTopicPartitionsHandler(parts.access, parts.metadata)),
+    _entry(
+        _BOTH,
+        UnregisterBrokerHandler.api,
+        lambda parts: UnregisterBrokerHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BROKERS,
+        DescribeTransactionsHandler.api,
+        lambda parts: DescribeTransactionsHandler(parts.access, parts.transactions),
+    ),
+    _entry(
+        _BROKERS, ListTransactionsHandler.api, lambda parts: ListTransactionsHandler(parts.access, parts.transactions)
+    ),
+    _entry(
+        _CONTROLLERS,
+        AllocateProducerIdsHandler.api,
+        lambda parts: AllocateProducerIdsHandler(parts.access, parts.controller),
+    ),
+    _entry(
+        _BROKERS,
+        DescribeTopicPartitionsHandler.api,
+        lambda parts: DescribeTopicPartitionsHandler(parts.access, parts.metadata),
+    ),
 )
 """In the order of their keys."""
 

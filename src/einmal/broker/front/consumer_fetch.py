@@ -25,7 +25,8 @@ WIDE: Final = 500
 
 
 class ConsumerFetch:
-    """``refusal_of``: the error for a topic, by its name, that may not be read. ``bytes_most``: of any answer of this broker. ``response_memory``: what clients have not taken yet."""
+    """``refusal_of``: the error for a topic that may not be read, by its name. ``bytes_most``: of any answer of this
+    broker. ``response_memory``: what clients have not taken yet."""
 
     def __init__(
         self,
@@ -57,9 +58,7 @@ class ConsumerFetch:
                     refusals[name] = refusal_of(name)
                 topic_partition = TopicPartition(name, partition.partition)
                 found = (
-                    refusals[name]
-                    or partitions.get(topic_partition)
-                    or partitions.error_of_missing(topic_partition)
+                    refusals[name] or partitions.get(topic_partition) or partitions.error_of_missing(topic_partition)
                 )
             self._wanted.append((topic, partition, found))
         self.results: list[tuple[Topic, FetchedPartition]] = []

@@ -1,7 +1,8 @@
 """AddPartitionsToTxn: the partitions that a transaction is going to reach.
 
 API: 24. Versions: 0-5.
-Access: WRITE on TransactionalId, WRITE on Topic; from version 4 on CLUSTER_ACTION on Cluster, and only nodes of the cluster.
+Access: WRITE on TransactionalId, WRITE on Topic; from version 4 on CLUSTER_ACTION on Cluster, and only nodes of the
+cluster.
 Behaviour: all partitions of one transaction or none of them: where one does not exist, the others are
 OPERATION_NOT_ATTEMPTED. Coordinators' own topics are TOPIC_AUTHORIZATION_FAILED, as in Kafka: a marker in the
 transaction log is nothing that its coordinator could load. A group's offsets have APIs of their own.

@@ -40,7 +40,7 @@ class CreateTopicsHandler:
     new_uuid: Callable[[], UUID]
 
     async def handle(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        creates_all = self.access.allows(context, AclOperation.CREATE, ResourceType.CLUSTER)
+        creates_all = self.access.allows(context, AclOperation.CREATE, ResourceType.CLUSTER, is_filter=True)
         asked = await permitted_items(
             context, request.topics, lambda topic: None if creates_all else self._refusal(context, topic.name)
         )

@@ -46,7 +46,8 @@ class DeleteRecordsHandler:
         async for topic in context.paced(request.topics):
             refused = self.access.refusal(context, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
             partitions = [
-                _Deletion(self.partitions, topic.name, asked, refused) async for asked in context.paced(topic.partitions)
+                _Deletion(self.partitions, topic.name, asked, refused)
+                async for asked in context.paced(topic.partitions)
             ]
             deletions.append((topic.name, partitions))
         waiting = [deletion for _name, partitions in deletions for deletion in partitions if not deletion.is_done]

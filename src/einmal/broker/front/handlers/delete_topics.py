@@ -1,7 +1,8 @@
 """DeleteTopics: remove topics with all they hold.
 
 API: 20. Versions: 1-6.
-Access: DELETE on Topic, or DELETE on Cluster; an error does not name a topic, or say that it is missing, without DESCRIBE on Topic.
+Access: DELETE on Topic, or DELETE on Cluster; an error does not name a topic, or say that it is missing, without
+DESCRIBE on Topic.
 Behaviour: answered when the removal is committed in the metadata log; from then on a topic of the same name is another.
 Version notes: v5 error messages; v6 topics by id.
 """
@@ -42,8 +43,10 @@ class DeleteTopicsHandler:
         else:
             named = [(name, _NO_TOPIC_ID) for name in request.topic_names]
         results: list[TopicResult] | ErrorCode = ErrorCode.topic_deletion_disabled
-        deletes_all = self.access.allows(context, AclOperation.DELETE, ResourceType.CLUSTER)
-        asked = await permitted_items(context, named, lambda each: None if deletes_all else self._refusal(context, each))
+        deletes_all = self.access.allows(context, AclOperation.DELETE, ResourceType.CLUSTER, is_filter=True)
+        asked = await permitted_items(
+            context, named, lambda each: None if deletes_all else self._refusal(context, each)
+        )
         if self.config.delete_topic_enable:
             results = await self.controller.submit(lambda shard, _: shard.delete_topics(asked.permitted))
         if isinstance(results, ErrorCode):

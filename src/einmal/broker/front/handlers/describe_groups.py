@@ -46,6 +46,6 @@ class DescribeGroupsHandler:
         if context.api_version < _FIRST_WITH_NOT_FOUND and group.error_code is ErrorCode.group_id_not_found:
             group = group._replace(error_code=ErrorCode.none)
         if request.include_authorized_operations and group.error_code is ErrorCode.none:
-            operations = self.access.operations(context, ResourceType.GROUP, group_id)
+            operations = self.access.authorized_operations(context, ResourceType.GROUP, group_id)
             group = group._replace(authorized_operations=operations)
         return group

@@ -18,7 +18,7 @@ from einmal.broker.front.handler import handler
 from einmal.broker.front.handlers.metadata import offline_replicas
 from einmal.metadata.image import PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
-from einmal.security.acl import AclOperation, ResourceType
+from einmal.security.acl import ResourceType
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.api.describe_topic_partitions import (
     API,
@@ -28,6 +28,7 @@ from einmal.wire.api.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from einmal.wire.metadata import NO_AUTHORIZED_OPERATIONS
 
 _PARTITIONS_MAX: Final = 2_000
 
@@ -53,20 +54,29 @@ class DescribeTopicPartitionsHandler:
                 first_partition = max(0, start.partition_index)
         topics: list[DescribeTopicPartitionsResponseTopic] = []
         async for name in context.paced(names):
-            refused = self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
-            if refused and not request.topics:
+            is_visible = self.access.describes_topic(context, name, is_asked=bool(request.topics))
+            if not is_visible and not request.topics:
+                first_partition = 0
                 continue
-            topic = None if refused else image.topics.get(name)
+            topic = image.topics.get(name) if is_visible else None
             if room <= 0:
                 return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, 0))
+            operations = NO_AUTHORIZED_OPERATIONS
+            if is_visible:
+                operations = self.access.authorized_operations(context, ResourceType.TOPIC, name)
             if topic is None:
-                error = refused or ErrorCode.unknown_topic_or_partition
-                topics.append(DescribeTopicPartitionsResponseTopic(name=name, error_code=error))
+                unknown = ErrorCode.unknown_topic_or_partition
+                topics.append(
+                    DescribeTopicPartitionsResponseTopic(
+                        name=name,
+                        error_code=unknown if is_visible else ErrorCode.topic_authorization_failed,
+                        topic_authorized_operations=operations,
+                    )
+                )
                 first_partition = 0
                 continue
             after = min(len(topic.partitions), first_partition + room)
             room -= after - first_partition
-            operations = self.access.operations(context, ResourceType.TOPIC, name)
             topics.append(_topic(topic, range(first_partition, after), alive, operations))
             if after < len(topic.partitions):
                 return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, after))

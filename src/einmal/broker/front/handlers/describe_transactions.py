@@ -52,7 +52,7 @@ class DescribeTransactionsHandler:
         topics = [
             topic
             async for topic in context.paced(state.topics)
-            if self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+            if self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic, is_filter=True)
         ]
         return state._replace(topics=topics)
 

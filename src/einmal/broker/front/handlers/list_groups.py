@@ -26,7 +26,7 @@ class ListGroupsHandler:
     groups: GroupService
 
     async def handle(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        sees_all = self.access.allows(context, AclOperation.DESCRIBE, ResourceType.CLUSTER)
+        sees_all = self.access.allows(context, AclOperation.DESCRIBE, ResourceType.CLUSTER, is_filter=True)
         error = ErrorCode.none
         groups: list[ListedGroup] = []
         async for runtime in context.paced(self.groups.runtimes()):
@@ -39,6 +39,9 @@ class ListGroupsHandler:
                 groups += [
                     group
                     async for group in context.paced(response.groups)
-                    if sees_all or self.access.allows(context, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id)
+                    if sees_all
+                    or self.access.allows(
+                        context, AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_filter=True
+                    )
                 ]
         return ListGroupsResponse(error_code=error, groups=groups)

@@ -74,7 +74,9 @@ class ListTransactionsHandler:
         )
 
     def _is_visible(self, context: RequestContext, transactional_id: str) -> bool:
-        return self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return self.access.allows(
+            context, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, is_filter=True
+        )
 
 
 async def _matching(pattern: RegularExpression, transactions: Sequence[Transaction]) -> list[Transaction]:

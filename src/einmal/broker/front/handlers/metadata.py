@@ -1,7 +1,8 @@
 """Metadata: brokers, topics, leaders.
 
 API: 3. Versions: 0-13.
-Access: DESCRIBE on Topic; without it a topic is left out where all are asked for. To create a topic CREATE on Cluster, or CREATE on Topic. DESCRIBE on Cluster for the authorized operations.
+Access: DESCRIBE on Topic; without it a topic is left out where all are asked for. To create a topic CREATE on
+Cluster, or CREATE on Topic. DESCRIBE on Cluster for the authorized operations.
 Behaviour: brokers are those that are not fenced; a partition whose leader is none of them has LEADER_NOT_AVAILABLE. A
 missing topic is created if client and broker allow it, and is in the answer at once. Encoded answers are kept until the
 image changes: clients ask for the same again and again.
@@ -12,7 +13,7 @@ asked for by id from v12 on.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Coroutine, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
@@ -61,17 +62,19 @@ class MetadataHandler:
 
     def handle(self, context: RequestContext, request: MetadataRequest) -> Body | Coroutine[Any, Any, Body]:
         asked = _asked(context, request)
-        if self.access.sees_all(context):
+        if self.access.is_unlimited(context):
             return self._create_or_answer(context, request, asked, None)
         return self._look_and_answer(context, request, asked)
 
     async def _look_and_answer(self, context: RequestContext, request: MetadataRequest, asked: _Asked) -> Body:
         """Find out first what the sender may see. A topic that is made meanwhile is none of it."""
         image = self.metadata.image
-        names = image.topics if asked is None else [name or image.name_of(topic_id) for name, topic_id in asked]
+        names: Iterable[str | None] = image.topics
+        if asked is not None:
+            names = (image.name_of(topic_id) if name is None else name for name, topic_id in asked)
         visible: dict[str, int] = {}
         async for name in context.paced(names):
-            if name is not None and self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            if name is not None and self.access.describes_topic(context, name, is_asked=asked is not None):
                 visible[name] = self._topic_operations(context, request, name)
         answer = self._create_or_answer(context, request, asked, visible)
         return await answer if inspect.iscoroutine(answer) else cast(Body, answer)
@@ -91,7 +94,7 @@ class MetadataHandler:
     async def _create_and_answer(
         self, context: RequestContext, request: MetadataRequest, asked: _Asked, visible: _Visible, missing: list[str]
     ) -> Body:
-        creates_all = self.access.allows(context, AclOperation.CREATE, ResourceType.CLUSTER)
+        creates_all = self.access.allows(context, AclOperation.CREATE, ResourceType.CLUSTER, is_filter=True)
         errors: dict[str, ErrorCode] = {}
         created = 0
         async for name in context.paced(dict.fromkeys(missing)):
@@ -110,7 +113,7 @@ class MetadataHandler:
     def _topic_operations(self, context: RequestContext, request: MetadataRequest, name: str) -> int:
         if not request.include_topic_authorized_operations:
             return NO_AUTHORIZED_OPERATIONS
-        return self.access.operations(context, ResourceType.TOPIC, name)
+        return self.access.authorized_operations(context, ResourceType.TOPIC, name)
 
     def _answer(
         self,
@@ -162,7 +165,7 @@ def cluster_operations(access: Access, context: RequestContext) -> int:
     """The bits of what the sender may do to the cluster; none without DESCRIBE."""
     if not access.allows(context, AclOperation.DESCRIBE, ResourceType.CLUSTER):
         return 0
-    return access.operations(context, ResourceType.CLUSTER)
+    return access.authorized_operations(context, ResourceType.CLUSTER)
 
 
 def told_controller_id(quorum: QuorumRuntime, image: ClusterImage, node_id: int) -> int:
@@ -204,9 +207,7 @@ def _topics(
             answers.append(MetadataTopic(name, topic_id, (), error_code=ErrorCode.topic_authorization_failed))
         elif topic is None:
             error = errors.get(found, ErrorCode.unknown_topic_or_partition)
-            answers.append(
-                MetadataTopic(found, topic_id, (), error_code=error, topic_authorized_operations=operations)
-            )
+            answers.append(MetadataTopic(found, topic_id, (), error_code=error, topic_authorized_operations=operations))
         else:
             answers.append(_topic(topic, alive, operations))
     return answers

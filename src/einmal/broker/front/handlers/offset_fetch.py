@@ -106,8 +106,8 @@ class OffsetFetchHandler:
                 if topic.name is None:
                     errors = _errors(topic, ErrorCode.unknown_topic_id)
                     unanswered.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=errors))
-                elif refused := self._topic_refusal(context, topic.name):
-                    errors = _errors(topic, refused)
+                elif not self.access.describes_topic(context, topic.name, is_asked=True):
+                    errors = _errors(topic, ErrorCode.topic_authorization_failed)
                     unanswered.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, errors))
                 else:
                     partitions += [
@@ -126,11 +126,12 @@ class OffsetFetchHandler:
             return OffsetFetchResponseGroup(group_id=group_id, error_code=response)
         found = response.topics
         if topics is None:
-            found = [each async for each in context.paced(found) if not self._topic_refusal(context, each.name)]
+            found = [
+                each
+                async for each in context.paced(found)
+                if self.access.describes_topic(context, each.name, is_asked=False)
+            ]
         return response._replace(topics=[*found, *unanswered])
-
-    def _topic_refusal(self, context: RequestContext, name: str) -> ErrorCode | None:
-        return self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
     def _with_ids(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
         """The topics by id; deleted topics that a group still knows have none, and are left out."""

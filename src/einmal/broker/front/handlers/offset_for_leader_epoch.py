@@ -36,7 +36,7 @@ class OffsetForLeaderEpochHandler:
     async def handle(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        sees_all = self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        sees_all = self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_filter=True)
         topics = []
         async for topic in context.paced(request.topics):
             refused = None

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
-from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, TransactionEnd
+from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, PartitionErrors, TransactionEnd
 from einmal.broker.front.access import Access
 from einmal.broker.front.context import HandlerResult, RequestContext
 from einmal.broker.front.handler import handler
@@ -53,11 +53,6 @@ class WriteTxnMarkersHandler:
         self._check_current(context)
         return self._write(context, request)
 
-    def _is_from_node(self, context: RequestContext) -> bool:
-        if not context.may_be_from_broker:
-            return False
-        return self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
-
     def _check_current(self, context: RequestContext, _partition: TopicPartition | None = None) -> ErrorCode:
         origin = context.origin if context.may_be_from_broker else None
         if origin is not None and self.markers.is_late(context.client_id, origin.number):
@@ -66,10 +61,12 @@ class WriteTxnMarkersHandler:
 
     async def _write(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         asked = [_markers(marker) async for marker in context.paced(request.markers)]
-        refused = self.access.refusal(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
-        if refused and not self.access.allows(context, AclOperation.ALTER, ResourceType.CLUSTER):
+        may_act = self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_filter=True)
+        refused = None if may_act else self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)
+        results: list[PartitionErrors]
+        if refused:
             results = [dict.fromkeys(partitions, refused) async for _end, partitions in context.paced(asked)]
-        elif self._is_from_node(context):
+        elif may_act and context.may_be_from_broker:
             # The sender may have reconnected while others had their turns.
             results = await self.markers.write_markers(asked, partial(self._check_current, context))
         else:
