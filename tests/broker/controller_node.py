@@ -18,6 +18,7 @@ from uuid import UUID
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.allocate_producer_ids import AllocateProducerIdsHandler
 from einmal.broker.front.handlers.alter_partition import AlterPartitionHandler
@@ -149,16 +150,17 @@ class ControllerNode:
     @property
     def _handlers(self) -> Mapping[int, Any]:
         controller = self.controller
+        access = Access(None)
         handlers: tuple[Any, ...] = (
-            AllocateProducerIdsHandler(controller),
-            AlterPartitionHandler(controller),
-            AlterPartitionReassignmentsHandler(controller),
-            BrokerHeartbeatHandler(controller),
-            BrokerRegistrationHandler(controller, cast(Any, SimpleNamespace(cluster_id="cluster"))),
-            ElectLeadersHandler(controller),
-            ListPartitionReassignmentsHandler(controller),
-            UnregisterBrokerHandler(controller),
-            UpdateFeaturesHandler(controller),
+            AllocateProducerIdsHandler(access, controller),
+            AlterPartitionHandler(access, controller),
+            AlterPartitionReassignmentsHandler(access, controller),
+            BrokerHeartbeatHandler(access, controller),
+            BrokerRegistrationHandler(access, controller, cast(Any, SimpleNamespace(cluster_id="cluster"))),
+            ElectLeadersHandler(access, controller),
+            ListPartitionReassignmentsHandler(access, controller),
+            UnregisterBrokerHandler(access, controller),
+            UpdateFeaturesHandler(access, controller),
         )
         return {handler.api.key: handler for handler in handlers}
 

@@ -15,6 +15,7 @@ from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
 from einmal.broker.control.quorum_storage import QuorumStorage
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
 from einmal.broker.front.handlers.describe_quorum import DescribeQuorumHandler
@@ -226,7 +227,7 @@ class Quorum:
             asked_for = fetch.decode_fetch_request(version, body, 0)
             result: Any = member.quorum.handle_fetch(version, asked_for, is_from_member=True)
         else:
-            handler = HANDLERS[api_key](member.quorum)
+            handler = HANDLERS[api_key](Access(None), member.quorum)
             result = handler.handle(context, handler.api.decode_request(version, body, 0))
         if isinstance(result, asyncio.Future):
             result.add_done_callback(lambda body: None if body.cancelled() else done(body.result()))
@@ -265,7 +266,7 @@ class Quorum:
     async def describe(self, member: Member) -> Any:
         request = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
         context = RequestContext(RequestHeader(55, 2, 0, None), "member", Turns(member.clock))
-        handler = DescribeQuorumHandler(member.quorum, member.clock)
+        handler = DescribeQuorumHandler(Access(None), member.quorum, member.clock)
         asked = handler.api.decode_request(2, encode_request(55, 2, request), 0)
         answer = handler.api.encode_response(2, await handler.handle(context, asked))
         return decode_response(55, 2, answer, 0).topics[0].partitions[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.committed_topics import CommittedTopics, by_partition, to_commit
 from einmal.broker.front.context import RequestContext
 from einmal.broker.resources.turns import Turns
@@ -29,7 +30,7 @@ def topics(*asked: tuple[str | None, list[int]]) -> CommittedTopics[OffsetCommit
         (name, [OffsetCommitRequestPartition(index, 10 + index, committed_metadata="m") for index in indexes])
         for name, indexes in asked
     ]
-    resolved = CommittedTopics(CONTEXT, partitions)
+    resolved = CommittedTopics(CONTEXT, Access(None), partitions)
     asyncio.run(resolved.resolve(IMAGE))
     return resolved
 

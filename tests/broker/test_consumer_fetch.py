@@ -33,6 +33,7 @@ def fetch(
         Wanted(list(wanted), None, False),
         world.image,
         world.partitions,
+        refusal_of=lambda _topic: None,
         bytes_most=5_000,
         response_memory=MemoryBudget(room),
     )

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from einmal.broker.control.quorum_messages import FETCH_SNAPSHOT, VERSION, snapshot_fields
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
 from einmal.broker.front.handlers.end_quorum_epoch import EndQuorumEpochHandler
@@ -348,7 +349,7 @@ def asked(quorum: Quorum, member: Member, handler: Any, version: int, **fields: 
     topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0, **fields}]}]
     body = encode_request(key, version, {"cluster_id": cluster_id, "topics": topics, "voter_id": member.node_id})
     context = RequestContext(RequestHeader(key, version, 0, None), "somebody", Turns(member.clock))
-    result = handler(member.quorum).handle(context, api.decode_request(version, body, 0))
+    result = handler(Access(None), member.quorum).handle(context, api.decode_request(version, body, 0))
     return decode_response(key, version, api.encode_response(version, result), 0)
 
 

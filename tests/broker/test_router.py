@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.handlers.envelope import EnvelopeHandler
@@ -202,7 +203,7 @@ async def enveloped(
     answer: HandlerResult, data: bytes | bytearray, *, is_active: bool = True
 ) -> envelope.EnvelopeResponse:
     inner = router(HeartbeatHandler(lambda request: answer))
-    handler = EnvelopeHandler(controller(is_active=is_active), inner)
+    handler = EnvelopeHandler(Access(None), controller(is_active=is_active), inner)
     context = RequestContext(RequestHeader(ENVELOPE, 0, 1, None), "host", turns())
     return await handler.handle(context, envelope.EnvelopeRequest(bytes(data), None, b"host"))
 

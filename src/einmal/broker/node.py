@@ -75,6 +75,7 @@ class Node:
         self.disk = disk
         self.random = random
         self.directory = config.directory
+        self.access = Access(None)
         self.supervisor = Supervisor()
         self.turns = Turns(clock)
         self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
@@ -152,12 +153,12 @@ class Node:
         """For the handlers of requests."""
         return NodeParts(
             config=self.config,
+            access=self.access,
             directory=self.directory,
             clock=self.clock,
             turns=self.turns,
             supervisor=self.supervisor,
             response_memory=self.response_memory,
-            access=Access(None),
             throttles=self.throttles,
             new_uuid=partial(new_uuid, self.random),
             new_exchange=lambda: ScramServer(self.credentials.secret, self.credentials.new_nonce()),

@@ -206,6 +206,10 @@ class ClusterImage:
         """The topic's name; None: its id is unknown."""
         return None if topic_id is None else self.topic_names.get(topic_id)
 
+    def name_of_topic(self, topic: str | UUID) -> str | None:
+        """The name of a topic that a request names, or has the id of; None: the id is unknown."""
+        return topic if isinstance(topic, str) else self.topic_names.get(topic)
+
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
 

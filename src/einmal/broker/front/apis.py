@@ -110,12 +110,12 @@ class NodeParts:
     """Of the node: what its handlers are made of, and no handler sees."""
 
     config: BrokerConfig
+    access: Access
     directory: PurePosixPath
     clock: Clock
     turns: Turns
     supervisor: Supervisor
     response_memory: MemoryBudget
-    access: Access
     throttles: ClientThrottles
     new_uuid: Callable[[], UUID]
     new_exchange: Callable[[], ScramServer]
@@ -181,7 +181,7 @@ def _about(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiVersionsHandler:
 
 def _envelope(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiRoute:
     forwarded = [entry.build(parts, entries) for entry in entries if entry.is_forwarded]
-    return route(EnvelopeHandler(parts.controller, Router(forwarded, parts.turns, Audience.CONTROLLERS)))
+    return route(EnvelopeHandler(parts.access, parts.controller, Router(forwarded, parts.turns, Audience.CONTROLLERS)))
 
 
 APIS: Final = (
@@ -189,13 +189,18 @@ APIS: Final = (
         _BROKERS,
         ProduceHandler.api,
         lambda parts: ProduceHandler(
-            Destinations(parts.metadata, parts.partitions), parts.transactions, parts.batch_checks, parts.clock
+            parts.access,
+            Destinations(parts.metadata, parts.partitions),
+            parts.transactions,
+            parts.batch_checks,
+            parts.clock,
         ),
     ),
     _entry(
         _BOTH,
         FetchHandler.api,
         lambda parts: FetchHandler(
+            parts.access,
             parts.config,
             parts.clock,
             parts.metadata,
@@ -209,32 +214,39 @@ APIS: Final = (
     _entry(
         _BROKERS,
         ListOffsetsHandler.api,
-        lambda parts: ListOffsetsHandler(parts.partitions, parts.batch_checks, parts.supervisor),
+        lambda parts: ListOffsetsHandler(parts.access, parts.partitions, parts.batch_checks, parts.supervisor),
     ),
     _entry(
         _BROKERS,
         MetadataHandler.api,
         lambda parts: MetadataHandler(
-            parts.config, parts.metadata, parts.quorum, parts.topic_creation, parts.encoded_metadata
+            parts.access, parts.config, parts.metadata, parts.quorum, parts.topic_creation, parts.encoded_metadata
         ),
     ),
-    _entry(_BROKERS, OffsetCommitHandler.api, lambda parts: OffsetCommitHandler(parts.groups, parts.metadata)),
-    _entry(_BROKERS, OffsetFetchHandler.api, lambda parts: OffsetFetchHandler(parts.groups, parts.metadata)),
     _entry(
-        _BROKERS, FindCoordinatorHandler.api, lambda parts: FindCoordinatorHandler(parts.metadata, parts.topic_creation)
+        _BROKERS, OffsetCommitHandler.api, lambda parts: OffsetCommitHandler(parts.access, parts.groups, parts.metadata)
     ),
-    _entry(_BROKERS, JoinGroupHandler.api, lambda parts: JoinGroupHandler(parts.groups, parts.new_uuid)),
-    _entry(_BROKERS, HeartbeatHandler.api, lambda parts: HeartbeatHandler(parts.groups)),
-    _entry(_BROKERS, LeaveGroupHandler.api, lambda parts: LeaveGroupHandler(parts.groups)),
-    _entry(_BROKERS, SyncGroupHandler.api, lambda parts: SyncGroupHandler(parts.groups)),
-    _entry(_BROKERS, DescribeGroupsHandler.api, lambda parts: DescribeGroupsHandler(parts.groups)),
-    _entry(_BROKERS, ListGroupsHandler.api, lambda parts: ListGroupsHandler(parts.groups)),
+    _entry(
+        _BROKERS, OffsetFetchHandler.api, lambda parts: OffsetFetchHandler(parts.access, parts.groups, parts.metadata)
+    ),
+    _entry(
+        _BROKERS,
+        FindCoordinatorHandler.api,
+        lambda parts: FindCoordinatorHandler(parts.access, parts.metadata, parts.topic_creation),
+    ),
+    _entry(_BROKERS, JoinGroupHandler.api, lambda parts: JoinGroupHandler(parts.access, parts.groups, parts.new_uuid)),
+    _entry(_BROKERS, HeartbeatHandler.api, lambda parts: HeartbeatHandler(parts.access, parts.groups)),
+    _entry(_BROKERS, LeaveGroupHandler.api, lambda parts: LeaveGroupHandler(parts.access, parts.groups)),
+    _entry(_BROKERS, SyncGroupHandler.api, lambda parts: SyncGroupHandler(parts.access, parts.groups)),
+    _entry(_BROKERS, DescribeGroupsHandler.api, lambda parts: DescribeGroupsHandler(parts.access, parts.groups)),
+    _entry(_BROKERS, ListGroupsHandler.api, lambda parts: ListGroupsHandler(parts.access, parts.groups)),
     _entry(_AUTHENTICATED, SaslHandshakeHandler.api, lambda parts: SaslHandshakeHandler(parts.new_exchange)),
     Entry(_BOTH, ApiVersionsHandler.api.key, ApiVersionsHandler.api.versions, False, _api_versions),
     _entry(
         _BOTH,
         CreateTopicsHandler.api,
         lambda parts: CreateTopicsHandler(
+            parts.access,
             parts.controller,
             SettingDescriptions(parts.config, parts.metadata),
             parts.new_uuid,
@@ -245,27 +257,34 @@ APIS: Final = (
     _entry(
         _BOTH,
         DeleteTopicsHandler.api,
-        lambda parts: DeleteTopicsHandler(parts.controller, parts.config, parts.throttles),
+        lambda parts: DeleteTopicsHandler(
+            parts.access, parts.controller, parts.config, parts.metadata, parts.throttles
+        ),
         is_forwarded=True,
     ),
-    _entry(_BROKERS, DeleteRecordsHandler.api, lambda parts: DeleteRecordsHandler(parts.partitions)),
-    _entry(_BROKERS, InitProducerIdHandler.api, lambda parts: InitProducerIdHandler(parts.transactions)),
-    _entry(_BROKERS, OffsetForLeaderEpochHandler.api, lambda parts: OffsetForLeaderEpochHandler(parts.partitions)),
+    _entry(_BROKERS, DeleteRecordsHandler.api, lambda parts: DeleteRecordsHandler(parts.access, parts.partitions)),
+    _entry(_BROKERS, InitProducerIdHandler.api, lambda parts: InitProducerIdHandler(parts.access, parts.transactions)),
+    _entry(
+        _BROKERS,
+        OffsetForLeaderEpochHandler.api,
+        lambda parts: OffsetForLeaderEpochHandler(parts.access, parts.partitions),
+    ),
     _entry(
         _BROKERS,
         AddPartitionsToTxnHandler.api,
-        lambda parts: AddPartitionsToTxnHandler(parts.transactions, parts.metadata),
+        lambda parts: AddPartitionsToTxnHandler(parts.access, parts.transactions, parts.metadata),
     ),
     _entry(
         _BROKERS,
         AddOffsetsToTxnHandler.api,
-        lambda parts: AddOffsetsToTxnHandler(parts.transactions, parts.metadata, parts.topic_creation),
+        lambda parts: AddOffsetsToTxnHandler(parts.access, parts.transactions, parts.metadata, parts.topic_creation),
     ),
-    _entry(_BROKERS, EndTxnHandler.api, lambda parts: EndTxnHandler(parts.transactions)),
+    _entry(_BROKERS, EndTxnHandler.api, lambda parts: EndTxnHandler(parts.access, parts.transactions)),
     _entry(
         _BROKERS,
         WriteTxnMarkersHandler.api,
         lambda parts: WriteTxnMarkersHandler(
+            parts.access,
             parts.markers,
             HangingTransactions(parts.metadata, parts.partitions, parts.markers, parts.peers),
         ),
@@ -273,7 +292,7 @@ APIS: Final = (
     _entry(
         _BROKERS,
         TxnOffsetCommitHandler.api,
-        lambda parts: TxnOffsetCommitHandler(parts.groups, parts.transactions, parts.metadata),
+        lambda parts: TxnOffsetCommitHandler(parts.access, parts.groups, parts.transactions, parts.metadata),
     ),
     _entry(_BROKERS, DescribeAclsHandler.api, lambda _parts: DescribeAclsHandler()),
     _entry(_BROKERS, CreateAclsHandler.api, lambda _parts: CreateAclsHandler()),
@@ -282,46 +301,60 @@ APIS: Final = (
         _BOTH,
         DescribeConfigsHandler.api,
         lambda parts: DescribeConfigsHandler(
-            parts.config, parts.metadata, SettingDescriptions(parts.config, parts.metadata)
+            parts.access, parts.config, parts.metadata, SettingDescriptions(parts.config, parts.metadata)
         ),
     ),
-    _entry(_BOTH, AlterConfigsHandler.api, lambda parts: AlterConfigsHandler(parts.controller), is_forwarded=True),
+    _entry(
+        _BOTH,
+        AlterConfigsHandler.api,
+        lambda parts: AlterConfigsHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(
         _BROKERS,
         AlterReplicaLogDirsHandler.api,
-        lambda parts: AlterReplicaLogDirsHandler(parts.partitions, parts.directory),
+        lambda parts: AlterReplicaLogDirsHandler(parts.access, parts.partitions, parts.directory),
     ),
     _entry(
-        _BROKERS, DescribeLogDirsHandler.api, lambda parts: DescribeLogDirsHandler(parts.partitions, parts.directory)
+        _BROKERS,
+        DescribeLogDirsHandler.api,
+        lambda parts: DescribeLogDirsHandler(parts.access, parts.partitions, parts.directory),
     ),
     _entry(_AUTHENTICATED, SaslAuthenticateHandler.api, lambda _parts: SaslAuthenticateHandler()),
     _entry(
         _BOTH,
         CreatePartitionsHandler.api,
-        lambda parts: CreatePartitionsHandler(parts.controller, parts.throttles),
+        lambda parts: CreatePartitionsHandler(parts.access, parts.controller, parts.throttles),
         is_forwarded=True,
     ),
-    _entry(_BROKERS, DeleteGroupsHandler.api, lambda parts: DeleteGroupsHandler(parts.groups)),
-    _entry(_BOTH, ElectLeadersHandler.api, lambda parts: ElectLeadersHandler(parts.controller), is_forwarded=True),
+    _entry(_BROKERS, DeleteGroupsHandler.api, lambda parts: DeleteGroupsHandler(parts.access, parts.groups)),
+    _entry(
+        _BOTH,
+        ElectLeadersHandler.api,
+        lambda parts: ElectLeadersHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(
         _BOTH,
         IncrementalAlterConfigsHandler.api,
-        lambda parts: IncrementalAlterConfigsHandler(parts.controller),
+        lambda parts: IncrementalAlterConfigsHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
     _entry(
         _BOTH,
         AlterPartitionReassignmentsHandler.api,
-        lambda parts: AlterPartitionReassignmentsHandler(parts.controller),
+        lambda parts: AlterPartitionReassignmentsHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
     _entry(
         _BOTH,
         ListPartitionReassignmentsHandler.api,
-        lambda parts: ListPartitionReassignmentsHandler(parts.controller),
+        lambda parts: ListPartitionReassignmentsHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
-    _entry(_BROKERS, OffsetDeleteHandler.api, lambda parts: OffsetDeleteHandler(parts.groups, parts.metadata)),
+    _entry(
+        _BROKERS, OffsetDeleteHandler.api, lambda parts: OffsetDeleteHandler(parts.access, parts.groups, parts.metadata)
+    ),
     _entry(
         _BROKERS,
         DescribeClientQuotasHandler.api,
@@ -333,38 +366,68 @@ APIS: Final = (
         lambda parts: AlterClientQuotasHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
-    _entry(_CONTROLLERS, VoteHandler.api, lambda parts: VoteHandler(parts.quorum)),
-    _entry(_CONTROLLERS, BeginQuorumEpochHandler.api, lambda parts: BeginQuorumEpochHandler(parts.quorum)),
-    _entry(_CONTROLLERS, EndQuorumEpochHandler.api, lambda parts: EndQuorumEpochHandler(parts.quorum)),
+    _entry(_CONTROLLERS, VoteHandler.api, lambda parts: VoteHandler(parts.access, parts.quorum)),
+    _entry(
+        _CONTROLLERS, BeginQuorumEpochHandler.api, lambda parts: BeginQuorumEpochHandler(parts.access, parts.quorum)
+    ),
+    _entry(_CONTROLLERS, EndQuorumEpochHandler.api, lambda parts: EndQuorumEpochHandler(parts.access, parts.quorum)),
     _entry(
         _BOTH,
         DescribeQuorumHandler.api,
-        lambda parts: DescribeQuorumHandler(parts.quorum, parts.clock),
+        lambda parts: DescribeQuorumHandler(parts.access, parts.quorum, parts.clock),
         is_forwarded=True,
     ),
-    _entry(_CONTROLLERS, AlterPartitionHandler.api, lambda parts: AlterPartitionHandler(parts.controller)),
-    _entry(_BOTH, UpdateFeaturesHandler.api, lambda parts: UpdateFeaturesHandler(parts.controller), is_forwarded=True),
+    _entry(
+        _CONTROLLERS, AlterPartitionHandler.api, lambda parts: AlterPartitionHandler(parts.access, parts.controller)
+    ),
+    _entry(
+        _BOTH,
+        UpdateFeaturesHandler.api,
+        lambda parts: UpdateFeaturesHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
     Entry(_CONTROLLERS, EnvelopeHandler.api.key, EnvelopeHandler.api.versions, False, _envelope),
-    _entry(_CONTROLLERS, FetchSnapshotHandler.api, lambda parts: FetchSnapshotHandler(parts.quorum)),
+    _entry(_CONTROLLERS, FetchSnapshotHandler.api, lambda parts: FetchSnapshotHandler(parts.access, parts.quorum)),
     _entry(
         _BOTH,
         DescribeClusterHandler.api,
-        lambda parts: DescribeClusterHandler(parts.config, parts.metadata, parts.quorum),
+        lambda parts: DescribeClusterHandler(parts.access, parts.config, parts.metadata, parts.quorum),
     ),
-    _entry(_BROKERS, DescribeProducersHandler.api, lambda parts: DescribeProducersHandler(parts.partitions)),
+    _entry(
+        _BROKERS, DescribeProducersHandler.api, lambda parts: DescribeProducersHandler(parts.access, parts.partitions)
+    ),
     _entry(
         _CONTROLLERS,
         BrokerRegistrationHandler.api,
-        lambda parts: BrokerRegistrationHandler(parts.controller, parts.quorum),
+        lambda parts: BrokerRegistrationHandler(parts.access, parts.controller, parts.quorum),
     ),
-    _entry(_CONTROLLERS, BrokerHeartbeatHandler.api, lambda parts: BrokerHeartbeatHandler(parts.controller)),
     _entry(
-        _BOTH, UnregisterBrokerHandler.api, lambda parts: UnregisterBrokerHandler(parts.controller), is_forwarded=True
+        _CONTROLLERS, BrokerHeartbeatHandler.api, lambda parts: BrokerHeartbeatHandler(parts.access, parts.controller)
     ),
-    _entry(_BROKERS, DescribeTransactionsHandler.api, lambda parts: DescribeTransactionsHandler(parts.transactions)),
-    _entry(_BROKERS, ListTransactionsHandler.api, lambda parts: ListTransactionsHandler(parts.transactions)),
-    _entry(_CONTROLLERS, AllocateProducerIdsHandler.api, lambda parts: AllocateProducerIdsHandler(parts.controller)),
-    _entry(_BROKERS, DescribeTopicPartitionsHandler.api, lambda parts: DescribeTopicPartitionsHandler(parts.metadata)),
+    _entry(
+        _BOTH,
+        UnregisterBrokerHandler.api,
+        lambda parts: UnregisterBrokerHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BROKERS,
+        DescribeTransactionsHandler.api,
+        lambda parts: DescribeTransactionsHandler(parts.access, parts.transactions),
+    ),
+    _entry(
+        _BROKERS, ListTransactionsHandler.api, lambda parts: ListTransactionsHandler(parts.access, parts.transactions)
+    ),
+    _entry(
+        _CONTROLLERS,
+        AllocateProducerIdsHandler.api,
+        lambda parts: AllocateProducerIdsHandler(parts.access, parts.controller),
+    ),
+    _entry(
+        _BROKERS,
+        DescribeTopicPartitionsHandler.api,
+        lambda parts: DescribeTopicPartitionsHandler(parts.access, parts.metadata),
+    ),
 )
 """In the order of their keys."""
 

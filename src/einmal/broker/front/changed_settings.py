@@ -11,10 +11,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
+from einmal.broker.front.permitted_items import permitted_items
 from einmal.metadata.controller import Controller
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
 from einmal.metadata.topics import TopicResult
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 
@@ -37,6 +40,7 @@ R = TypeVar("R")
 
 async def change_settings(
     context: RequestContext,
+    access: Access,
     controller: ControllerRuntime,
     resources: Sequence[ResourceT],
     *,
@@ -46,26 +50,43 @@ async def change_settings(
     only_deletes: Callable[[ResourceT], bool] = lambda _: False,
 ) -> AsyncIterator[tuple[ResourceT, TopicResult]]:
     """The resources in their order, each with its result. ``only_deletes``: it takes settings back, no more."""
+    asked = await permitted_items(
+        context, resources, lambda each: setting_refusal(access, context, AclOperation.ALTER_CONFIGS, each)
+    )
     changes = [
         (resource.resource_name, changes_of(resource))
-        async for resource in context.paced(resources)
+        async for resource in context.paced(asked.permitted)
         if resource.resource_type == TOPIC_RESOURCE
     ]
     of_topics = await controller.submit(_deciding(decide_topics, changes))
     of_brokers: TopicResult | ErrorCode = TopicResult(name=CLUSTER_DEFAULT)
-    async for resource in context.paced(resources):
+    async for resource in context.paced(asked.permitted):
         if _is_of_all_brokers(resource):
             of_brokers = await controller.submit(_deciding(decide_brokers, changes_of(resource)))
     remaining = iter(() if isinstance(of_topics, ErrorCode) else of_topics)
-    async for resource in context.paced(resources):
+    async for resource, refused in context.paced(asked):
         result: TopicResult | ErrorCode
-        if resource.resource_type == TOPIC_RESOURCE:
+        if refused is not None:
+            result = refused
+        elif resource.resource_type == TOPIC_RESOURCE:
             result = of_topics if isinstance(of_topics, ErrorCode) else next(remaining)
         elif _is_of_all_brokers(resource):
             result = of_brokers
         else:
             result = _refused(resource.resource_type, only_deletes=only_deletes(resource))
         yield resource, TopicResult(name=None, error=result) if isinstance(result, ErrorCode) else result
+
+
+def setting_refusal(
+    access: Access, context: RequestContext, operation: AclOperation, resource: Resource
+) -> ErrorCode | None:
+    """The error for a sender who may not see or change the resource's settings; None: he may, or it has none."""
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == TOPIC_RESOURCE:
+        return access.refusal(context, operation, ResourceType.TOPIC, name)
+    if kind == _GROUP_RESOURCE:
+        return access.refusal(context, operation, ResourceType.GROUP, name)
+    return access.refusal(context, operation, ResourceType.CLUSTER)
 
 
 def _deciding(

@@ -1,7 +1,7 @@
 """The topics of a request about offsets, as they were asked for: by name or by id.
 
-Turns them into partitions that exist, and a shard's answer about those back into the shape of the request. Shared by
-the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete. Knows no group.
+Turns them into partitions that exist and that the sender may read, and a shard's answer about those back into the shape
+of the request. Shared by the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete. Knows no group.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.groups.requests import OffsetToCommit
 from einmal.metadata.image import ClusterImage
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, TopicPartition
 
 
@@ -48,16 +50,26 @@ R = TypeVar("R")
 class CommittedTopics(Generic[P]):
     """``topics``: their names, None for an id that nobody knows, and what is asked of each partition."""
 
-    def __init__(self, context: RequestContext, topics: Iterable[tuple[str | None, Sequence[P]]]) -> None:
+    def __init__(
+        self, context: RequestContext, access: Access, topics: Iterable[tuple[str | None, Sequence[P]]]
+    ) -> None:
         self._context = context
+        self._access = access
         self._topics = tuple(topics)
         self.known: dict[TopicPartition, P] = {}
-        """The partitions that exist, once they are resolved."""
+        """The partitions that exist and may be read, once they are resolved."""
+        self._refused: dict[str, ErrorCode] = {}
+        """The topics that may not be read, whether they exist or not."""
 
     async def resolve(self, image: ClusterImage) -> None:
         """Look up what exists."""
         async for name, partitions in self._context.paced(self._topics):
-            topic = None if name is None else image.topics.get(name)
+            if name is None:
+                continue
+            if refused := self._access.refusal(self._context, AclOperation.READ, ResourceType.TOPIC, name):
+                self._refused[name] = refused
+                continue
+            topic = image.topics.get(name)
             if topic is None:
                 continue
             async for partition in self._context.paced(partitions):
@@ -73,7 +85,10 @@ class CommittedTopics(Generic[P]):
         """
         responses = []
         async for name, partitions in self._context.paced(self._topics):
-            unknown = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+            if name is None:
+                unknown = ErrorCode.unknown_topic_id
+            else:
+                unknown = self._refused.get(name, ErrorCode.unknown_topic_or_partition)
             of_topic = []
             async for asked in self._context.paced(partitions):
                 partition = TopicPartition(name or "", asked.partition_index)
@@ -83,6 +98,13 @@ class CommittedTopics(Generic[P]):
                 of_topic.append(response(asked.partition_index, error))
             responses.append(of_topic)
         return responses
+
+    async def all_refused(self, error: ErrorCode, response: Callable[[int, ErrorCode], R]) -> list[list[R]]:
+        """The ``response`` for each partition, whether it exists or not."""
+        return [
+            [response(asked.partition_index, error) async for asked in self._context.paced(partitions)]
+            async for _name, partitions in self._context.paced(self._topics)
+        ]
 
 
 def to_commit(known: Mapping[TopicPartition, _Committed]) -> dict[TopicPartition, OffsetToCommit]:

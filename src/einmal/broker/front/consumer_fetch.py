@@ -5,6 +5,7 @@ Knows neither versions nor encodings, and waits for nothing: ``fetch_waiting`` d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from einmal.broker.front.fetch_sessions import FetchSession, Wanted
@@ -24,7 +25,8 @@ WIDE: Final = 500
 
 
 class ConsumerFetch:
-    """``bytes_most``: of any answer of this broker. ``response_memory``: what clients have not taken yet."""
+    """``refusal_of``: the error for a topic that may not be read, by its name. ``bytes_most``: of any answer of this
+    broker. ``response_memory``: what clients have not taken yet."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class ConsumerFetch:
         image: ClusterImage,
         partitions: Partitions,
         *,
+        refusal_of: Callable[[str], ErrorCode | None],
         bytes_most: int,
         response_memory: MemoryBudget,
     ) -> None:
@@ -46,12 +49,17 @@ class ConsumerFetch:
         self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
         self._response_memory = response_memory
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
+        refusals: dict[str, ErrorCode | None] = {}
         for topic, partition in wanted.partitions:
-            name = topic if isinstance(topic, str) else image.topic_names.get(topic)
+            name = image.name_of_topic(topic)
             found: Partition | ErrorCode = ErrorCode.unknown_topic_id
             if name is not None:
+                if name not in refusals:
+                    refusals[name] = refusal_of(name)
                 topic_partition = TopicPartition(name, partition.partition)
-                found = partitions.get(topic_partition) or partitions.error_of_missing(topic_partition)
+                found = (
+                    refusals[name] or partitions.get(topic_partition) or partitions.error_of_missing(topic_partition)
+                )
             self._wanted.append((topic, partition, found))
         self.results: list[tuple[Topic, FetchedPartition]] = []
         """As the last ``read`` found them, in the order of the request."""

@@ -80,7 +80,8 @@ class RequestContext:
     """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself.
 
     ``principal``: who has sent it; None: a node of the cluster. ``clients_may_act_as_brokers``: brokers come to the
-    clients' listener too. ``charge``: what it costs under quotas; None: nothing, as there are none for its sender.
+    clients' listener too. ``nodes_authenticate``: a node proves itself there, and has no principal.
+    ``charge``: what it costs under quotas; None: nothing, as there are none for its sender.
     """
 
     header: RequestHeader
@@ -90,6 +91,7 @@ class RequestContext:
     origin: Origin | None = None
     principal: Principal | None = None
     clients_may_act_as_brokers: bool = False
+    nodes_authenticate: bool = False
     charge: Charge | None = None
 
     @property
@@ -107,8 +109,10 @@ class RequestContext:
     @property
     def may_be_from_broker(self) -> bool:
         """Whether a node of the cluster can have sent the request; else only a client can."""
-        if self.origin is None:
-            return self.principal is None
+        if self.principal is None:
+            return True
+        if self.origin is None or self.nodes_authenticate:
+            return False
         return self.audience is not Audience.CLIENTS or self.clients_may_act_as_brokers
 
     @property

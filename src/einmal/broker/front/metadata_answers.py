@@ -12,6 +12,8 @@ _BYTES_MAX: Final = 16 * 1024 * 1024
 _OVERHEAD: Final = 1024
 _NAMES_MAX: Final = 100
 """Of a question whose answer is kept."""
+_VISIBLE_BYTES: Final = 150
+"""That a visible topic takes in a key; its name is the image's."""
 
 
 class MetadataKey(NamedTuple):
@@ -19,8 +21,10 @@ class MetadataKey(NamedTuple):
 
     version: int
     asked: tuple[tuple[str | None, UUID], ...] | None
+    visible: frozenset[tuple[str, int]] | None
+    """Names, and bits of operations, of the topics that the sender may see; None: all."""
     with_topic_operations: bool
-    with_cluster_operations: bool
+    cluster_operations: int
     controller_id: int
     for_brokers: bool
 
@@ -40,7 +44,7 @@ class EncodedAnswers:
         return self._answers.get(key)
 
     def put(self, key: MetadataKey, answer: bytes) -> None:
-        size = len(answer) + _OVERHEAD
+        size = len(answer) + _OVERHEAD + _VISIBLE_BYTES * len(key.visible or ())
         if self._version != self._metadata.image.version or self._bytes + size > _BYTES_MAX:
             self._clear()
         if size <= _BYTES_MAX and (key.asked is None or len(key.asked) <= _NAMES_MAX):

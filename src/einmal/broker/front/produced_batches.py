@@ -36,7 +36,7 @@ class Destinations:
 
     def find(self, topic: Topic, index: int) -> Partition | ErrorCode:
         """The partition, if it is led here; else why nothing can be written."""
-        name = topic if isinstance(topic, str) else self.metadata.image.topic_names.get(topic)
+        name = self.metadata.image.name_of_topic(topic)
         if name is None:
             return ErrorCode.unknown_topic_id
         if name in INTERNAL_TOPICS:
@@ -79,15 +79,18 @@ class ProducedBatches:
         self._refused = refused
         self.topics: list[tuple[Topic, list[ProducedPartition]]] = []
         """The results, in the order of the request."""
+        self._refusal: ErrorCode | None = None
+        """Of the topic that was begun last."""
         self.waiting: list[Waiting] = []
         self.undecided: list[Undecided] = []
         self.has_refused = False
         """Whether anything was, so that there may be a leader to name."""
         self.needs_all = request.acks == ALL_REPLICAS
 
-    def begin(self, topic: Topic) -> None:
-        """The next topic of the request."""
+    def begin(self, topic: Topic, refusal: ErrorCode | None = None) -> None:
+        """The next topic of the request. ``refusal``: of all its batches."""
         self.topics.append((topic, []))
+        self._refusal = refusal
 
     def append(
         self,
@@ -98,6 +101,9 @@ class ProducedBatches:
         """Append to partitions of the topic that was begun last. ``verdicts``: of what had to be verified."""
         topic, results = self.topics[-1]
         for index, records in partitions:
+            if self._refusal is not None:
+                results.append(self._refuse(topic, index, records, self._refusal))
+                continue
             partition = self._destinations.find(topic, index)
             verification: ErrorCode | VerificationGuard = CONTINUES
             if verdicts and isinstance(partition, Partition):
@@ -136,6 +142,7 @@ class ProducedBatches:
             results[number] = self._refuse(topic, results[number].partition, batch, ErrorCode.not_leader_or_follower)
 
     def refuse_all(self, error: ErrorCode) -> None:
+        self.has_refused = True
         for topic, partitions in self._request.topics:
             self.topics.append((topic, [ProducedPartition(index, error) for index, _records in partitions]))
 

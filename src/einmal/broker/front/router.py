@@ -118,6 +118,7 @@ class Router:
             origin,
             principal,
             self._clients_may_act_as_brokers,
+            self._authenticates,
         )
         if self._throttles is not None and self._throttles.quotas:
             context.charge = self._charge(context, len(frame))

@@ -1,6 +1,7 @@
 """AddOffsetsToTxn: a transaction is going to commit offsets of a group.
 
 API: 25. Versions: 0-4.
+Access: WRITE on TransactionalId, READ on Group.
 Behaviour: adds the group's partition of ``__consumer_offsets`` to the transaction.
 Version notes: v2 knows PRODUCER_FENCED. Clients of TV2 do not send it: TxnOffsetCommit 5 does this too.
 """
@@ -12,9 +13,11 @@ from typing import ClassVar, Final
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.control.topic_creation import TopicCreation
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,
@@ -32,11 +35,17 @@ _KNOWS_FENCED: Final = 2
 @handler
 class AddOffsetsToTxnHandler:
     api: ClassVar = API
+    access: Access
     transactions: TransactionService
     metadata: ClusterMetadata
     topic_creation: TopicCreation
 
     async def handle(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+        refused = self.access.refusal(
+            context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+        ) or self.access.refusal(context, AclOperation.READ, ResourceType.GROUP, request.group_id)
+        if refused:
+            return AddOffsetsToTxnResponse(error_code=refused)
         # The first transaction of a cluster may come before the first group.
         error = await self.topic_creation.ensure(CONSUMER_OFFSETS)
         if error is ErrorCode.none:

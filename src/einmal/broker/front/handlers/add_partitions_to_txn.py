@@ -1,6 +1,8 @@
 """AddPartitionsToTxn: the partitions that a transaction is going to reach.
 
 API: 24. Versions: 0-5.
+Access: WRITE on TransactionalId, WRITE on Topic; from version 4 on CLUSTER_ACTION on Cluster, and only nodes of the
+cluster.
 Behaviour: all partitions of one transaction or none of them: where one does not exist, the others are
 OPERATION_NOT_ATTEMPTED. Coordinators' own topics are TOPIC_AUTHORIZATION_FAILED, as in Kafka: a marker in the
 transaction log is nothing that its coordinator could load. A group's offsets have APIs of their own.
@@ -15,9 +17,11 @@ from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import INTERNAL_TOPICS, TRANSACTION_STATE
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.transactions.coordinator import PartitionErrors
 from einmal.types import (
     ErrorCode,
@@ -45,13 +49,14 @@ _FROM_LEADERS: Final = 4
 @handler
 class AddPartitionsToTxnHandler:
     api: ClassVar = API
+    access: Access
     transactions: TransactionService
     metadata: ClusterMetadata
 
     async def handle(self, context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         if context.api_version >= _FROM_LEADERS:
-            if not context.may_be_from_broker:
-                return AddPartitionsToTxnResponse(error_code=context.refuse_client("AddPartitionsToTxn of a leader"))
+            if refused := self.access.refusal_of_client(context, "AddPartitionsToTxn of a leader"):
+                return AddPartitionsToTxnResponse(error_code=refused)
             transactions = context.paced(request.transactions)
             results = [await self._transaction(each) async for each in transactions]
             return AddPartitionsToTxnResponse(results_by_transaction=results)
@@ -60,7 +65,9 @@ class AddPartitionsToTxnHandler:
             ProducerId(request.v3_and_below_producer_id), ProducerEpoch(request.v3_and_below_producer_epoch)
         )
         partitions = _partitions(request.v3_and_below_topics)
-        errors = self._refused(partitions, INTERNAL_TOPICS)
+        if refused := self.access.refusal(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(dict.fromkeys(partitions, refused)))
+        errors = self._refused(partitions, await self._closed(context, request.v3_and_below_topics))
         if not errors:
             error = await self.transactions.submit(
                 transactional_id,
@@ -72,6 +79,15 @@ class AddPartitionsToTxnHandler:
                 error = ErrorCode.invalid_producer_epoch
             errors = dict.fromkeys(partitions, error)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
+
+    async def _closed(self, context: RequestContext, asked: Iterable[AddPartitionsToTxnTopic]) -> set[str]:
+        """Topics that the sender may not write to, whether they exist or not."""
+        return {
+            topic.name
+            async for topic in context.paced(asked)
+            if topic.name in INTERNAL_TOPICS
+            or not self.access.allows(context, AclOperation.WRITE, ResourceType.TOPIC, topic.name)
+        }
 
     async def _transaction(self, transaction: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
         producer = ProducerIdAndEpoch(ProducerId(transaction.producer_id), ProducerEpoch(transaction.producer_epoch))
@@ -90,11 +106,11 @@ class AddPartitionsToTxnHandler:
         topics = self.metadata.image.topics
 
         def error_of(partition: TopicPartition) -> ErrorCode:
+            if partition.topic in closed:
+                return ErrorCode.topic_authorization_failed
             topic = topics.get(partition.topic)
-            if topic is None or not 0 <= partition.partition < len(topic.partitions):
-                return ErrorCode.unknown_topic_or_partition
-            is_closed = partition.topic in closed
-            return ErrorCode.topic_authorization_failed if is_closed else ErrorCode.operation_not_attempted
+            is_known = topic is not None and 0 <= partition.partition < len(topic.partitions)
+            return ErrorCode.operation_not_attempted if is_known else ErrorCode.unknown_topic_or_partition
 
         errors = {partition: error_of(partition) for partition in partitions}
         return {} if all(error is ErrorCode.operation_not_attempted for error in errors.values()) else errors

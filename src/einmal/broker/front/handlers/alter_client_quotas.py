@@ -1,6 +1,7 @@
 """AlterClientQuotas: set and remove quotas of users, client ids and addresses.
 
 API: 49. Versions: 0-1.
+Access: ALTER_CONFIGS on Cluster.
 Behaviour: each entity alone, with all its values or none (KIP-546); answered when the change is committed in the
 metadata log. Brokers throttle by a new quota as soon as they have replayed it.
 Version notes: none that matter here.

@@ -1,6 +1,7 @@
 """AlterConfigs: replace all settings of topics, or of all brokers.
 
 API: 33. Versions: 0-2.
+Access: ALTER_CONFIGS on Topic, ALTER_CONFIGS on Group, ALTER_CONFIGS on Cluster: by the type of resource.
 Behaviour: settings that are not named return to their defaults. Superseded by IncrementalAlterConfigs, whose
 documentation lists the settings that can be changed.
 Version notes: none that matter here.
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.changed_settings import change_settings
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
@@ -26,12 +28,14 @@ from einmal.wire.api.alter_configs import (
 @handler
 class AlterConfigsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
         validate_only = request.validate_only
         changed = change_settings(
             context,
+            self.access,
             self.controller,
             request.resources,
             changes_of=_settings,

@@ -1,6 +1,7 @@
 """AlterPartition: a leader proposes another ISR.
 
 API: 56. Versions: 2-3.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: carried out if the leader's epochs are current and every member of the new ISR is eligible (KIP-497,
 KIP-841). The answer is the partition's present state.
 Version notes: v3 has the broker epoch of each replica (KIP-903), without which a restarted one is not recognized.
@@ -12,6 +13,7 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.partitions import IsrRequest, IsrResult
@@ -33,9 +35,12 @@ _NO_ID: Final = UUID(int=0)
 @handler
 class AlterPartitionHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        if refused := self.access.refusal_of_client(context, "AlterPartition"):
+            return AlterPartitionResponse(error_code=refused)
         has_epochs = context.api_version >= _FIRST_WITH_EPOCHS
         topics = [
             (topic.topic_id or _NO_ID, [_asked(item, has_epochs) for item in topic.partitions])

@@ -1,6 +1,7 @@
 """AlterPartitionReassignments: move partitions to other brokers, or take that back.
 
 API: 45. Versions: 0-1.
+Access: ALTER on Cluster.
 Behaviour: answered when the reassignment is recorded, not when it is done (KIP-455). No replicas: take it back.
 Version notes: v1 the replication factor may be held fast.
 """
@@ -10,9 +11,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.reassignment import Reassignment, ReassignmentResult
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import BrokerId, ErrorCode, TopicPartition
 from einmal.wire.api.alter_partition_reassignments import (
     API,
@@ -26,11 +29,14 @@ from einmal.wire.api.alter_partition_reassignments import (
 @handler
 class AlterPartitionReassignmentsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(
         self, context: RequestContext, request: AlterPartitionReassignmentsRequest
     ) -> AlterPartitionReassignmentsResponse:
+        if refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER):
+            return await _refused(context, request, refused)
         may_change_factor = request.allow_replication_factor_change
         error = ErrorCode.none
         topics: dict[str, list[ReassignablePartitionResponse]] = {}
@@ -66,3 +72,16 @@ class AlterPartitionReassignmentsHandler:
         return await self.controller.submit(
             lambda shard, now: shard.reassign_partitions(asked, allow_replication_factor_change=may_change_factor)
         )
+
+
+async def _refused(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest, error: ErrorCode
+) -> AlterPartitionReassignmentsResponse:
+    """The error for the whole request and, as in Apache Kafka, for each partition."""
+    topics = []
+    async for topic in context.paced(request.topics):
+        partitions = [
+            ReassignablePartitionResponse(item.partition_index, error) async for item in context.paced(topic.partitions)
+        ]
+        topics.append(ReassignableTopicResponse(topic.name, partitions))
+    return AlterPartitionReassignmentsResponse(error_code=error, responses=topics)

@@ -1,6 +1,7 @@
 """BeginQuorumEpoch: a node announces that it leads the metadata quorum in this epoch.
 
 API: 53. Versions: 0-1.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: a voter that did not know follows it now; a leader of an older epoch gets the newer one (KIP-595).
 Version notes: v1 directory ids and endpoints (KIP-853), which are ignored: voters are static.
 """
@@ -11,6 +12,7 @@ from typing import ClassVar
 
 from einmal.broker.control.quorum_messages import on_the_wire
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.quorum_answers import leader_endpoints, refusal
@@ -29,9 +31,12 @@ from einmal.wire.api.begin_quorum_epoch import (
 @handler
 class BeginQuorumEpochHandler:
     api: ClassVar = API
+    access: Access
     quorum: QuorumRuntime
 
     def handle(self, context: RequestContext, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
+        if refused := self.access.refusal_of_client(context, "BeginQuorumEpoch"):
+            return BeginQuorumEpochResponse(error_code=refused)
         error = refusal(self.quorum, request.cluster_id, request.topics, request.voter_id)
         if error is not None:
             return BeginQuorumEpochResponse(error_code=error)

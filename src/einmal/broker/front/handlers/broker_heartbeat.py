@@ -1,6 +1,7 @@
 """BrokerHeartbeat: a broker is alive, and reports its metadata offset and what it wants.
 
 API: 63. Versions: 0-1.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: the active controller answers whether the broker is fenced and whether it may shut down. The loss of a
 connection that carried heartbeats reveals the broker's end before its session expires.
 Version notes: v1 offline log directories: a broker of ours has one, and is fenced with it.
@@ -12,6 +13,7 @@ import logging
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.brokers import Heartbeat, HeartbeatAnswer
@@ -24,9 +26,12 @@ log = logging.getLogger(__name__)
 @handler
 class BrokerHeartbeatHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(self, context: RequestContext, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        if refused := self.access.refusal_of_client(context, "BrokerHeartbeat"):
+            return BrokerHeartbeatResponse(error_code=refused, is_fenced=True)
         controller = self.controller
         if controller.is_active and request.current_metadata_offset >= controller.next_offset:
             # No broker can have applied records that do not exist; this would unfence a broker that has applied

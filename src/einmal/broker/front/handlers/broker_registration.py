@@ -1,6 +1,7 @@
 """BrokerRegistration: a broker process has started and wants to join the cluster.
 
 API: 62. Versions: 0-4.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: answered by the active controller with the broker's epoch once that is committed. The broker is fenced until
 its heartbeats report that it has seen its registration. It loses its former leaderships.
 Version notes: v2 the ids of data folders; v3 the epoch before a clean stop (KIP-966): below, none was clean; v4
@@ -14,6 +15,7 @@ from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.brokers import Registered, Registration
@@ -27,10 +29,13 @@ _NO_ID: Final = UUID(int=0)
 @handler
 class BrokerRegistrationHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
     quorum: QuorumRuntime
 
     async def handle(self, context: RequestContext, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        if refused := self.access.refusal_of_client(context, "BrokerRegistration"):
+            return BrokerRegistrationResponse(error_code=refused, broker_epoch=-1)
         controller = self.controller
         registration = _registration(request)
         registered: Registered | ErrorCode

@@ -1,6 +1,7 @@
 """CreatePartitions: give topics more partitions.
 
 API: 37. Versions: 0-3.
+Access: ALTER on Topic.
 Behaviour: the partitions that exist stay as they are; records of one key may go elsewhere from then on.
 Version notes: v3 refuses partitions beyond a quota.
 """
@@ -10,11 +11,14 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.mutation_quota import MutationQuota
+from einmal.broker.front.permitted_items import permitted_items
 from einmal.metadata.topics import NewPartitions, TopicResult
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.create_partitions import (
     API,
@@ -30,10 +34,16 @@ _FIRST_STRICT: Final = 3
 @handler
 class CreatePartitionsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
     throttles: ClientThrottles
 
     async def handle(self, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        asked = await permitted_items(
+            context,
+            request.topics,
+            lambda topic: self.access.refusal(context, AclOperation.ALTER, ResourceType.TOPIC, topic.name),
+        )
         topics = [
             NewPartitions(
                 name=topic.name,
@@ -42,7 +52,7 @@ class CreatePartitionsHandler:
                     None if topic.assignments is None else tuple(item.broker_ids for item in topic.assignments)
                 ),
             )
-            for topic in request.topics
+            for topic in asked.permitted
         ]
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         results = await self.controller.submit(
@@ -50,6 +60,7 @@ class CreatePartitionsHandler:
         )
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
+        results = asked.merge(results, lambda topic, refused: TopicResult(name=topic.name, error=refused))
         return CreatePartitionsResponse(
             quota.throttle_ms,
             [CreatePartitionsTopicResult(result.name or "", result.error, result.message) for result in results],

@@ -1,6 +1,7 @@
 """CreateTopics: make topics, with settings.
 
 API: 19. Versions: 2-7.
+Access: CREATE on Cluster, or CREATE on Topic; DESCRIBE_CONFIGS on Topic for what the answer says about it.
 Behaviour: answered when the topics are committed in the metadata log and can be written to.
 Version notes: v4 -1 for the cluster's default counts; v5 the answer has counts and settings; v6 refuses topics
 beyond a quota; v7 topic ids.
@@ -8,17 +9,20 @@ beyond a quota; v7 topic ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.mutation_quota import MutationQuota
+from einmal.broker.front.permitted_items import permitted_items
 from einmal.broker.front.setting_descriptions import SettingDescriptions
 from einmal.metadata.topics import NewTopic, TopicResult
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.create_topics import (
     API,
@@ -27,6 +31,7 @@ from einmal.wire.api.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from einmal.wire.api.describe_configs import DescribeConfigsResourceResult
 
 _FIRST_STRICT: Final = 6
 """From this version on topics beyond a quota are refused with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -35,12 +40,17 @@ _FIRST_STRICT: Final = 6
 @handler
 class CreateTopicsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
     settings: SettingDescriptions
     new_uuid: Callable[[], UUID]
     throttles: ClientThrottles
 
     async def handle(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        creates_all = self.access.allows(context, AclOperation.CREATE, ResourceType.CLUSTER, is_filter=True)
+        asked = await permitted_items(
+            context, request.topics, lambda topic: None if creates_all else self._refusal(context, topic.name)
+        )
         topics = [
             NewTopic(
                 name=topic.name,
@@ -50,7 +60,7 @@ class CreateTopicsHandler:
                 assignments={item.partition_index: item.broker_ids for item in topic.assignments},
                 configs={item.name: item.value for item in topic.configs},
             )
-            async for topic in context.paced(request.topics)
+            async for topic in context.paced(asked.permitted)
         ]
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         results = await self.controller.submit(
@@ -58,20 +68,32 @@ class CreateTopicsHandler:
         )
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
-        answers = [self._result(result) async for result in context.paced(results)]
+        results = asked.merge(results, lambda topic, refused: TopicResult(name=topic.name, error=refused))
+        answers = [self._result(context, result) async for result in context.paced(results)]
         return CreateTopicsResponse(quota.throttle_ms, answers)
 
-    def _result(self, result: TopicResult) -> CreatableTopicResult:
-        described = self.settings.of_topic(result.name or "", None) if result.error is ErrorCode.none else ()
-        return CreatableTopicResult(
-            name=result.name or "",
-            topic_id=result.topic_id,
-            error_code=result.error,
-            error_message=result.message,
-            num_partitions=result.partitions,
-            replication_factor=result.replication_factor,
-            configs=[
-                CreatableTopicConfigs(each.name, each.value, each.read_only, each.config_source, each.is_sensitive)
-                for each in described
-            ],
-        )
+    def _refusal(self, context: RequestContext, name: str) -> ErrorCode | None:
+        return self.access.refusal(context, AclOperation.CREATE, ResourceType.TOPIC, name)
+
+    def _result(self, context: RequestContext, result: TopicResult) -> CreatableTopicResult:
+        if result.error is not ErrorCode.none:
+            return _described(result, ())
+        name = result.name or ""
+        if refused := self.access.refusal(context, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+            return CreatableTopicResult(name=name, topic_id=result.topic_id, topic_config_error_code=refused)
+        return _described(result, self.settings.of_topic(name, None))
+
+
+def _described(result: TopicResult, settings: Sequence[DescribeConfigsResourceResult]) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=result.name or "",
+        topic_id=result.topic_id,
+        error_code=result.error,
+        error_message=result.message,
+        num_partitions=result.partitions,
+        replication_factor=result.replication_factor,
+        configs=[
+            CreatableTopicConfigs(each.name, each.value, each.read_only, each.config_source, each.is_sensitive)
+            for each in settings
+        ],
+    )

@@ -1,6 +1,7 @@
 """DeleteRecords: forget what is older than an offset.
 
 API: 21. Versions: 0-2.
+Access: DELETE on Topic.
 Behaviour: moves the log's start up to the offset, -1 meaning the high watermark; internal topics are left alone.
 Answers when no replica that may lead has the records any more, or the time is over.
 Version notes: none.
@@ -12,11 +13,13 @@ import asyncio
 import logging
 from typing import ClassVar, Final
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.metadata.image import INTERNAL_TOPICS
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import NO_OFFSET, ErrorCode, Offset, TopicPartition
 from einmal.wire.api.delete_records import (
     API,
@@ -35,13 +38,16 @@ _HIGH_WATERMARK: Final = -1
 @handler
 class DeleteRecordsHandler:
     api: ClassVar = API
+    access: Access
     partitions: Partitions
 
     async def handle(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         deletions = []
         async for topic in context.paced(request.topics):
+            refused = self.access.refusal(context, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
             partitions = [
-                _Deletion(self.partitions, topic.name, asked) async for asked in context.paced(topic.partitions)
+                _Deletion(self.partitions, topic.name, asked, refused)
+                async for asked in context.paced(topic.partitions)
             ]
             deletions.append((topic.name, partitions))
         waiting = [deletion for _name, partitions in deletions for deletion in partitions if not deletion.is_done]
@@ -59,15 +65,19 @@ class DeleteRecordsHandler:
 
 
 class _Deletion:
-    """In one partition."""
+    """In one partition. ``refused``: it is not attempted."""
 
-    def __init__(self, partitions: Partitions, topic: str, asked: DeleteRecordsPartition) -> None:
+    def __init__(
+        self, partitions: Partitions, topic: str, asked: DeleteRecordsPartition, refused: ErrorCode | None
+    ) -> None:
         topic_partition = TopicPartition(topic, asked.partition_index)
         self.partition_index = topic_partition.partition
         self.error = ErrorCode.none
         self._offset = Offset(asked.offset)
         self._partition = partitions.get(topic_partition)
-        if topic in INTERNAL_TOPICS:
+        if refused:
+            self.error = refused
+        elif topic in INTERNAL_TOPICS:
             self.error = ErrorCode.invalid_topic_exception
         elif self._partition is None or not self._partition.is_leader:
             self.error = partitions.error_of_missing(topic_partition)

@@ -1,6 +1,8 @@
 """DeleteTopics: remove topics with all they hold.
 
 API: 20. Versions: 1-6.
+Access: DELETE on Topic, or DELETE on Cluster; an error does not name a topic, or say that it is missing, without
+DESCRIBE on Topic.
 Behaviour: answered when the removal is committed in the metadata log; from then on a topic of the same name is another.
 Version notes: v5 error messages, and topics beyond a quota are refused; v6 topics by id.
 """
@@ -10,13 +12,17 @@ from __future__ import annotations
 from typing import ClassVar, Final
 from uuid import UUID
 
+from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.mutation_quota import MutationQuota
+from einmal.broker.front.permitted_items import permitted_items
 from einmal.metadata.topics import TopicResult
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.delete_topics import API, DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 
@@ -29,23 +35,56 @@ _NO_TOPIC_ID: Final = UUID(int=0)
 @handler
 class DeleteTopicsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
     config: BrokerConfig
+    metadata: ClusterMetadata
     throttles: ClientThrottles
 
     async def handle(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        asked: list[tuple[str | None, UUID]]
+        named: list[tuple[str | None, UUID]]
         if context.api_version >= _FIRST_WITH_TOPIC_IDS:
-            asked = [(topic.name, topic.topic_id or _NO_TOPIC_ID) for topic in request.topics]
+            named = [(topic.name, topic.topic_id or _NO_TOPIC_ID) for topic in request.topics]
         else:
-            asked = [(name, _NO_TOPIC_ID) for name in request.topic_names]
+            named = [(name, _NO_TOPIC_ID) for name in request.topic_names]
         results: list[TopicResult] | ErrorCode = ErrorCode.topic_deletion_disabled
+        deletes_all = self.access.allows(context, AclOperation.DELETE, ResourceType.CLUSTER, is_filter=True)
+        asked = await permitted_items(
+            context, named, lambda each: None if deletes_all else self._refusal(context, each)
+        )
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         if self.config.delete_topic_enable:
-            results = await self.controller.submit(lambda shard, _: shard.delete_topics(asked, admits=quota.admits))
+            results = await self.controller.submit(
+                lambda shard, _: shard.delete_topics(asked.permitted, admits=quota.admits)
+            )
         if isinstance(results, ErrorCode):
-            results = [TopicResult(name=name, topic_id=topic_id, error=results) for name, topic_id in asked]
+            results = [TopicResult(name=name, topic_id=topic_id, error=results) for name, topic_id in asked.permitted]
+        results = asked.merge(results, lambda each, refused: self._refused(context, each, refused))
         return DeleteTopicsResponse(
             quota.throttle_ms,
             [DeletableTopicResult(result.name, result.topic_id, result.error, result.message) for result in results],
         )
+
+    def _refusal(self, context: RequestContext, asked: tuple[str | None, UUID]) -> ErrorCode | None:
+        name, topic_id = asked
+        if name is None and topic_id != _NO_TOPIC_ID:
+            name = self.metadata.image.name_of(topic_id)
+            if name is None:
+                return ErrorCode.unknown_topic_id
+        if name is None:
+            # Refused by the controller, as a request that names nothing.
+            return None
+        refused = self.access.refusal(context, AclOperation.DELETE, ResourceType.TOPIC, name)
+        if refused and name not in self.metadata.image.topics and self._is_visible(context, name):
+            return ErrorCode.unknown_topic_or_partition
+        return refused
+
+    def _refused(self, context: RequestContext, asked: tuple[str | None, UUID], error: ErrorCode) -> TopicResult:
+        name, topic_id = asked
+        if name is None:
+            found = self.metadata.image.name_of(topic_id)
+            name = found if found is not None and self._is_visible(context, found) else None
+        return TopicResult(name=name, topic_id=topic_id, error=error)
+
+    def _is_visible(self, context: RequestContext, name: str) -> bool:
+        return self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)

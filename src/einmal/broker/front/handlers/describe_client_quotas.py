@@ -1,6 +1,7 @@
 """DescribeClientQuotas: the quotas of users, client ids and addresses.
 
 API: 48. Versions: 0-1.
+Access: DESCRIBE_CONFIGS on Cluster.
 Behaviour: quotas are found by a filter (KIP-546); from this broker's metadata, which a change reaches a little later.
 Version notes: none that matter here.
 """

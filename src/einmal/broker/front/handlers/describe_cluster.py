@@ -1,6 +1,7 @@
 """DescribeCluster: the cluster's id, and its brokers or controllers.
 
 API: 60. Versions: 0-2.
+Access: nothing; DESCRIBE on Cluster for the authorized operations. Of a controller ALTER on Cluster.
 Behaviour: a broker describes the brokers; only where this process is no broker are the controllers described (KIP-919),
 and asking either one for the other gets MISMATCHED_ENDPOINT_TYPE.
 Version notes: v1 endpoint type; v2 fenced brokers, if they are asked for.
@@ -13,10 +14,12 @@ from typing import ClassVar, Final
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.metadata import CLUSTER_OPERATIONS, told_controller_id
+from einmal.broker.front.handlers.metadata import cluster_operations, told_controller_id
 from einmal.metadata.image import BrokerImage
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_cluster import (
     API,
@@ -34,12 +37,15 @@ _NAMES: Final = {_BROKERS: "BROKER", _CONTROLLERS: "CONTROLLER"}
 @handler
 class DescribeClusterHandler:
     api: ClassVar = API
+    access: Access
     config: BrokerConfig
     metadata: ClusterMetadata
     quorum: QuorumRuntime
 
     def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         is_broker = self.config.is_broker
+        if not is_broker and (refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)):
+            return DescribeClusterResponse(error_code=refused)
         told = _BROKERS if is_broker else _CONTROLLERS
         if request.endpoint_type != told:
             return DescribeClusterResponse(
@@ -48,12 +54,13 @@ class DescribeClusterHandler:
                 endpoint_type=told,
             )
         with_operations = request.include_cluster_authorized_operations
+        operations = cluster_operations(self.access, context) if with_operations else NO_AUTHORIZED_OPERATIONS
         return DescribeClusterResponse(
             endpoint_type=told,
             cluster_id=self.quorum.cluster_id,
             controller_id=self._controller_id(),
             brokers=self._brokers(context, request.include_fenced_brokers) if is_broker else self._controllers(),
-            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS,
+            cluster_authorized_operations=operations,
         )
 
     def _controller_id(self) -> int:

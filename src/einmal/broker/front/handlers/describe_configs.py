@@ -1,6 +1,7 @@
 """DescribeConfigs: the settings of topics, of this broker, and of all brokers.
 
 API: 32. Versions: 1-4.
+Access: DESCRIBE_CONFIGS on Topic, DESCRIBE_CONFIGS on Group, DESCRIBE_CONFIGS on Cluster: by the type of resource.
 Behaviour: every setting with its value and source; synonyms and documentation on request. A broker's settings are
 read-only, but for those that topics inherit, which can be changed for all brokers.
 Version notes: v1 sources and synonyms; v3 types and documentation.
@@ -12,10 +13,13 @@ from typing import ClassVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
+from einmal.broker.front.access import Access
+from einmal.broker.front.changed_settings import setting_refusal
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.setting_descriptions import SettingDescriptions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
+from einmal.security.acl import AclOperation
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_configs import (
     API,
@@ -29,6 +33,7 @@ from einmal.wire.api.describe_configs import (
 @handler
 class DescribeConfigsHandler:
     api: ClassVar = API
+    access: Access
     config: BrokerConfig
     metadata: ClusterMetadata
     settings: SettingDescriptions
@@ -37,11 +42,14 @@ class DescribeConfigsHandler:
         # A resource that is named twice is described once: its description is a hundred times as long as its name.
         named = {(item.resource_type, item.resource_name): item for item in request.resources}
         return DescribeConfigsResponse(
-            results=[self._result(request, item) async for item in context.paced(named.values())]
+            results=[self._result(context, request, item) async for item in context.paced(named.values())]
         )
 
-    def _result(self, request: DescribeConfigsRequest, item: DescribeConfigsResource) -> DescribeConfigsResult:
-        described = self._describe(item)
+    def _result(
+        self, context: RequestContext, request: DescribeConfigsRequest, item: DescribeConfigsResource
+    ) -> DescribeConfigsResult:
+        refused = setting_refusal(self.access, context, AclOperation.DESCRIBE_CONFIGS, item)
+        described = DescribeConfigsResult(error_code=refused) if refused else self._describe(item)
         configs = [
             entry._replace(
                 synonyms=entry.synonyms if request.include_synonyms else (),

@@ -1,6 +1,7 @@
 """DescribeProducers: the producers that a partition remembers.
 
 API: 61. Versions: 0.
+Access: READ on Topic.
 Behaviour: identity, last sequence, last write and the open transaction's first offset, for each (KIP-664). Only of
 partitions that this broker leads.
 Version notes: none.
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partitions import Partitions
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import TopicPartition
 from einmal.wire.api.describe_producers import (
     API,
@@ -27,6 +30,7 @@ from einmal.wire.api.describe_producers import (
 @handler
 class DescribeProducersHandler:
     api: ClassVar = API
+    access: Access
     partitions: Partitions
 
     async def handle(self, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
@@ -36,7 +40,11 @@ class DescribeProducersHandler:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         topics = []
         async for name, indexes in context.paced(asked.items()):
-            partitions = [self._partition(name, index) async for index in context.paced(indexes)]
+            refused = self.access.refusal(context, AclOperation.READ, ResourceType.TOPIC, name)
+            partitions = [
+                PartitionResponse(index, refused) if refused else self._partition(name, index)
+                async for index in context.paced(indexes)
+            ]
             topics.append(TopicResponse(name, partitions))
         return DescribeProducersResponse(topics=topics)
 

@@ -1,6 +1,7 @@
 """DescribeQuorum: the metadata quorum's leader, voters and observers, and their offsets.
 
 API: 55. Versions: 0-2.
+Access: DESCRIBE on Cluster.
 Behaviour: known to the leader only; others answer NOT_LEADER_OR_FOLLOWER (KIP-595, KIP-836).
 Version notes: v1 times of the last fetch and of the last moment without lag; v2 messages and the voters' endpoints.
 """
@@ -11,11 +12,13 @@ from typing import ClassVar, Final
 
 from einmal.broker.control.quorum_messages import CONTROLLER, on_the_wire
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import METADATA_PARTITION
 from einmal.quorum import roles
 from einmal.seams import Clock
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.describe_quorum import (
     API,
@@ -36,10 +39,13 @@ _OBSERVER_FORGOTTEN_MS: Final = 300_000
 @handler
 class DescribeQuorumHandler:
     api: ClassVar = API
+    access: Access
     quorum: QuorumRuntime
     clock: Clock
 
     async def handle(self, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        if refused := self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.CLUSTER):
+            return DescribeQuorumResponse(error_code=refused)
         topics = [
             ResponseTopicData(
                 topic.topic_name,

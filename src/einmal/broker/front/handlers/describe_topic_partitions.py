@@ -1,6 +1,7 @@
 """DescribeTopicPartitions: leaders and replicas, page by page.
 
 API: 75. Versions: 0.
+Access: DESCRIBE on Topic; without it a topic is left out where all are asked for.
 Behaviour: topics in the order of their names from the cursor on, at most 2,000 partitions in one answer (KIP-966).
 Version notes: none.
 """
@@ -11,11 +12,13 @@ from collections.abc import Container
 from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.metadata import TOPIC_OPERATIONS, offline_replicas
+from einmal.broker.front.handlers.metadata import offline_replicas
 from einmal.metadata.image import PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
+from einmal.security.acl import ResourceType
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.api.describe_topic_partitions import (
     API,
@@ -25,6 +28,7 @@ from einmal.wire.api.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from einmal.wire.metadata import NO_AUTHORIZED_OPERATIONS
 
 _PARTITIONS_MAX: Final = 2_000
 
@@ -32,6 +36,7 @@ _PARTITIONS_MAX: Final = 2_000
 @handler
 class DescribeTopicPartitionsHandler:
     api: ClassVar = API
+    access: Access
     metadata: ClusterMetadata
 
     async def handle(
@@ -49,17 +54,30 @@ class DescribeTopicPartitionsHandler:
                 first_partition = max(0, start.partition_index)
         topics: list[DescribeTopicPartitionsResponseTopic] = []
         async for name in context.paced(names):
-            topic = image.topics.get(name)
+            is_visible = self.access.describes_topic(context, name, is_asked=bool(request.topics))
+            if not is_visible and not request.topics:
+                first_partition = 0
+                continue
+            topic = image.topics.get(name) if is_visible else None
             if room <= 0:
                 return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, 0))
+            operations = NO_AUTHORIZED_OPERATIONS
+            if is_visible:
+                operations = self.access.authorized_operations(context, ResourceType.TOPIC, name)
             if topic is None:
-                error = ErrorCode.unknown_topic_or_partition
-                topics.append(DescribeTopicPartitionsResponseTopic(name=name, error_code=error))
+                unknown = ErrorCode.unknown_topic_or_partition
+                topics.append(
+                    DescribeTopicPartitionsResponseTopic(
+                        name=name,
+                        error_code=unknown if is_visible else ErrorCode.topic_authorization_failed,
+                        topic_authorized_operations=operations,
+                    )
+                )
                 first_partition = 0
                 continue
             after = min(len(topic.partitions), first_partition + room)
             room -= after - first_partition
-            topics.append(_topic(topic, first_partition, after, alive))
+            topics.append(_topic(topic, range(first_partition, after), alive, operations))
             if after < len(topic.partitions):
                 return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, after))
             first_partition = 0
@@ -67,14 +85,14 @@ class DescribeTopicPartitionsHandler:
 
 
 def _topic(
-    topic: TopicImage, first: int, after: int, alive: Container[BrokerId]
+    topic: TopicImage, indexes: range, alive: Container[BrokerId], operations: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(index, topic.partitions[index], alive) for index in range(first, after)],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        partitions=[_partition(index, topic.partitions[index], alive) for index in indexes],
+        topic_authorized_operations=operations,
     )
 
 

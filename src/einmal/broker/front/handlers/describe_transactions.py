@@ -1,6 +1,7 @@
 """DescribeTransactions: one transactional id's state, its partitions, its age (KIP-664).
 
 API: 65. Versions: 0.
+Access: DESCRIBE on TransactionalId, DESCRIBE on Topic: other topics are left out.
 Behaviour: asks the coordinator of each id; an id that it does not know is TRANSACTIONAL_ID_NOT_FOUND.
 Version notes: none.
 """
@@ -11,8 +12,10 @@ from itertools import groupby
 from typing import ClassVar
 
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.transactions.transaction import Transaction
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_transactions import (
@@ -27,6 +30,7 @@ from einmal.wire.api.describe_transactions import (
 @handler
 class DescribeTransactionsHandler:
     api: ClassVar = API
+    access: Access
     transactions: TransactionService
 
     async def handle(
@@ -34,14 +38,23 @@ class DescribeTransactionsHandler:
     ) -> DescribeTransactionsResponse:
         # A transaction that is named twice is described once: it may have many partitions.
         asked = dict.fromkeys(request.transactional_ids)
-        states = [await self._state(transactional_id) async for transactional_id in context.paced(asked)]
+        states = [await self._state(context, transactional_id) async for transactional_id in context.paced(asked)]
         return DescribeTransactionsResponse(transaction_states=states)
 
-    async def _state(self, transactional_id: str) -> TransactionState:
+    async def _state(self, context: RequestContext, transactional_id: str) -> TransactionState:
+        resource = ResourceType.TRANSACTIONAL_ID
+        if refused := self.access.refusal(context, AclOperation.DESCRIBE, resource, transactional_id):
+            return described(transactional_id, refused)
         outcome = await self.transactions.submit(
             transactional_id, lambda shard, _: shard.describe_transactions(transactional_id), reads_only=True
         )
-        return described(transactional_id, outcome)
+        state = described(transactional_id, outcome)
+        topics = [
+            topic
+            async for topic in context.paced(state.topics)
+            if self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic, is_filter=True)
+        ]
+        return state._replace(topics=topics)
 
 
 def described(transactional_id: str, outcome: Transaction | ErrorCode) -> TransactionState:

@@ -1,6 +1,7 @@
 """ElectLeaders: elect preferred replicas, or any replica of a partition without a leader.
 
 API: 43. Versions: 0-2.
+Access: ALTER on Cluster.
 Behaviour: answered when the elections are committed. An unclean one may lose records, and is logged.
 Version notes: v0 knows preferred leaders only and has no error of the whole request; v1 the kind of election.
 """
@@ -11,9 +12,11 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.partitions import ElectionResult
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.elect_leaders import (
     API,
@@ -27,9 +30,12 @@ from einmal.wire.api.elect_leaders import (
 @handler
 class ElectLeadersHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        if refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER):
+            return await _refused(context, request, refused)
         error = ErrorCode.none
         topics: dict[str, list[PartitionResult]] = {}
         async for asked in _chunks(context, request):
@@ -60,3 +66,12 @@ async def _chunks(context: RequestContext, request: ElectLeadersRequest) -> Asyn
     asked = (TopicPartition(topic.topic, partition) for topic in topics for partition in topic.partitions)
     async for chunk in context.paced_chunks(asked):
         yield chunk
+
+
+async def _refused(context: RequestContext, request: ElectLeadersRequest, error: ErrorCode) -> ElectLeadersResponse:
+    """The error for the whole request and, for version 0, for each partition."""
+    results = []
+    async for topic in context.paced(request.topic_partitions or ()):
+        partitions = [PartitionResult(index, error) async for index in context.paced(topic.partitions)]
+        results.append(ReplicaElectionResult(topic.topic, partitions))
+    return ElectLeadersResponse(error_code=error, replica_election_results=results)

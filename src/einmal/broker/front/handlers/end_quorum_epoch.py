@@ -1,6 +1,7 @@
 """EndQuorumEpoch: the leader of the metadata quorum gives up its office and names who should be next.
 
 API: 54. Versions: 0-1.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: the most caught up voter seeks election at once, the others a little later (KIP-595).
 Version notes: v1 successors with directory ids, and end points (KIP-853).
 """
@@ -11,6 +12,7 @@ from typing import ClassVar, Final
 
 from einmal.broker.control.quorum_messages import on_the_wire
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.quorum_answers import leader_endpoints, refusal
@@ -31,9 +33,12 @@ _FIRST_WITH_CANDIDATES: Final = 1
 @handler
 class EndQuorumEpochHandler:
     api: ClassVar = API
+    access: Access
     quorum: QuorumRuntime
 
     def handle(self, context: RequestContext, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
+        if refused := self.access.refusal_of_client(context, "EndQuorumEpoch"):
+            return EndQuorumEpochResponse(error_code=refused)
         error = refusal(self.quorum, request.cluster_id, request.topics)
         if error is not None:
             return EndQuorumEpochResponse(error_code=error)

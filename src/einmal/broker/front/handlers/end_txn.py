@@ -1,6 +1,7 @@
 """EndTxn: commit or abort a transaction.
 
 API: 26. Versions: 0-5.
+Access: WRITE on TransactionalId.
 Behaviour: answers when the outcome is committed; its markers are written after that, and until then the next request of
 this transactional id gets CONCURRENT_TRANSACTIONS.
 Version notes: v2 knows PRODUCER_FENCED; v5 is TV2: the epoch is bumped, and the answer has the producer's new identity.
@@ -11,8 +12,10 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.transactions.coordinator import EndTxnResult
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.api.end_txn import API, EndTxnRequest, EndTxnResponse
@@ -24,10 +27,13 @@ _MOVES_EPOCH: Final = 5
 @handler
 class EndTxnHandler:
     api: ClassVar = API
+    access: Access
     transactions: TransactionService
 
     async def handle(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
         transactional_id = request.transactional_id
+        if refused := self.access.refusal(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return EndTxnResponse(error_code=refused)
         producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
         version = TransactionVersion.TV_2 if context.api_version >= _MOVES_EPOCH else TransactionVersion.TV_0
         outcome = await self.transactions.submit(

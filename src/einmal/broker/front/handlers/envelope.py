@@ -1,6 +1,7 @@
 """Envelope: a broker passes on a client's request that only the active controller can answer.
 
 API: 58. Versions: 0.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: the request in it is answered as if it had come here; NOT_CONTROLLER where this node is not active, so that a
 request is passed on once only (KIP-590).
 """
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.router import Router
@@ -25,10 +27,13 @@ class EnvelopeHandler:
     """``router``: of the APIs that are passed on, and no others."""
 
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
     router: Router
 
     async def handle(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+        if refused := self.access.refusal_of_client(context, "Envelope"):
+            return EnvelopeResponse(error_code=refused)
         if not self.controller.is_active:
             return EnvelopeResponse(error_code=ErrorCode.not_controller)
         client_address = request.client_host_address.decode("latin-1")

@@ -1,6 +1,7 @@
 """Fetch: read record batches.
 
 API: 1. Versions: 4-18.
+Access: READ on Topic; of a replica CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: read_committed reads below the last stable offset and names the aborted transactions of what it returns;
 read_uncommitted reads below the high watermark. Waits until min_bytes are there, or as much as an answer may have, at
 most max_wait_ms. At least one batch of the first partition that has any, whatever the limits; one contiguous read per
@@ -23,6 +24,7 @@ from typing import ClassVar, Final, cast
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.consumer_fetch import ConsumerFetch
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.front.fetch_sessions import NO_SESSION, FetchSessions
@@ -35,6 +37,7 @@ from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.broker.resources.memory_budget import MemoryBudget
 from einmal.metadata.image import CLUSTER_METADATA, METADATA_TOPIC_ID
 from einmal.seams import Clock
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.fetch import API, FetchedPartition, FetchRequest, FetchResponse, encode_fetch_response
 from einmal.wire.primitives import Topic
@@ -50,6 +53,7 @@ class FetchHandler:
     """``response_memory``: of answers that clients of this listener have not received yet."""
 
     api: ClassVar = API
+    access: Access
     config: BrokerConfig
     clock: Clock
     metadata: ClusterMetadata
@@ -62,12 +66,16 @@ class FetchHandler:
     def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         if context.audience is Audience.CONTROLLERS or any(topic in _METADATA for topic, _partitions in request.topics):
             is_from_member = context.audience is Audience.CONTROLLERS
+            if is_from_member and (refused := self.access.refusal_of_client(context, "Fetch of the metadata log")):
+                return encode_fetch_response(context.api_version, FetchResponse([], refused))
             if request.replica_id >= 0 and not is_from_member:
                 context.refuse_client("Fetch of a replica")
             return _parked(self.quorum.handle_fetch(context.api_version, request, is_from_member=is_from_member))
         if request.replica_id >= 0:
-            if not (context.may_be_from_broker and self.replica_sessions.is_from_replica(request)):
+            error = self.access.refusal_of_client(context, "Fetch of a replica")
+            if error is None and not self.replica_sessions.is_from_replica(request):
                 error = context.refuse_client("Fetch of a replica")
+            if error is not None:
                 return encode_fetch_response(context.api_version, FetchResponse([], error))
             if context.charge is not None:
                 context.charge.exempt()
@@ -88,10 +96,14 @@ class FetchHandler:
             wanted,
             self.metadata.image,
             self.partitions,
+            refusal_of=partial(self._refusal, context),
             bytes_most=bytes_most,
             response_memory=self.response_memory,
         )
         return self._answer_in_turn(context, fetch) if fetch.is_wide else self._answer(context, fetch)
+
+    def _refusal(self, context: RequestContext, topic: str) -> ErrorCode | None:
+        return self.access.refusal(context, AclOperation.READ, ResourceType.TOPIC, topic)
 
     def _answer(self, context: RequestContext, fetch: ConsumerFetch) -> HandlerResult:
         if fetch.read() or fetch.request.max_wait_ms <= 0:

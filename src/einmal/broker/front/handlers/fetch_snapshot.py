@@ -1,6 +1,7 @@
 """FetchSnapshot: a part of the metadata log's latest snapshot.
 
 API: 59. Versions: 0-1.
+Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: the leader gives bytes of the file from a position on; they need not end at a batch (KIP-630). A snapshot
 that a later one has replaced is SNAPSHOT_NOT_FOUND: the replica's next Fetch names the later one. All that is asked for
 in one request shares its max_bytes.
@@ -14,6 +15,7 @@ from typing import ClassVar, Final
 
 from einmal.broker.control.quorum_messages import on_the_wire
 from einmal.broker.control.quorum_runtime import QuorumRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.quorum_answers import leader_endpoints
@@ -39,9 +41,12 @@ _BYTES_MAX: Final = 8 * 1024 * 1024
 @handler
 class FetchSnapshotHandler:
     api: ClassVar = API
+    access: Access
     quorum: QuorumRuntime
 
     def handle(self, context: RequestContext, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+        if refused := self.access.refusal_of_client(context, "FetchSnapshot"):
+            return FetchSnapshotResponse(error_code=refused)
         quorum = self.quorum
         if request.cluster_id != quorum.cluster_id:
             return FetchSnapshotResponse(error_code=ErrorCode.inconsistent_cluster_id)

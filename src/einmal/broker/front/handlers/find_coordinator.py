@@ -1,6 +1,7 @@
 """FindCoordinator: which broker coordinates a group or a transactional id.
 
 API: 10. Versions: 0-6.
+Access: DESCRIBE on Group, DESCRIBE on TransactionalId: by the type of key.
 Behaviour: the leader of the partition that the id's hash falls into, COORDINATOR_NOT_AVAILABLE while nobody leads it.
 The coordinator's topic is created when it is first asked for.
 Version notes: v1 transactional ids; v4 many keys at once (KIP-699); v5 TRANSACTION_ABORTABLE; v6 share groups, which
@@ -13,32 +14,42 @@ from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.control.topic_creation import TopicCreation
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE, BrokerImage, ClusterImage
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.find_coordinator import API, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from einmal.wire.java_hash import partition_for_id
 
 _FIRST_WITH_MANY_KEYS: Final = 4
 _TOPICS: Final = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+_RESOURCES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 """By key type."""
 
 
 @handler
 class FindCoordinatorHandler:
     api: ClassVar = API
+    access: Access
     metadata: ClusterMetadata
     topic_creation: TopicCreation
 
     async def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        error = await self._prepare(request.key_type)
-        if context.api_version >= _FIRST_WITH_MANY_KEYS:
-            keys = context.paced(request.coordinator_keys)
-            return FindCoordinatorResponse(
-                coordinators=[self._found(context, request.key_type, key, error) async for key in keys]
-            )
-        found = self._found(context, request.key_type, request.key, error)
+        key_type = request.key_type
+        many = context.api_version >= _FIRST_WITH_MANY_KEYS
+        keys = request.coordinator_keys if many else (request.key,)
+        refusals = [self._refusal(context, key_type, key) async for key in context.paced(keys)]
+        # A sender who may see none of them makes no topic.
+        error = ErrorCode.none if all(refusals) else await self._prepare(key_type)
+        coordinators = [
+            self._found(context, key_type, key, refused or error)
+            async for key, refused in context.paced(zip(keys, refusals, strict=True))
+        ]
+        if many:
+            return FindCoordinatorResponse(coordinators=coordinators)
+        (found,) = coordinators
         return FindCoordinatorResponse(
             error_code=found.error_code,
             error_message=found.error_message,
@@ -46,6 +57,10 @@ class FindCoordinatorHandler:
             host=found.host,
             port=found.port,
         )
+
+    def _refusal(self, context: RequestContext, key_type: int, key: str) -> ErrorCode | None:
+        resource_type = _RESOURCES.get(key_type)
+        return resource_type and self.access.refusal(context, AclOperation.DESCRIBE, resource_type, key)
 
     async def _prepare(self, key_type: int) -> ErrorCode:
         """See to it that the topic of the coordinators exists."""

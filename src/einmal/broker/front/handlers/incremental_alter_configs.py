@@ -1,6 +1,7 @@
 """IncrementalAlterConfigs: change single settings of topics, or of all brokers.
 
 API: 44. Versions: 0-1.
+Access: ALTER_CONFIGS on Topic, ALTER_CONFIGS on Group, ALTER_CONFIGS on Cluster: by the type of resource.
 Behaviour: set, delete, append, subtract (KIP-339); takes effect at once. Of all brokers those settings can be changed
 that topics inherit (KIP-226). A single broker's come from its command line: to take back what was set there, as
 kafka-reassign-partitions does with its throttles, is always done already.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.changed_settings import change_settings
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
@@ -28,6 +30,7 @@ from einmal.wire.api.incremental_alter_configs import (
 @handler
 class IncrementalAlterConfigsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(
@@ -36,6 +39,7 @@ class IncrementalAlterConfigsHandler:
         validate_only = request.validate_only
         changed = change_settings(
             context,
+            self.access,
             self.controller,
             request.resources,
             changes_of=_changes,

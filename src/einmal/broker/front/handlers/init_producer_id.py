@@ -1,6 +1,7 @@
 """InitProducerId: an identity for an idempotent or transactional producer.
 
 API: 22. Versions: 0-5.
+Access: WRITE on TransactionalId; without an id IDEMPOTENT_WRITE on Cluster, or WRITE on any Topic (KIP-679).
 Behaviour: without a transactional id any broker gives a fresh producer id. With one, its coordinator moves the epoch,
 so that every instance before is fenced; over an open transaction it first aborts that one and answers
 CONCURRENT_TRANSACTIONS until its markers are written.
@@ -12,8 +13,10 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.transactions.coordinator import InitProducerIdResult
 from einmal.types import (
     NO_PRODUCER_EPOCH,
@@ -31,9 +34,12 @@ _KNOWS_FENCED: Final = 4
 @handler
 class InitProducerIdHandler:
     api: ClassVar = API
+    access: Access
     transactions: TransactionService
 
     async def handle(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        if refused := self._refusal(context, request.transactional_id):
+            return _response(context, InitProducerIdResult(refused))
         producer_ids = self.transactions.producer_ids
         producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
         if (producer.producer_id == NO_PRODUCER_ID) != (producer.producer_epoch == NO_PRODUCER_EPOCH):
@@ -50,6 +56,13 @@ class InitProducerIdHandler:
             await producer_ids.ready()
             result = await self._initialise(transactional_id, timeout_ms, owner)
         return _response(context, result)
+
+    def _refusal(self, context: RequestContext, transactional_id: str | None) -> ErrorCode | None:
+        if transactional_id is not None:
+            return self.access.refusal(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        if self.access.allows_any(context, AclOperation.WRITE, ResourceType.TOPIC):
+            return None
+        return self.access.refusal(context, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
 
     async def _initialise(
         self, transactional_id: str, timeout_ms: int, owner: ProducerIdAndEpoch | None

@@ -1,6 +1,7 @@
 """JoinGroup: become, or stay, a member of a group.
 
 API: 11. Versions: 0-9.
+Access: READ on Group.
 Behaviour: asks the group's shard; the answer comes when the group's next generation begins. A client that is gone stops
 waiting; its member is expelled as a silent one is.
 Version notes: v1 rebalance timeout (before: the session's); v4 MEMBER_ID_REQUIRED (KIP-394); v5 static members
@@ -15,9 +16,11 @@ from typing import ClassVar
 from uuid import UUID
 
 from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import Body, Parked, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import JoinGroup
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.join_group import API, JoinGroupRequest, JoinGroupResponse
 
@@ -25,10 +28,13 @@ from einmal.wire.api.join_group import API, JoinGroupRequest, JoinGroupResponse
 @handler
 class JoinGroupHandler:
     api: ClassVar = API
+    access: Access
     groups: GroupService
     new_uuid: Callable[[], UUID]
 
-    def handle(self, context: RequestContext, request: JoinGroupRequest) -> Parked:
+    def handle(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Parked:
+        if refused := self.access.refusal(context, AclOperation.READ, ResourceType.GROUP, request.group_id):
+            return JoinGroupResponse(error_code=refused, member_id="")
         return Parked(asyncio.ensure_future(self._join(context, request)))
 
     async def _join(self, context: RequestContext, request: JoinGroupRequest) -> Body:

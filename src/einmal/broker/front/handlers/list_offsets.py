@@ -1,6 +1,7 @@
 """ListOffsets: offsets by time.
 
 API: 2. Versions: 1-11.
+Access: DESCRIBE on Topic.
 Behaviour: -1 the end that this isolation level may read, -2 and -4 the log's start, -3 the record with the largest
 timestamp, -5 and -6 nothing (no tiered storage), else the first record of that time or later. What is not visible yet
 is not found. Only of partitions that this broker leads; a new leader that does not know yet how much was visible under
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, NamedTuple
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.batch_checks import BatchChecks
@@ -21,6 +23,7 @@ from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
 from einmal.log.errors import LogCorruption
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, IsolationLevel, LeaderEpoch, TopicPartition
 from einmal.wire.api.list_offsets import (
     API,
@@ -50,6 +53,7 @@ class _Found(NamedTuple):
 @handler
 class ListOffsetsHandler:
     api: ClassVar = API
+    access: Access
     partitions: Partitions
     batch_checks: BatchChecks
     supervisor: Supervisor
@@ -58,8 +62,11 @@ class ListOffsetsHandler:
         isolation = IsolationLevel(1 if request.isolation_level else 0)
         topics = []
         async for topic in context.paced(request.topics):
+            refused = self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
             partitions = [
-                await self._partition(context, topic.name, asked, isolation)
+                _response(asked, refused, _Found())
+                if refused
+                else await self._partition(context, topic.name, asked, isolation)
                 async for asked in context.paced(topic.partitions)
             ]
             topics.append(ListOffsetsTopicResponse(topic.name, partitions))
@@ -78,13 +85,7 @@ class ListOffsetsHandler:
                 error = ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available
             if error is ErrorCode.none:
                 error, found = await self._find_or_fail(partition, asked.timestamp, isolation)
-        return ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index,
-            error_code=error,
-            timestamp=found.timestamp,
-            offset=found.offset,
-            leader_epoch=found.leader_epoch,
-        )
+        return _response(asked, error, found)
 
     async def _find_or_fail(
         self, partition: Partition, timestamp: int, isolation: IsolationLevel
@@ -115,3 +116,13 @@ class ListOffsetsHandler:
                 return _Found(*search.found) if search.found.offset < end else _Found()
             start = search.next_offset
         return _Found()
+
+
+def _response(asked: ListOffsetsPartition, error: ErrorCode, found: _Found) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index,
+        error_code=error,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )

@@ -1,6 +1,7 @@
 """ListPartitionReassignments: which partitions are being moved to other brokers.
 
 API: 46. Versions: 0.
+Access: DESCRIBE on Cluster.
 Behaviour: what is committed, as the active controller sees it (KIP-455).
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.list_partition_reassignments import (
@@ -25,11 +28,14 @@ from einmal.wire.api.list_partition_reassignments import (
 @handler
 class ListPartitionReassignmentsHandler:
     api: ClassVar = API
+    access: Access
     controller: ControllerRuntime
 
     async def handle(
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
+        if refused := self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.CLUSTER):
+            return ListPartitionReassignmentsResponse(error_code=refused)
         ongoing = await self.controller.submit(lambda shard, now: Decision(response=shard.reassignments()))
         if isinstance(ongoing, ErrorCode):
             return ListPartitionReassignmentsResponse(error_code=ongoing, error_message=None)

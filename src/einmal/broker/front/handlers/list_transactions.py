@@ -1,6 +1,7 @@
 """ListTransactions: the transactional ids whose coordinator is this broker (KIP-664).
 
 API: 66. Versions: 0-2.
+Access: DESCRIBE on TransactionalId: others are left out.
 Behaviour: every shard is asked; COORDINATOR_LOAD_IN_PROGRESS as long as one is not loaded. Names of states that do
 not exist are given back.
 Version notes: v1 filters by duration (KIP-994); v2 by a pattern of the whole id (KIP-1152), which is
@@ -14,8 +15,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.transactions.states import STATES_BY_NAME
 from einmal.transactions.transaction import Transaction
 from einmal.types import ErrorCode, ProducerId
@@ -36,6 +39,7 @@ _NEVER: Final = ("Dead", "PrepareEpochFence")
 @handler
 class ListTransactionsHandler:
     api: ClassVar = API
+    access: Access
     transactions: TransactionService
 
     async def handle(self, context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
@@ -57,12 +61,21 @@ class ListTransactionsHandler:
                 )
                 if isinstance(outcome, ErrorCode):
                     return ListTransactionsResponse(error_code=outcome)
-                listed += await _matching(pattern, outcome)
+                listed += [
+                    each
+                    async for each in context.paced(await _matching(pattern, outcome))
+                    if self._is_visible(context, each.transactional_id)
+                ]
         return ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[
                 TransactionState(each.transactional_id, each.producer_id, each.state.kafka_name) for each in listed
             ],
+        )
+
+    def _is_visible(self, context: RequestContext, transactional_id: str) -> bool:
+        return self.access.allows(
+            context, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, is_filter=True
         )
 
 

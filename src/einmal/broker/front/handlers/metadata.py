@@ -1,6 +1,8 @@
 """Metadata: brokers, topics, leaders.
 
 API: 3. Versions: 0-13.
+Access: DESCRIBE on Topic; without it a topic is left out where all are asked for. To create a topic CREATE on
+Cluster, or CREATE on Topic. DESCRIBE on Cluster for the authorized operations.
 Behaviour: brokers are those that are not fenced; a partition whose leader is none of them has LEADER_NOT_AVAILABLE. A
 missing topic is created if client and broker allow it, and is in the answer at once. Encoded answers are kept until the
 image changes: clients ask for the same again and again.
@@ -10,19 +12,22 @@ asked for by id from v12 on.
 
 from __future__ import annotations
 
-from collections.abc import Container, Coroutine
-from typing import Any, ClassVar, Final
+import inspect
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
 from einmal.broker.control.topic_creation import TopicCreation
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import Body, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.metadata_answers import EncodedAnswers, MetadataKey
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.api.metadata import API, MetadataRequest
 from einmal.wire.metadata import (
@@ -35,12 +40,11 @@ from einmal.wire.metadata import (
 )
 
 _NO_TOPIC_ID: Final = UUID(int=0)
-TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe and both for settings: every accepted client may do all of them."""
-CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 _Asked = tuple[tuple[str | None, UUID], ...] | None
 """Names and ids; None: all topics."""
+_Visible = Mapping[str, int] | None
+"""The topics of a question that the sender may see, with the bits of what he may do to them; None: he may do all."""
 
 _CREATED_MAX: Final = 100
 """Topics that one request may create."""
@@ -49,6 +53,7 @@ _CREATED_MAX: Final = 100
 @handler
 class MetadataHandler:
     api: ClassVar = API
+    access: Access
     config: BrokerConfig
     metadata: ClusterMetadata
     quorum: QuorumRuntime
@@ -57,44 +62,91 @@ class MetadataHandler:
 
     def handle(self, context: RequestContext, request: MetadataRequest) -> Body | Coroutine[Any, Any, Body]:
         asked = _asked(context, request)
+        if self.access.is_unlimited(context):
+            return self._create_or_answer(context, request, asked, None)
+        return self._look_and_answer(context, request, asked)
+
+    async def _look_and_answer(self, context: RequestContext, request: MetadataRequest, asked: _Asked) -> Body:
+        """Find out first what the sender may see. A topic that is made meanwhile is none of it."""
+        image = self.metadata.image
+        names: Iterable[str | None] = image.topics
+        if asked is not None:
+            names = (image.name_of(topic_id) if name is None else name for name, topic_id in asked)
+        visible: dict[str, int] = {}
+        async for name in context.paced(names):
+            if name is not None and self.access.describes_topic(context, name, is_asked=asked is not None):
+                visible[name] = self._topic_operations(context, request, name)
+        answer = self._create_or_answer(context, request, asked, visible)
+        return await answer if inspect.iscoroutine(answer) else cast(Body, answer)
+
+    def _create_or_answer(
+        self, context: RequestContext, request: MetadataRequest, asked: _Asked, visible: _Visible
+    ) -> Body | Coroutine[Any, Any, Body]:
         if asked is not None and request.allow_auto_topic_creation and self.config.auto_create_topics_enable:
             topics = self.metadata.image.topics
             missing = [name for name, _topic_id in asked if name is not None and name not in topics]
+            if visible is not None:
+                missing = [name for name in missing if name in visible]
             if missing:
-                return self._create_and_answer(context, request, asked, missing)
-        return self._answer(context, request, asked, {})
+                return self._create_and_answer(context, request, asked, visible, missing)
+        return self._answer(context, request, asked, visible, {})
 
     async def _create_and_answer(
-        self, context: RequestContext, request: MetadataRequest, asked: _Asked, missing: list[str]
+        self, context: RequestContext, request: MetadataRequest, asked: _Asked, visible: _Visible, missing: list[str]
     ) -> Body:
-        # The remaining topics are unknown for now: a client that needs one asks again.
-        names = list(dict.fromkeys(missing))[:_CREATED_MAX]
-        errors = {name: await self.topic_creation.ensure(name) for name in names}
-        return self._answer(context, request, asked, errors)
+        creates_all = self.access.allows(context, AclOperation.CREATE, ResourceType.CLUSTER, is_filter=True)
+        errors: dict[str, ErrorCode] = {}
+        created = 0
+        async for name in context.paced(dict.fromkeys(missing)):
+            refused = None if creates_all else self._creation_refusal(context, name)
+            if refused:
+                errors[name] = refused
+            elif created < _CREATED_MAX:
+                # The remaining topics are unknown for now: a client that needs one asks again.
+                created += 1
+                errors[name] = await self.topic_creation.ensure(name)
+        return self._answer(context, request, asked, visible, errors)
+
+    def _creation_refusal(self, context: RequestContext, name: str) -> ErrorCode | None:
+        return self.access.refusal(context, AclOperation.CREATE, ResourceType.TOPIC, name)
+
+    def _topic_operations(self, context: RequestContext, request: MetadataRequest, name: str) -> int:
+        if not request.include_topic_authorized_operations:
+            return NO_AUTHORIZED_OPERATIONS
+        return self.access.authorized_operations(context, ResourceType.TOPIC, name)
 
     def _answer(
-        self, context: RequestContext, request: MetadataRequest, asked: _Asked, errors: dict[str, ErrorCode]
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        asked: _Asked,
+        visible: _Visible,
+        errors: dict[str, ErrorCode],
     ) -> bytes:
         image = self.metadata.image
         controller_id = told_controller_id(self.quorum, image, self.config.node_id)
+        of_cluster = NO_AUTHORIZED_OPERATIONS
+        if request.include_cluster_authorized_operations:
+            of_cluster = cluster_operations(self.access, context)
         key = MetadataKey(
             context.api_version,
             asked,
+            None if visible is None else frozenset(visible.items()),
             request.include_topic_authorized_operations,
-            request.include_cluster_authorized_operations,
+            of_cluster,
             controller_id,
             context.for_brokers,
         )
         answer = None if errors else self.encoded_answers.get(key)
         if answer is None:
+            # Whoever sees all topics may do the same to each of them.
+            of_any = self._topic_operations(context, request, "")
             response = MetadataResponse(
                 brokers=_brokers(image, context.for_brokers),
-                topics=_topics(image, asked, errors, request.include_topic_authorized_operations),
+                topics=_topics(image, asked, errors, (lambda _name: of_any) if visible is None else visible.get),
                 cluster_id=self.quorum.cluster_id,
                 controller_id=controller_id,
-                cluster_authorized_operations=(
-                    CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_AUTHORIZED_OPERATIONS
-                ),
+                cluster_authorized_operations=of_cluster,
             )
             answer = encode_metadata_response(context.api_version, response)
             if not errors:
@@ -107,6 +159,13 @@ def _asked(context: RequestContext, request: MetadataRequest) -> _Asked:
     if request.topics is None or (context.api_version == 0 and not request.topics):
         return None
     return tuple((topic.name, topic.topic_id or _NO_TOPIC_ID) for topic in request.topics)
+
+
+def cluster_operations(access: Access, context: RequestContext) -> int:
+    """The bits of what the sender may do to the cluster; none without DESCRIBE."""
+    if not access.allows(context, AclOperation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return access.authorized_operations(context, ResourceType.CLUSTER)
 
 
 def told_controller_id(quorum: QuorumRuntime, image: ClusterImage, node_id: int) -> int:
@@ -127,24 +186,30 @@ def _brokers(image: ClusterImage, for_brokers: bool) -> list[MetadataBroker]:
 
 
 def _topics(
-    image: ClusterImage, asked: _Asked, errors: dict[str, ErrorCode], with_operations: bool
+    image: ClusterImage, asked: _Asked, errors: dict[str, ErrorCode], operations_of: Callable[[str], int | None]
 ) -> list[MetadataTopic]:
-    operations = TOPIC_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS
+    """``operations_of``: the bits of a topic, by its name; None: the sender may not see whether it exists."""
     alive = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
     if asked is None:
-        return [_topic(topic, alive, operations) for topic in image.topics.values()]
+        return [
+            _topic(topic, alive, operations)
+            for name, topic in image.topics.items()
+            if (operations := operations_of(name)) is not None
+        ]
     answers = []
     for name, topic_id in dict.fromkeys(asked):
-        error = ErrorCode.unknown_topic_or_partition
-        if name is None:
-            name = image.topic_names.get(topic_id)
-            error = ErrorCode.unknown_topic_id
-        topic = None if name is None else image.topics.get(name)
-        if topic is not None:
-            answers.append(_topic(topic, alive, operations))
+        found = image.topic_names.get(topic_id) if name is None else name
+        operations = None if found is None else operations_of(found)
+        topic = None if found is None else image.topics.get(found)
+        if found is None:
+            answers.append(MetadataTopic(None, topic_id, (), error_code=ErrorCode.unknown_topic_id))
+        elif operations is None:
+            answers.append(MetadataTopic(name, topic_id, (), error_code=ErrorCode.topic_authorization_failed))
+        elif topic is None:
+            error = errors.get(found, ErrorCode.unknown_topic_or_partition)
+            answers.append(MetadataTopic(found, topic_id, (), error_code=error, topic_authorized_operations=operations))
         else:
-            error = errors.get(name, error) if name is not None else error
-            answers.append(MetadataTopic(name, topic_id, (), error_code=error))
+            answers.append(_topic(topic, alive, operations))
     return answers
 
 

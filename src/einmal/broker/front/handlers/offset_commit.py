@@ -1,6 +1,7 @@
 """OffsetCommit: a group's positions, outside transactions.
 
 API: 8. Versions: 2-10.
+Access: READ on Group, READ on Topic.
 Behaviour: asks the group's shard about the partitions that exist; others are answered UNKNOWN_TOPIC_OR_PARTITION.
 Version notes: v2-4 a retention of the request's own; v6 leader epochs (KIP-320); v7 static members (KIP-345); v9 the
 generation may be a member epoch (KIP-848), which no group here has, and an unknown group is GROUP_ID_NOT_FOUND; v10
@@ -13,10 +14,12 @@ from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.access import Access
 from einmal.broker.front.committed_topics import CommittedTopics, by_partition, to_commit
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import OffsetCommit
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.offset_commit import (
     API,
@@ -34,11 +37,14 @@ _FIRST_WITH_TOPIC_IDS: Final = 10
 @handler
 class OffsetCommitHandler:
     api: ClassVar = API
+    access: Access
     groups: GroupService
     metadata: ClusterMetadata
 
     async def handle(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
         topics = self._topics(context, request)
+        if refused := self.access.refusal(context, AclOperation.READ, ResourceType.GROUP, request.group_id):
+            return _in_shape(request, await topics.all_refused(refused, OffsetCommitResponsePartition))
         await topics.resolve(self.metadata.image)
         if not topics.known:
             return await _response(request, topics, ErrorCode.none)
@@ -59,9 +65,10 @@ class OffsetCommitHandler:
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> CommittedTopics[OffsetCommitRequestPartition]:
         if context.api_version < _FIRST_WITH_TOPIC_IDS:
-            return CommittedTopics(context, [(topic.name, topic.partitions) for topic in request.topics])
+            return CommittedTopics(context, self.access, [(topic.name, topic.partitions) for topic in request.topics])
         name_of = self.metadata.image.name_of
-        return CommittedTopics(context, [(name_of(topic.topic_id), topic.partitions) for topic in request.topics])
+        named = [(name_of(topic.topic_id), topic.partitions) for topic in request.topics]
+        return CommittedTopics(context, self.access, named)
 
 
 async def _response(
@@ -70,7 +77,12 @@ async def _response(
     answer: OffsetCommitResponse | ErrorCode,
 ) -> OffsetCommitResponse:
     errors = answer if isinstance(answer, ErrorCode) else by_partition(answer.topics)
-    responses = await topics.responses(errors, OffsetCommitResponsePartition)
+    return _in_shape(request, await topics.responses(errors, OffsetCommitResponsePartition))
+
+
+def _in_shape(
+    request: OffsetCommitRequest, responses: list[list[OffsetCommitResponsePartition]]
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)

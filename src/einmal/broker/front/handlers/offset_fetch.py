@@ -1,6 +1,7 @@
 """OffsetFetch: the positions that groups have committed.
 
 API: 9. Versions: 1-10.
+Access: DESCRIBE on Group, DESCRIBE on Topic.
 Behaviour: asks each group's shard. A partition without a position has offset -1, also one that does not exist. Stable
 positions are never stale, even if a newer coordinator exists that this one does not know yet.
 Version notes: v2 all topics (null), and an error of the request; v7 RequireStable (KIP-447); v8 many groups at once; v9
@@ -15,10 +16,12 @@ from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.requests import OffsetFetchGroup
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, TopicPartition
 from einmal.wire.api.offset_fetch import (
@@ -49,6 +52,7 @@ class _Topic(NamedTuple):
 @handler
 class OffsetFetchHandler:
     api: ClassVar = API
+    access: Access
     groups: GroupService
     metadata: ClusterMetadata
 
@@ -91,15 +95,20 @@ class OffsetFetchHandler:
     async def _fetch(
         self, context: RequestContext, group_id: str, topics: Sequence[_Topic] | None, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """``topics`` None: all that the group has."""
+        """``topics`` None: all that the group has and the sender may see."""
+        if refused := self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+            return OffsetFetchResponseGroup(group_id=group_id, error_code=refused)
         partitions = None
-        unknown: list[OffsetFetchResponseTopics] = []
+        unanswered: list[OffsetFetchResponseTopics] = []
         if topics is not None:
             partitions = []
             async for topic in context.paced(topics):
                 if topic.name is None:
                     errors = _errors(topic, ErrorCode.unknown_topic_id)
-                    unknown.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=errors))
+                    unanswered.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=errors))
+                elif not self.access.describes_topic(context, topic.name, is_asked=True):
+                    errors = _errors(topic, ErrorCode.topic_authorization_failed)
+                    unanswered.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, errors))
                 else:
                     partitions += [
                         TopicPartition(topic.name, index) async for index in context.paced(topic.partition_indexes)
@@ -115,7 +124,14 @@ class OffsetFetchHandler:
             response = await self.groups.ask(group_id, decide, reads_only=True)
         if isinstance(response, ErrorCode):
             return OffsetFetchResponseGroup(group_id=group_id, error_code=response)
-        return response._replace(topics=[*response.topics, *unknown])
+        found = response.topics
+        if topics is None:
+            found = [
+                each
+                async for each in context.paced(found)
+                if self.access.describes_topic(context, each.name, is_asked=False)
+            ]
+        return response._replace(topics=[*found, *unanswered])
 
     def _with_ids(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
         """The topics by id; deleted topics that a group still knows have none, and are left out."""

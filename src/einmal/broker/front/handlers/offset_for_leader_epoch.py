@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch: where a leader epoch ends.
 
 API: 23. Versions: 2-4.
+Access: CLUSTER_ACTION on Cluster, or DESCRIBE on Topic.
 Behaviour: the largest epoch that is not above the one asked for, and the offset after its last record; -1 and -1 where
 there is none. Consumers find out by it that a log lost its end (KIP-320).
 Version notes: v3 replica id, of no use here; v4 flexible.
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partitions import Partitions
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, LeaderEpoch, TopicPartition
 from einmal.wire.api.offset_for_leader_epoch import (
     API,
@@ -27,14 +30,22 @@ from einmal.wire.api.offset_for_leader_epoch import (
 @handler
 class OffsetForLeaderEpochHandler:
     api: ClassVar = API
+    access: Access
     partitions: Partitions
 
     async def handle(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
+        sees_all = self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_filter=True)
         topics = []
         async for topic in context.paced(request.topics):
-            partitions = [self._partition(topic.topic, asked) async for asked in context.paced(topic.partitions)]
+            refused = None
+            if not sees_all:
+                refused = self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+            partitions = [
+                _refused(asked, refused) if refused else self._partition(topic.topic, asked)
+                async for asked in context.paced(topic.partitions)
+            ]
             topics.append(OffsetForLeaderTopicResult(topic.topic, partitions))
         return OffsetForLeaderEpochResponse(topics=topics)
 
@@ -47,3 +58,9 @@ class OffsetForLeaderEpochHandler:
             if error is ErrorCode.none:
                 epoch, end_offset = partition.end_offset_for_epoch(LeaderEpoch(asked.leader_epoch))
         return EpochEndOffset(error_code=error, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+def _refused(asked: OffsetForLeaderPartition, error: ErrorCode) -> EpochEndOffset:
+    return EpochEndOffset(
+        error_code=error, partition=asked.partition, leader_epoch=NO_LEADER_EPOCH, end_offset=NO_OFFSET
+    )

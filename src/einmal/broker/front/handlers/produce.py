@@ -1,6 +1,7 @@
 """Produce: append record batches.
 
 API: 0. Versions: 3-13 (0 is advertised as the minimum, see ``api_versions``).
+Access: WRITE on Topic; for transactional batches WRITE on TransactionalId, else none of the batches is written.
 Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all (a refused batch closes the
 connection), 1 when the leader has the batches (flushed, where each write is), all when they are below the high
 watermark. The first transactional batch of a transaction in a partition is first verified at, or from v12 on added
@@ -18,6 +19,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.leader_hints import WRONG_BROKER, LeaderHints
@@ -26,6 +28,7 @@ from einmal.broker.front.produced_batches import ALL_REPLICAS, Destinations, Pro
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.metadata.image import ClusterImage
 from einmal.seams import Clock
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, TopicPartition, TransactionVersion
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import (
@@ -48,6 +51,7 @@ _AT_ONCE_MAX: Final = 100
 @handler
 class ProduceHandler:
     api: ClassVar = API
+    access: Access
     destinations: Destinations
     transactions: TransactionService
     batch_checks: BatchChecks
@@ -57,11 +61,15 @@ class ProduceHandler:
         # Without an answer no client retries refused batches.
         refused = None if context.origin is None or request.acks == 0 else context.origin.refused_batches
         batches = ProducedBatches(request, self.destinations, refused)
+        is_of_transaction = is_transactional(request)
+        if is_of_transaction and not self._may_use(context, request.transactional_id):
+            batches.refuse_all(ErrorCode.transactional_id_authorization_failed)
+            return self._result(context, request, batches)
         if request.acks not in (0, 1, ALL_REPLICAS):
             batches.refuse_all(ErrorCode.invalid_required_acks)
             return self._encode(context, batches)
         is_wide = sum(len(partitions) for _topic, partitions in request.topics) > _AT_ONCE_MAX
-        if is_transactional(request):
+        if is_of_transaction:
             if is_wide:
                 return self._verify_in_turns(context, request, batches)
             to_verify = [
@@ -72,17 +80,31 @@ class ProduceHandler:
         if is_wide:
             return self._append_in_turns(context, request, batches, {})
         for topic, partitions in request.topics:
-            batches.begin(topic)
+            batches.begin(topic, self._refusal(context, topic))
             batches.append(partitions, {}, self.clock.now())
         if batches.undecided:
             return self._append_undecided(context, request, batches)
         return self._result(context, request, batches)
+
+    # --- access --------------------------------------------------------------------------------------------------
+
+    def _may_use(self, context: RequestContext, transactional_id: str | None) -> bool:
+        if transactional_id is None:
+            return False
+        return self.access.allows(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+    def _refusal(self, context: RequestContext, topic: Topic) -> ErrorCode | None:
+        """Why nothing is written to any partition of the topic; the id of a topic that does not exist is no reason."""
+        name = self.destinations.metadata.image.name_of_topic(topic)
+        return None if name is None else self.access.refusal(context, AclOperation.WRITE, ResourceType.TOPIC, name)
 
     # --- verification --------------------------------------------------------------------------------------------
 
     def _unverified(
         self, context: RequestContext, topic: Topic, partitions: Iterable[tuple[int, Records | None]]
     ) -> Iterable[Unverified]:
+        if self._refusal(context, topic):
+            return ()
         version = TransactionVersion.TV_2 if context.api_version >= _IMPLICIT_ADD else TransactionVersion.TV_1
         found = ((self.destinations.find(topic, index), records) for index, records in partitions)
         return unverified(found, version)
@@ -101,16 +123,13 @@ class ProduceHandler:
         self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches, to_verify: list[Unverified]
     ) -> Body | Parked:
         verdicts: dict[TopicPartition, Verified] = {}
-        if request.transactional_id is None:
-            for item in to_verify:
-                verdicts[item.topic_partition] = Verified(item, ErrorCode.transactional_id_authorization_failed)
-        else:
-            for producer, items in by_producer(to_verify).items():
-                errors = await self.transactions.verify_produce(
-                    request.transactional_id, producer, [item.topic_partition for item in items], context.api_version
-                )
-                for item in items:
-                    verdicts[item.topic_partition] = Verified(item, errors[item.topic_partition])
+        transactional_id = request.transactional_id or ""
+        for producer, items in by_producer(to_verify).items():
+            errors = await self.transactions.verify_produce(
+                transactional_id, producer, [item.topic_partition for item in items], context.api_version
+            )
+            for item in items:
+                verdicts[item.topic_partition] = Verified(item, errors[item.topic_partition])
         return await self._append_in_turns(context, request, batches, verdicts)
 
     # --- appending -----------------------------------------------------------------------------------------------
@@ -124,7 +143,7 @@ class ProduceHandler:
     ) -> Body | Parked:
         """Append all, serving other connections in between."""
         async for topic, partitions in context.paced(request.topics):
-            batches.begin(topic)
+            batches.begin(topic, self._refusal(context, topic))
             async for partition in context.paced(partitions):
                 batches.append((partition,), verdicts, self.clock.now())
         return await self._append_undecided(context, request, batches)

@@ -1,6 +1,7 @@
 """SyncGroup: the leader sends the generation's assignment, every member gets its own.
 
 API: 14. Versions: 0-5.
+Access: READ on Group.
 Behaviour: asks the group's shard; the answer comes when the leader's assignment is committed. A client that is gone
 stops waiting.
 Version notes: v3 static members (KIP-345); v5 protocol type and name, which must be present and right (KIP-559).
@@ -12,9 +13,11 @@ import asyncio
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.group_service import GroupService
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import Body, Parked, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import SyncGroup
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.sync_group import API, SyncGroupRequest, SyncGroupResponse
 
@@ -24,9 +27,12 @@ _FIRST_WITH_PROTOCOL: Final = 5
 @handler
 class SyncGroupHandler:
     api: ClassVar = API
+    access: Access
     groups: GroupService
 
-    def handle(self, context: RequestContext, request: SyncGroupRequest) -> Parked:
+    def handle(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Parked:
+        if refused := self.access.refusal(context, AclOperation.READ, ResourceType.GROUP, request.group_id):
+            return SyncGroupResponse(error_code=refused)
         return Parked(asyncio.ensure_future(self._sync(context, request)))
 
     async def _sync(self, context: RequestContext, request: SyncGroupRequest) -> Body:

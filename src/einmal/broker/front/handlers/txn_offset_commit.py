@@ -1,6 +1,7 @@
 """TxnOffsetCommit: a group's positions, as part of a transaction.
 
 API: 28. Versions: 0-5.
+Access: WRITE on TransactionalId, READ on Group, READ on Topic.
 Behaviour: the first of a transaction in the group's partition is verified at, or from v5 on added by, the transaction
 coordinator (KIP-890). Then the group's shard is asked, which fences by generation, member and instance (KIP-447); what
 it lets through is pending until the transaction's marker.
@@ -15,10 +16,12 @@ from typing import ClassVar
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.committed_topics import CommittedTopics, by_partition, to_commit
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import TxnOffsetCommit
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire.api.offset_commit import OffsetCommitResponse
 from einmal.wire.api.txn_offset_commit import (
@@ -34,13 +37,16 @@ from einmal.wire.api.txn_offset_commit import (
 @handler
 class TxnOffsetCommitHandler:
     api: ClassVar = API
+    access: Access
     groups: GroupService
     transactions: TransactionService
     metadata: ClusterMetadata
 
     async def handle(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
         named = [(topic.name, topic.partitions) for topic in request.topics]
-        topics: CommittedTopics[TxnOffsetCommitRequestPartition] = CommittedTopics(context, named)
+        topics: CommittedTopics[TxnOffsetCommitRequestPartition] = CommittedTopics(context, self.access, named)
+        if refused := self._refusal(context, request):
+            return _in_shape(request, await topics.all_refused(refused, TxnOffsetCommitResponsePartition))
         await topics.resolve(self.metadata.image)
         if not topics.known:
             return await _response(request, topics, ErrorCode.none)
@@ -64,6 +70,13 @@ class TxnOffsetCommitHandler:
         response = await runtime.submit(lambda shard, now: shard.txn_offset_commit(commit, now), verification=guard)
         return await _response(request, topics, response)
 
+    def _refusal(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode | None:
+        """Why neither this transaction nor this group may be asked."""
+        transactional_id, group_id = request.transactional_id, request.group_id
+        return self.access.refusal(
+            context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ) or self.access.refusal(context, AclOperation.READ, ResourceType.GROUP, group_id)
+
 
 async def _response(
     request: TxnOffsetCommitRequest,
@@ -71,7 +84,12 @@ async def _response(
     answer: OffsetCommitResponse | ErrorCode,
 ) -> TxnOffsetCommitResponse:
     errors = answer if isinstance(answer, ErrorCode) else by_partition(answer.topics)
-    responses = await topics.responses(errors, TxnOffsetCommitResponsePartition)
+    return _in_shape(request, await topics.responses(errors, TxnOffsetCommitResponsePartition))
+
+
+def _in_shape(
+    request: TxnOffsetCommitRequest, responses: list[list[TxnOffsetCommitResponsePartition]]
+) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(topic.name, partitions)

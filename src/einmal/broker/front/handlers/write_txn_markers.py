@@ -1,6 +1,7 @@
 """WriteTxnMarkers: end transactions in the partitions that this broker leads.
 
 API: 27. Versions: 1-2.
+Access: ALTER on Cluster, or CLUSTER_ACTION on Cluster. Only nodes of the cluster may commit.
 Behaviour: appends a commit or abort marker to each partition and answers when they are committed; those that take more
 than some seconds are answered REQUEST_TIMED_OUT. Sent by transaction coordinators, and by the tools that abort a
 hanging transaction (KIP-664), which is all that a client may do. Requests on a broker's former connections are late,
@@ -14,10 +15,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
-from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, TransactionEnd
+from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, PartitionErrors, TransactionEnd
+from einmal.broker.front.access import Access
 from einmal.broker.front.context import HandlerResult, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.hanging_transactions import HangingTransactions
+from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,
@@ -41,6 +44,7 @@ from einmal.wire.errors import Malformed
 @handler
 class WriteTxnMarkersHandler:
     api: ClassVar = API
+    access: Access
     markers: MarkerWriter
     hanging: HangingTransactions
 
@@ -57,7 +61,12 @@ class WriteTxnMarkersHandler:
 
     async def _write(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         asked = [_markers(marker) async for marker in context.paced(request.markers)]
-        if context.may_be_from_broker:
+        may_act = self.access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_filter=True)
+        refused = None if may_act else self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)
+        results: list[PartitionErrors]
+        if refused:
+            results = [dict.fromkeys(partitions, refused) async for _end, partitions in context.paced(asked)]
+        elif may_act and context.may_be_from_broker:
             # The sender may have reconnected while others had their turns.
             results = await self.markers.write_markers(asked, partial(self._check_current, context))
         else:
