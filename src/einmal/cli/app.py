@@ -20,6 +20,7 @@ from einmal.cli.explain import explain
 from einmal.cli.formats import Format
 from einmal.cli.group import group
 from einmal.cli.pipeline import pipeline
+from einmal.cli.quota import quota
 from einmal.cli.run import run
 from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
@@ -92,6 +93,7 @@ app.command()(simulate)
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
+app.add_typer(quota, name="quota")
 app.add_typer(txn, name="txn")
 
 

@@ -45,6 +45,14 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """``entity``: names by type (user, client-id, ip); None is the default of the type. ``values``: by quota."""
+
+    entity: Mapping[str, str | None]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     cluster_id: str | None
     controller_id: int

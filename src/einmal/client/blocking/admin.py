@@ -9,6 +9,7 @@ from einmal.client.aio import admin as aio
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, parse
 from einmal.client.descriptions import (
+    ClientQuota,
     ClusterDescription,
     ConfigEntry,
     GroupDescription,
@@ -78,6 +79,18 @@ class Admin:
     def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
         """Set settings of a topic; None takes one back to the broker's default."""
         self._thread.run(lambda admin: admin.alter_configs(topic, configs))
+
+    def describe_client_quotas(
+        self, entity: Mapping[str, str | None] | None = None, *, types: Iterable[str] = (), strict: bool = False
+    ) -> list[ClientQuota]:
+        """The quotas of entities with these names, and with any name of these types. See the asyncio twin."""
+        return self._thread.run(lambda admin: admin.describe_client_quotas(entity, types=types, strict=strict))
+
+    def alter_client_quotas(
+        self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Set quotas of an entity; None removes one. Raises RequestRefused."""
+        self._thread.run(lambda admin: admin.alter_client_quotas(entity, values, validate_only=validate_only))
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
