@@ -119,7 +119,6 @@ def checked(**values: str) -> BrokerConfig:
         ("create.topic.policy.class.name", "a.B"),
         ("alter.config.policy.class.name", "a.B"),
         ("client.quota.callback.class", "a.B"),
-        ("max.connection.creation.rate", "10"),
         ("log.flush.interval.ms", "1000"),
         ("config.providers", "file"),
         ("remote.log.storage.system.enable", "true"),

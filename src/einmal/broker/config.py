@@ -24,6 +24,8 @@ _MINUTE_MS: Final = 60_000
 _INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+CONNECTION_RATE_MAX: Final = _INT32_MAX
+"""The default, which is no limit."""
 
 
 def _setting(
@@ -89,6 +91,9 @@ class BrokerConfig:
     max_connections_per_ip: int = _setting(_INT32_MAX, "Maximum connections of one address.", low=0)
     max_connections_per_ip_overrides: str = _setting(
         "", "Other limits for some addresses, address:count,...; IPv6 addresses in brackets."
+    )
+    max_connection_creation_rate: int = _setting(
+        CONNECTION_RATE_MAX, "New connections of clients per second; others wait for their turn (KIP-612).", low=1
     )
     connections_max_idle_ms: int = _setting(
         600_000, "Close connections unused for so long.", low=1_000, high=_INT64_MAX

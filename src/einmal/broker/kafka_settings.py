@@ -17,7 +17,6 @@ _NO_SECURITY: Final = (
     "that you do not trust (docs/security.md)"
 )
 _NO_POLICY: Final = "requests are not checked by classes of your own: remove it"
-_NO_LIMIT: Final = "there is no such limit: remove it; max.connections limits all connections of a listener"
 _FLUSH: Final = "only log.flush.interval.messages=1 (every write is flushed before it is acknowledged) is supported"
 
 _REFUSED: Final[Mapping[str, str]] = {
@@ -35,7 +34,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "alter.config.policy.class.name": _NO_POLICY,
     "client.quota.callback.class": _NO_POLICY,
     "create.topic.policy.class.name": _NO_POLICY,
-    "max.connection.creation.rate": _NO_LIMIT,
     "log.flush.interval.ms": _FLUSH,
     "log.flush.scheduler.interval.ms": _FLUSH,
     "config.providers": "values are not substituted: write them out",

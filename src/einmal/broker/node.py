@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
-from einmal.broker.config import BrokerConfig, Endpoint
+from einmal.broker.config import CONNECTION_RATE_MAX, BrokerConfig, Endpoint
 from einmal.broker.control.boot_mark import BootMark
 from einmal.broker.control.broker_lifecycle import BrokerLifecycle
 from einmal.broker.control.controller_link import ControllerLink
@@ -33,6 +33,7 @@ from einmal.broker.coordinators.producer_ids import ProducerIdBlocks, ProducerId
 from einmal.broker.coordinators.transaction_service import TransactionService
 from einmal.broker.front.access import Access
 from einmal.broker.front.apis import NodeParts, router
+from einmal.broker.front.arrivals import Arrivals, ConnectionRate
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.metadata_answers import EncodedAnswers
@@ -145,7 +146,7 @@ class Node:
             Audience.CONTROLLERS: router(parts, Audience.CONTROLLERS, authenticates=listeners.controllers_authenticate),
         }
         # What clients hold leaves the cluster's own listeners their share.
-        self.server = self._server(Audience.CLIENTS, self.response_memory)
+        self.server = self._server(Audience.CLIENTS, self.response_memory, Arrivals(self.throttles, self._rates()))
         self.broker_server = self._server(Audience.BROKERS, MemoryBudget(RESPONSE_BYTES_MAX))
         self.controller_server = self._server(Audience.CONTROLLERS, MemoryBudget(RESPONSE_BYTES_MAX))
 
@@ -178,10 +179,17 @@ class Node:
             groups=self.groups,
         )
 
-    def _server(self, audience: Audience, response_memory: MemoryBudget) -> Server:
+    def _rates(self) -> list[ConnectionRate]:
+        """The limits of new connections."""
+        per_second = self.config.max_connection_creation_rate
+        if per_second == CONNECTION_RATE_MAX:
+            return []
+        return [ConnectionRate(self.throttles.windows, per_second, self.throttles.now_ms())]
+
+    def _server(self, audience: Audience, response_memory: MemoryBudget, arrivals: Arrivals | None = None) -> Server:
         queued_max = self.config.queued_max_request_bytes
         request_memory = MemoryBudget(sys.maxsize if queued_max < 0 else queued_max)
-        return Server(self.routers[audience], self.config, self.clock, request_memory, response_memory)
+        return Server(self.routers[audience], self.config, self.clock, request_memory, response_memory, arrivals)
 
     def _answer_itself(self, audience: Audience, frame: bytearray) -> Awaitable[bytes]:
         return self.routers[audience].answer(frame, "itself")

@@ -14,6 +14,7 @@ from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.resources.rates import TokenBucket, WindowedRate, Windows
 from einmal.metadata.quota_table import (
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     REQUEST_PERCENTAGE,
@@ -59,7 +60,7 @@ class _Used(Generic[T]):
 
 class ClientThrottles:
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata, clock: Clock) -> None:
-        self._windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
+        self.windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self._mutation_windows = Windows(
             config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
         )
@@ -92,12 +93,12 @@ class ClientThrottles:
     def use_time(self, user: str, client_id: str, milliseconds: float) -> int:
         """As ``use``, of the broker's time: a throttle lasts at most one window, as in Kafka."""
         # 100 percent are one second of each second.
-        return min(self.use(REQUEST_PERCENTAGE, user, client_id, milliseconds / 10), self._windows.milliseconds)
+        return min(self.use(REQUEST_PERCENTAGE, user, client_id, milliseconds / 10), self.windows.milliseconds)
 
     def fetch_bytes_max(self, user: str, client_id: str, most: int) -> int:
         """Of one answer: more than a quota allows in all windows could never be sent."""
         limit = self.quotas.limit_of(CONSUMER_BYTE_RATE, user, client_id)
-        return most if limit is None else min(most, int(limit.value * self._windows.full_seconds))
+        return most if limit is None else min(most, int(limit.value * self.windows.full_seconds))
 
     def use_fetch(self, user: str, client_id: str, size: int) -> int:
         """As ``use``, of an answer that is not sent if it exceeds the quota: then it does not count.
@@ -117,12 +118,27 @@ class ClientThrottles:
         rate.record(-size, now_ms)
         return excess_ms
 
+    def use_connection(self, address: str) -> int:
+        """Count a new connection of an address. Returns for how many milliseconds to hold it before it is closed, at
+        most one window; 0: it may stay, and counts.
+        """
+        limit = self.quotas.connection_rate_of(address)
+        if limit is None:
+            return 0
+        now_ms = self.now_ms()
+        rate = self._rate(CONNECTION_CREATION_RATE, QuotaLimit(limit, address, None), now_ms)
+        rate.record(1, now_ms)
+        excess_ms = rate.excess_ms(limit, now_ms)
+        if excess_ms:
+            rate.record(-1, now_ms)
+        return min(excess_ms, self.windows.milliseconds)
+
     def _rate(self, key: str, limit: QuotaLimit, now_ms: int) -> WindowedRate:
         used = self._rates.get(key)
         if used is None:
-            used = self._rates[key] = _Used(self._windows.span_ms)
+            used = self._rates[key] = _Used(self.windows.span_ms)
         sharers = (limit.user, limit.client_id)
-        return used.get(sharers, now_ms) or used.add(sharers, WindowedRate(self._windows), now_ms)
+        return used.get(sharers, now_ms) or used.add(sharers, WindowedRate(self.windows), now_ms)
 
     # --- changes of partitions ---------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
+from einmal.broker.front.arrivals import Arrivals
 from einmal.broker.front.connection_table import ConnectionTable
 from einmal.broker.front.context import Body, Parked
 from einmal.broker.front.refused_batches import RefusedBatches
@@ -58,7 +59,7 @@ _WATCH_SECONDS: Final = 1.0
 
 
 class Server:
-    """All connections of one listener."""
+    """All connections of one listener. ``arrivals`` None: no rate limits new ones."""
 
     def __init__(
         self,
@@ -67,12 +68,14 @@ class Server:
         clock: Clock,
         request_memory: MemoryBudget,
         response_memory: MemoryBudget,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.router = router
         self.config = config
         self.clock = clock
         self.request_memory = request_memory
         self.response_memory = response_memory
+        self.arrivals = arrivals
         self.connections: ConnectionTable[Connection] = ConnectionTable(
             config.max_connections, config.max_connections_per_ip, config.connection_overrides
         )
@@ -203,6 +206,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if not self._server.admit(self):
             self.close()
+        elif self._server.arrivals is not None:
+            # Only then the transport reads, and can be told not to: uvloop's would begin after this.
+            self._loop.call_soon(self._server.arrivals.pace, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -315,6 +321,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
         if self._close_timer is None and not self._is_lost:
             self._close_timer = self._loop.call_later(_CLOSE_SECONDS, self._transport.abort)
+
+    def turn_away(self, milliseconds: int) -> None:
+        """See ``arrivals.Arriving``."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._transport.pause_reading()
+        self._close_timer = self._loop.call_later(milliseconds / 1000, self._transport.abort)
 
     def drop(self, reason: str) -> None:
         """Disconnect at once: unsent answers are lost."""

@@ -89,10 +89,6 @@ class TokenBucket:
         self._fill(rate, now_ms)
         return max(0, round(-self._tokens / rate * 1000))
 
-    def is_full(self, rate: float, now_ms: int) -> bool:
-        self._fill(rate, now_ms)
-        return self._tokens >= self._burst(rate)
-
     def _burst(self, rate: float) -> float:
         return rate * self._windows.span_ms / 1000
 

@@ -1,0 +1,65 @@
+"""New connections of a listener, against limits of their rate (KIP-612).
+
+Above the rate of a broker or listener (``max.connection.creation.rate``) a connection waits for its turn: it is
+accepted, and not read before. Above the rate of its address, which is a quota, it is closed after at most a second, as
+in Kafka, so that a client that connects again and again does so slowly.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.resources.rates import TokenBucket, Windows
+
+log = logging.getLogger(__name__)
+
+
+class Arriving(Protocol):
+    """A connection that was accepted now."""
+
+    @property
+    def address(self) -> str:
+        """The client's, without the port."""
+
+    def mute(self, milliseconds: int) -> None:
+        """See ``context.Origin``."""
+
+    def turn_away(self, milliseconds: int) -> None:
+        """Close after so long."""
+
+
+class ConnectionRate:
+    """``per_second`` connections, and a burst of what all windows together allow."""
+
+    def __init__(self, windows: Windows, per_second: int, now_ms: int) -> None:
+        self._per_second = per_second
+        self._bucket = TokenBucket(windows, per_second, now_ms)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long one more connection waits for its turn, which is after all those before it."""
+        self._bucket.take(1, self._per_second, now_ms)
+        return self._bucket.overdrawn_ms(self._per_second, now_ms)
+
+
+class Arrivals:
+    """``rates``: of the broker, and of the listener."""
+
+    def __init__(self, throttles: ClientThrottles, rates: Sequence[ConnectionRate]) -> None:
+        self._throttles = throttles
+        self._rates = rates
+
+    def pace(self, connection: Arriving) -> None:
+        refused_ms = self._throttles.use_connection(connection.address)
+        if refused_ms:
+            message = "connection refused: this address opens more than its quota allows (connection_creation_rate)"
+            log.warning(message, extra={"client": connection.address})
+            connection.turn_away(refused_ms)
+            return
+        if self._rates:
+            now_ms = self._throttles.now_ms()
+            wait_ms = max(rate.wait_ms(now_ms) for rate in self._rates)
+            if wait_ms:
+                connection.mute(wait_ms)
