@@ -290,6 +290,24 @@ def test_its_clients_find_what_they_need(cluster: Cluster, tools: ApacheTools, t
     assert "SUCCESS" in tools("ClientCompatibilityTest", *arguments)
 
 
+def test_quotas_are_set_described_and_removed(tools: ApacheTools) -> None:
+    user = ("--entity-type", "users", "--entity-name", "quota-user")
+    client = ("--entity-type", "clients", "--entity-name", "quota-client")
+    by_default = ("--entity-type", "ips", "--entity-default")
+    tools(CONFIGS, "--alter", *user, "--add-config", "producer_byte_rate=1024,request_percentage=150.5")
+    tools(CONFIGS, "--alter", *user, *client, "--add-config", "consumer_byte_rate=2048")
+    tools(CONFIGS, "--alter", *by_default, "--add-config", "connection_creation_rate=100000")
+    settled(lambda: tools(CONFIGS, "--describe", *user), "producer_byte_rate=1024.0", "request_percentage=150.5")
+    settled(lambda: tools(CONFIGS, "--describe", *user, *client), "consumer_byte_rate=2048.0")
+    settled(lambda: tools(CONFIGS, "--describe", *by_default), "connection_creation_rate=100000.0")
+    tools(CONFIGS, "--alter", *user, "--delete-config", "producer_byte_rate")
+    at_last(lambda: tools(CONFIGS, "--describe", *user), lambda told: "producer_byte_rate" not in told)
+    assert "must be greater than 0" in tools.refused(CONFIGS, "--alter", *user, "--add-config", "producer_byte_rate=-1")
+    tools(CONFIGS, "--alter", *user, "--delete-config", "request_percentage")
+    tools(CONFIGS, "--alter", *user, *client, "--delete-config", "consumer_byte_rate")
+    tools(CONFIGS, "--alter", *by_default, "--delete-config", "connection_creation_rate")
+
+
 def test_its_performance_tools_are_served_with_and_without_transactions(
     cluster: Cluster, tools: ApacheTools, topic: str
 ) -> None:
