@@ -1,4 +1,4 @@
-"""Clients above a quota are told so at once, and then wait; all others are served (KIP-13, 124, 219, 546, 599, 612)."""
+"""Clients above a quota learn so at once, and then wait; all others are served (KIP-13, 124, 219, 546, 599, 612)."""
 
 from __future__ import annotations
 

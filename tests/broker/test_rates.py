@@ -42,7 +42,7 @@ def test_what_is_taken_back_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("size", [1_000, 20_000, 300_000])
-def test_a_sender_that_waits_as_told_has_the_rate_of_its_quota(size: int) -> None:
+def test_a_sender_that_waits_for_so_long_has_the_rate_of_its_quota(size: int) -> None:
     """Whatever the size of its requests, over ten minutes, after the first burst."""
     limit, now_ms, sent = 100_000, 0, 0
     rate = WindowedRate(WINDOWS)

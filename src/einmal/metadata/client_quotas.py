@@ -84,7 +84,7 @@ class ClientQuotaDecisions(Deciding):
 
 
 def _records(change: QuotaChange) -> Iterator[ClientQuotaRecord]:
-    """Also of values that stay as they are: an earlier change of the same request may say otherwise."""
+    """Also of values that stay as they are: an earlier change of the same request may differ."""
     entity = tuple(sorted(QuotaEntityPart(kind, _plain(kind, name)) for kind, name in change.entity))
     for key, value in change.values.items():
         if value is None and key not in (*_OF_CLIENTS, *_OF_ADDRESSES):

@@ -126,7 +126,7 @@ class FetchSessions:
         return Wanted([(key[0], seen.wanted) for key, seen in session.partitions.items()], session, True)
 
     def close(self, session: FetchSession) -> None:
-        """The client has not been told of the session."""
+        """Forget a session whose id the client does not have."""
         self._sessions.pop(session.session_id, None)
 
     def _partition_count(self) -> int:
