@@ -20,6 +20,7 @@ from einmal.broker.control.topic_creation import TopicCreation
 from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.handlers.add_offsets_to_txn import AddOffsetsToTxnHandler
@@ -117,6 +118,7 @@ class NodeParts:
     controller_channel: ControllerChannel
     topic_creation: TopicCreation
     metadata: ClusterMetadata
+    access: Access
     quorum: QuorumRuntime
     controller: ControllerRuntime
     partitions: Partitions
@@ -266,9 +268,19 @@ APIS: Final = (
         TxnOffsetCommitHandler.api,
         lambda parts: TxnOffsetCommitHandler(parts.groups, parts.transactions, parts.metadata),
     ),
-    _entry(_BROKERS, DescribeAclsHandler.api, lambda _parts: DescribeAclsHandler()),
-    _entry(_BROKERS, CreateAclsHandler.api, lambda _parts: CreateAclsHandler()),
-    _entry(_BROKERS, DeleteAclsHandler.api, lambda _parts: DeleteAclsHandler()),
+    _entry(_BOTH, DescribeAclsHandler.api, lambda parts: DescribeAclsHandler(parts.access, parts.metadata)),
+    _entry(
+        _BOTH,
+        CreateAclsHandler.api,
+        lambda parts: CreateAclsHandler(parts.access, parts.controller, parts.new_uuid),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BOTH,
+        DeleteAclsHandler.api,
+        lambda parts: DeleteAclsHandler(parts.access, parts.metadata, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(
         _BOTH,
         DescribeConfigsHandler.api,
