@@ -254,9 +254,7 @@ def normalized(value: Any, topic_names: Mapping[UUID, str]) -> Any:
     kept: dict[str, Any] = {}
     for name in fields:
         found = getattr(value, name)
-        if name.endswith("error_code"):
-            kept[name] = int(found)
-        elif name.endswith("authorized_operations") or name in _COUNTED:
+        if name.endswith("error_code") or name.endswith("authorized_operations") or name in _COUNTED:
             kept[name] = int(found)
         elif isinstance(found, UUID):
             kept[name] = topic_names.get(found, "unknown id")

@@ -7,6 +7,7 @@ from einmal.metadata.records import (
     NO_LEADER,
     RECOVERING,
     UNFENCE,
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -17,6 +18,7 @@ from einmal.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     SupportedFeature,
     TopicRecord,
@@ -24,11 +26,13 @@ from einmal.metadata.records import (
     decode,
     encode,
 )
+from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 from einmal.wire.errors import WireError
 
 TOPIC_ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+ACL = Acl(ResourceType.TOPIC, "ab", PatternType.PREFIXED, "User:a", "*", AclOperation.READ, Permission.ALLOW)
 
 RECORDS: list[MetadataRecord] = [
     RegisterBrokerRecord(ONE, TOPIC_ID, 7, (BrokerEndpoint("PLAINTEXT", "localhost", 65_535),), None),
@@ -62,6 +66,8 @@ RECORDS: list[MetadataRecord] = [
     RemoveTopicRecord(TOPIC_ID),
     FeatureLevelRecord("transaction.version", 2),
     ProducerIdsRecord(ONE, 7, ProducerId(1_000)),
+    AccessControlEntryRecord(TOPIC_ID, *ACL),
+    RemoveAccessControlEntryRecord(TOPIC_ID),
 ]
 
 
@@ -75,6 +81,21 @@ def test_a_record_is_read_as_it_was_written(record: MetadataRecord) -> None:
 def test_a_topic_record_has_krafts_bytes() -> None:
     # Frame version 1, API key 2, version 0, compact string, id, no tags.
     assert encode(TopicRecord("ab", TOPIC_ID))[1] == b"\x01\x02\x00\x03ab" + TOPIC_ID.bytes + b"\x00"
+
+
+def test_records_of_acls_have_krafts_bytes() -> None:
+    # API keys 18 and 19: id, type, name, pattern, principal, host, operation, permission, no tags.
+    entry = b"\x01\x12\x00" + TOPIC_ID.bytes + b"\x02\x03ab\x04\x07User:a\x02*\x03\x03\x00"
+    assert encode(AccessControlEntryRecord(TOPIC_ID, *ACL))[1] == entry
+    assert encode(RemoveAccessControlEntryRecord(TOPIC_ID))[1] == b"\x01\x13\x00" + TOPIC_ID.bytes + b"\x00"
+
+
+@pytest.mark.parametrize("position", [19, 23, 33, 34])
+def test_an_acl_with_a_number_that_has_no_name_is_refused(position: int) -> None:
+    encoded = bytearray(encode(AccessControlEntryRecord(TOPIC_ID, *ACL))[1] or b"")
+    encoded[position] = 99
+    with pytest.raises(WireError, match="99"):
+        decode(None, bytes(encoded))
 
 
 def test_a_change_of_a_partition_has_krafts_bytes() -> None:

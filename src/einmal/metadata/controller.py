@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from einmal.metadata.acls import AclDecisions
 from einmal.metadata.brokers import BrokerDecisions
 from einmal.metadata.configs import ConfigDecisions
 from einmal.metadata.features import FeatureDecisions
@@ -46,6 +47,7 @@ class Controller(
     TopicDecisions,
     ConfigDecisions,
     FeatureDecisions,
+    AclDecisions,
 ):
     """``image``: the metadata when this controller took over; the controller modifies it."""
 

@@ -1,4 +1,4 @@
-"""The cluster's metadata: brokers, topics, partitions, settings, features, producer ids.
+"""The cluster's metadata: brokers, topics, partitions, settings, features, producer ids, ACLs.
 
 Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
 immutable: a ``TopicImage`` is a snapshot. A partition's epoch grows with each change of it, its leader epoch when a
@@ -16,6 +16,7 @@ from einmal.metadata.partition_list import PartitionList
 from einmal.metadata.records import (
     RECOVERED,
     UNFENCE,
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -26,12 +27,14 @@ from einmal.metadata.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
 )
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.security.acl import Acl
 from einmal.types import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 TOPIC_RESOURCE: Final = 2
@@ -165,6 +168,7 @@ class ImageDelta:
 
     ``topics``: new ones and those with a changed partition. ``deleted``: name and id; a new topic may have the name by
     now. ``configs``: topics whose settings have changed, and ``cluster_configs``: whether those of all brokers have.
+    ``acls``: in their order, and whether each holds from now on, or no more.
     """
 
     topics: Mapping[str, None] = field(default_factory=dict)
@@ -173,6 +177,7 @@ class ImageDelta:
     cluster_configs: bool = False
     brokers: bool = False
     features: bool = False
+    acls: tuple[tuple[Acl, bool], ...] = ()
 
 
 @dataclass(slots=True)
@@ -184,6 +189,9 @@ class ClusterImage:
     """The explicit settings, by resource type and name."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
+    acls: dict[UUID, Acl] = field(default_factory=dict)
+    acl_ids: dict[Acl, UUID] = field(default_factory=dict)
+    """The same the other way round: an ACL is there once."""
     version: int = field(default=0, compare=False)
     """Grows with every record: caches of values derived from the image compare it."""
 
@@ -196,6 +204,8 @@ class ClusterImage:
             dict(self.configs),
             dict(self.features),
             self.next_producer_id,
+            dict(self.acls),
+            dict(self.acl_ids),
             self.version,
         )
 
@@ -232,6 +242,7 @@ class ClusterImage:
         topics: dict[str, None] = {}
         deleted: dict[UUID, str] = {}
         configs: dict[str, None] = {}
+        acls: list[tuple[Acl, bool]] = []
         cluster_configs = brokers = features = False
         for record in records:
             match record:
@@ -252,9 +263,13 @@ class ClusterImage:
                     brokers = True
                 case FeatureLevelRecord():
                     features = True
+                case AccessControlEntryRecord():
+                    acls.append((record.acl, True))
+                case RemoveAccessControlEntryRecord(acl_id=acl_id):
+                    acls.append((self.acls[acl_id], False))
             self.replay(record)
         gone = tuple((name, topic_id) for topic_id, name in deleted.items())
-        return ImageDelta(topics, gone, configs, cluster_configs, brokers, features)
+        return ImageDelta(topics, gone, configs, cluster_configs, brokers, features, tuple(acls))
 
     def replay(self, record: MetadataRecord) -> None:
         self.version += 1
@@ -282,6 +297,18 @@ class ClusterImage:
                 self.features[record.name] = record.feature_level
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
+            case _:
+                self._replay_security(record)
+
+    def _replay_security(self, record: MetadataRecord) -> None:
+        match record:
+            case AccessControlEntryRecord():
+                acl = record.acl
+                assert acl not in self.acl_ids, "an ACL is recorded once"
+                self.acls[record.acl_id] = acl
+                self.acl_ids[acl] = record.acl_id
+            case RemoveAccessControlEntryRecord():
+                del self.acl_ids[self.acls.pop(record.acl_id)]
             case NoOpRecord():
                 pass
 
@@ -357,6 +384,8 @@ class ClusterImage:
         for (kind, resource), settings in self.configs.items():
             for name, value in settings.items():
                 yield ConfigRecord(kind, resource, name, value)
+        for acl_id, acl in self.acls.items():
+            yield AccessControlEntryRecord(acl_id, *acl)
         if self.next_producer_id:
             # The owner of the last block does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)
