@@ -1,6 +1,7 @@
 """CreateAcls: let somebody do something, or forbid it.
 
 API: 30. Versions: 1-3.
+Access: ALTER on Cluster.
 Behaviour: answered when the ACLs are committed in the metadata log; other nodes follow. One that holds already is
 accepted. The ACLs of a request are decided alone, each with its own error. SECURITY_DISABLED for each without an
 authorizer.

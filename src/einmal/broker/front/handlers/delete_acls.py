@@ -1,6 +1,7 @@
 """DeleteAcls: let somebody do something no more, or forbid it no more.
 
 API: 31. Versions: 1-3.
+Access: ALTER on Cluster.
 Behaviour: answered when the removal is committed in the metadata log, with the ACLs that each filter matches. An ACL
 that two filters match is in both answers. SECURITY_DISABLED for each without an authorizer. Bounded, with
 POLICY_VIOLATION: filters that may match several ACLs, each of which is a search, and matches.

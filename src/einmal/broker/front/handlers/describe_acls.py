@@ -1,6 +1,7 @@
 """DescribeAcls: who may do what.
 
 API: 29. Versions: 1-3.
+Access: DESCRIBE on Cluster.
 Behaviour: the ACLs that match the filter, by resource, as this node has them: a change on another node may still be on
 its way here. SECURITY_DISABLED without an authorizer, as from Apache Kafka; INVALID_REQUEST for a filter with an
 unknown number, where Apache Kafka closes the connection.

@@ -223,6 +223,22 @@ _VERIFIED: Final = {
     "topics": [{"name": NOBODYS, "partitions": [0]}],
 }
 _PREFERRED: Final = {"topic_partitions": [{"topic": NOBODYS, "partitions": [0]}], "timeout": 5_000}
+_ANY_ACL: Final = {
+    "resource_name_filter": NOBODYS,
+    "pattern_type_filter": 3,
+    "operation": 1,
+    "permission_type": 1,
+}
+_UNKNOWN_ACL: Final = {
+    "resource_type": 2,
+    "resource_name": "",
+    "resource_pattern_type": 3,
+    "principal": "User:nobody",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+"""Has no name, so that it is never created."""
 CLUSTER_REQUESTS: Final = (
     Request(1, 12, lambda _n, _: _fetched({"topic": OPEN}, replica_id=7)),
     Request(3, 8, lambda _n, _: {"topics": [], "include_cluster_authorized_operations": True}),
@@ -233,6 +249,9 @@ CLUSTER_REQUESTS: Final = (
     Request(23, 4, lambda _n, _: _ended_epoch(NOBODYS)),
     Request(24, 4, lambda _n, _: {"transactions": [_VERIFIED]}),
     Request(27, 1, lambda _n, _: {"markers": [{**_MARKER, "topics": [{"name": NOBODYS, "partition_indexes": [0]}]}]}),
+    Request(29, 2, lambda _n, _: {"resource_type_filter": 5, **_ANY_ACL}),
+    Request(30, 2, lambda _n, _: {"creations": [_UNKNOWN_ACL]}),
+    Request(31, 2, lambda _n, _: {"filters": [{"resource_type_filter": 5, **_ANY_ACL}]}),
     Request(32, 4, lambda _n, _: _settings(_BROKER, "1")),
     Request(32, 4, lambda _n, _: _settings(_BROKER, ""), "of all brokers"),
     Request(32, 4, lambda _n, _: _settings(_LOGGER, "1"), "of a logger"),

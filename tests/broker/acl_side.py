@@ -1,166 +1,119 @@
-"""The two brokers of the ACL matrix, Apache Kafka and ours, under the same ACLs and with the same resources.
-
-The principal of the matrix is alice on Apache Kafka, authenticated by SASL; on ours it is ANONYMOUS.
-"""
+"""A broker of the ACL matrix: its ACLs, its resources, and the answers to requests of the matrix' principal."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from einmal.broker.config import STANDARD_AUTHORIZER
+from einmal.broker.listeners import Audience
 from einmal.broker.node import Node
-from einmal.security.acl import CLUSTER_NAME, WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
-from einmal.security.authorizer import StandardAuthorizer
-from einmal.security.principal import ANONYMOUS
+from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import ErrorCode
+from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from tests.broker.acl_requests import NO_ID, Fields, Request
 from tests.broker.nodes import Client, running_node
-from tests.interop.acl_requests import NO_ID, Fields, Request
-from tests.interop.apache_kafka import ApacheKafka
 from tests.ports import loopback_ports
 
-_PASSWORD: Final = "of-the-matrix"
-_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _CHUNK: Final = 500
-_SENTINEL: Final = "sentinel"
 
 
-class Side(Protocol):
-    """``admin`` may do everything; ``sender`` and ``to_controllers`` are of the matrix' principal."""
+class Admin(Protocol):
+    """Asks as somebody who may do everything."""
 
-    principal: str
-    admin: Client
-    topic_ids: dict[str, UUID]
-
-    async def set_acls(self, acls: Sequence[Acl]) -> None:
-        """These ACLs hold, and no others, once it returns; their principal is replaced."""
-
-    async def ask(self, request: Request, name: str, *, of_controllers: bool = False) -> Any:
-        """The answer to the matrix' principal."""
+    async def call(self, api_key: int, version: int, fields: Fields) -> Any: ...
 
 
 @dataclass
-class _Common:
-    """``ports``: of the listeners of clients and of controllers."""
+class Side:
+    """One broker, and connections of the matrix' principal to its listeners of clients and of controllers.
 
-    principal: str
-    admin: Client
+    ``password``: of alice, who is that principal; None: the listeners have no SASL, and it is ANONYMOUS.
+    """
+
+    admin: Admin
     ports: tuple[int, int]
     stack: AsyncExitStack
+    password: str | None = None
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     _clients: dict[int, Client] = field(default_factory=dict)
+    _acl_sets: Iterator[int] = field(default_factory=itertools.count)
 
-    async def ask(self, request: Request, name: str, *, of_controllers: bool = False) -> Any:
+    async def ask(self, request: Request, name: str = "", *, of_controllers: bool = False) -> Any:
+        """The normalized answer to the matrix' principal about the resource of this name."""
         fields = request.fields(name, self.topic_ids.get(name, NO_ID))
         port = self.ports[of_controllers]
         try:
             client = self._clients.get(port) or await self._connect(port)
-            return await client.call(request.api_key, request.version, fields)
+            answer = await client.call(request.api_key, request.version, fields)
         except (asyncio.IncompleteReadError, ConnectionError):
             self._clients.pop(port, None)
             return "the connection is closed"
+        return normalized(answer, {topic_id: name for name, topic_id in self.topic_ids.items()})
 
     async def _connect(self, port: int) -> Client:
         client = self._clients[port] = await self.stack.enter_async_context(Client.connect_to(port))
-        await self.authenticate(client)
+        if self.password is not None:
+            assert (await client.call(17, 1, {"mechanism": "PLAIN"})).error_code is ErrorCode.none
+            token = f"\0alice\0{self.password}".encode()
+            assert (await client.call(36, 2, {"auth_bytes": token})).error_code is ErrorCode.none
         return client
 
-    async def authenticate(self, client: Client) -> None:
-        """Nothing to do on a listener without SASL."""
-
-
-class KafkaSide(_Common):
-    async def authenticate(self, client: Client) -> None:
-        assert (await client.call(17, 1, {"mechanism": "PLAIN"})).error_code is ErrorCode.none
-        token = f"\0alice\0{_PASSWORD}".encode()
-        assert (await client.call(36, 2, {"auth_bytes": token})).error_code is ErrorCode.none
-
     async def set_acls(self, acls: Sequence[Acl]) -> None:
+        """These ACLs hold, and no others, once it returns. An empty principal is the matrix' own."""
         every = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
         await self.admin.call(31, 2, {"filters": [every]})
+        # Broker and controller each learn the ACLs by replaying them, the last ones last.
+        sentinel = f"sentinel-{next(self._acl_sets)}"
+        last = [topic_acl(sentinel, AclOperation.ALTER)]
         for start in range(0, len(acls), _CHUNK):
-            answer = await self.admin.call(30, 2, {"creations": [self._created(acl) for acl in acls[start:][:_CHUNK]]})
-            assert {each.error_code for each in answer.results} == {ErrorCode.none}
-        # Broker and controller each learn the ACLs by replaying them, a little later.
-        sentinel = f"{_SENTINEL}-{len(self.topic_ids)}-{id(acls)}"
-        names = (AclOperation.DESCRIBE, AclOperation.ALTER)
-        last = [
-            Acl(ResourceType.TOPIC, sentinel, PatternType.LITERAL, "", WILDCARD, each, Permission.ALLOW)
-            for each in names
-        ]
-        await self.admin.call(30, 2, {"creations": [self._created(acl) for acl in last]})
-        await self._until_decided(sentinel)
-
-    async def _until_decided(self, sentinel: str) -> None:
-        at_broker = Request(
-            2,
-            7,
-            lambda topic, _: {
-                "replica_id": -1,
-                "topics": [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
-            },
-        )
-        at_controller = Request(
-            37, 3, lambda topic, _: {"topics": [{"name": topic, "count": 3}], "timeout": 1, "validate_only": True}
-        )
+            await self._create_acls(acls[start:][:_CHUNK])
+        await self._create_acls(last)
         async with asyncio.timeout(20):
-            for probe in (at_broker, at_controller):
-                while "29" in str(normalized(await self.ask(probe, sentinel), {})):
+            for probe in (_AT_BROKER, _AT_CONTROLLER):
+                while ErrorCode.topic_authorization_failed in errors_of(await self.ask(probe, sentinel)):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
+    async def _create_acls(self, acls: Sequence[Acl]) -> None:
+        answer = await self.admin.call(30, 2, {"creations": [self._created(acl) for acl in acls]})
+        assert {each.error_code for each in answer.results} <= {ErrorCode.none}, answer
+
     def _created(self, acl: Acl) -> Fields:
+        own = "User:ANONYMOUS" if self.password is None else "User:alice"
         return {
             "resource_type": acl.resource_type,
             "resource_name": acl.resource_name,
             "resource_pattern_type": acl.pattern_type,
-            "principal": acl.principal or self.principal,
+            "principal": acl.principal or own,
             "host": acl.host,
             "operation": acl.operation,
             "permission_type": acl.permission,
         }
 
 
-class EinmalSide(_Common):
-    authorizer: StandardAuthorizer
-
-    async def set_acls(self, acls: Sequence[Acl]) -> None:
-        self.authorizer.replace(acl._replace(principal=acl.principal or self.principal) for acl in acls)
+def topic_acl(name: str, operation: AclOperation) -> Acl:
+    return Acl(ResourceType.TOPIC, name, PatternType.LITERAL, "", WILDCARD, operation, Permission.ALLOW)
 
 
-@asynccontextmanager
-async def kafka_side(directory: Path) -> AsyncIterator[KafkaSide]:
-    """Raises KafkaUnavailable. Brokers, and the admin, are ANONYMOUS there, a super user."""
-    (controllers,) = loopback_ports(1)
-    jaas = f'{_PLAIN} username="admin" password="{_PASSWORD}" user_admin="{_PASSWORD}" user_alice="{_PASSWORD}";'
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:admin;User:ANONYMOUS",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,CLIENT:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "sasl.mechanism.controller.protocol": "PLAIN",
-        "listener.name.controller.plain.sasl.jaas.config": jaas,
-        "listener.name.client.plain.sasl.jaas.config": jaas,
-        "auto.create.topics.enable": "true",
-    }
-    node = ApacheKafka(
-        directory, settings=settings, listeners={"CLIENT": "SASL_PLAINTEXT"}, controller_ports={1: controllers}
-    )
-    node.start()
-    try:
-        async with AsyncExitStack() as stack:
-            admin = await stack.enter_async_context(Client.connect_to(node.port))
-            yield KafkaSide("User:alice", admin, (node.ports["CLIENT"], controllers), stack)
-    finally:
-        node.stop()
+_ASKED: Final = {"partition_index": 0, "timestamp": -1}
+_AT_BROKER: Final = Request(
+    2, 7, lambda topic, _: {"replica_id": -1, "topics": [{"name": topic, "partitions": [_ASKED]}]}
+)
+_AT_CONTROLLER: Final = Request(
+    37, 3, lambda topic, _: {"topics": [{"name": topic, "count": 3}], "timeout": 1_000, "validate_only": True}
+)
 
 
 @asynccontextmanager
-async def einmal_side(directory: Path) -> AsyncIterator[EinmalSide]:
+async def einmal_side(directory: Path) -> AsyncIterator[Side]:
+    """Ours. Its admin is the node itself, which needs no ACL."""
     (controllers,) = loopback_ports(1)
     settings = {
         "process.roles": "broker,controller",
@@ -168,28 +121,26 @@ async def einmal_side(directory: Path) -> AsyncIterator[EinmalSide]:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{controllers}",
         "node.id": "1",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
         "num.partitions": "4",
         "offsets.topic.num.partitions": "3",
         "transaction.state.log.num.partitions": "3",
         "group.initial.rebalance.delay.ms": "0",
     }
     async with running_node(directory, settings) as node, AsyncExitStack() as stack:
-        admin = await stack.enter_async_context(Client.connect(node))
-        side = EinmalSide(str(ANONYMOUS), admin, (node.port, controllers), stack)
-        side.authorizer = _authorizer(node)
-        yield side
+        yield Side(NodeItself(node), (node.port, controllers), stack)
 
 
-def _authorizer(node: Node) -> StandardAuthorizer:
-    """ACLs are set from outside: all who connect are the same principal, which may not create any."""
-    authorizer = StandardAuthorizer()
-    everything = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-    literal, allow = PatternType.LITERAL, Permission.ALLOW
-    acls = [Acl(each, WILDCARD, literal, str(ANONYMOUS), WILDCARD, AclOperation.ALL, allow) for each in everything]
-    acls.append(Acl(ResourceType.CLUSTER, CLUSTER_NAME, literal, str(ANONYMOUS), WILDCARD, AclOperation.ALL, allow))
-    authorizer.replace(acls)
-    node.access._authorizer = authorizer
-    return authorizer
+class NodeItself:
+    """Asks a node as the node asks itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._router = node.routers[Audience.CLIENTS]
+
+    async def call(self, api_key: int, version: int, fields: Fields) -> Any:
+        header = encode_request_header(api_key, version, 0, "admin")
+        frame = await self._router.answer(bytearray(header + encode_request(api_key, version, fields)), "itself")
+        return decode_response(api_key, version, frame, response_body_position(api_key, version, frame))
 
 
 async def prepare(side: Side, topics: Sequence[str], groups: Iterable[str], transactional_id: str) -> None:
@@ -208,7 +159,7 @@ async def prepare(side: Side, topics: Sequence[str], groups: Iterable[str], tran
     await _begin(admin, transactional_id, topics)
 
 
-async def _begin(admin: Client, transactional_id: str, topics: Sequence[str]) -> None:
+async def _begin(admin: Admin, transactional_id: str, topics: Sequence[str]) -> None:
     new = {"producer_id": -1, "producer_epoch": -1}
     fields = {"transactional_id": transactional_id, "transaction_timeout": 600_000, **new}
     producer = await _until_ready(admin, 22, 4, fields)
@@ -227,11 +178,11 @@ def _commit(group: str, topics: Sequence[str]) -> Fields:
     return {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": named}
 
 
-async def _until_ready(client: Client, api_key: int, version: int, fields: Fields) -> Any:
+async def _until_ready(admin: Admin, api_key: int, version: int, fields: Fields) -> Any:
     """The first answer without an error: coordinators, and new leaders, take a moment."""
     async with asyncio.timeout(60):
         while True:
-            answer = await client.call(api_key, version, fields)
+            answer = await admin.call(api_key, version, fields)
             if not re.search(r"ErrorCode\.(?!none\b)", repr(answer)):
                 return answer
             await asyncio.sleep(0.05)
