@@ -6,6 +6,7 @@ from einmal.metadata.records import (
     NO_LEADER,
     RECOVERING,
     UNFENCE,
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
@@ -17,15 +18,19 @@ from einmal.metadata.records import (
     ProducerIdsRecord,
     QuotaEntityPart,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 A, B = UUID(int=10), UUID(int=11)
+ACL = Acl(ResourceType.TOPIC, "a", PatternType.LITERAL, "User:a", "*", AclOperation.READ, Permission.ALLOW)
+OTHER_ACL = ACL._replace(permission=Permission.DENY)
 
 BEGINNING: list[MetadataRecord] = [
     FeatureLevelRecord("transaction.version", 2),
@@ -38,6 +43,8 @@ BEGINNING: list[MetadataRecord] = [
     ConfigRecord(TOPIC_RESOURCE, "a", "retention.ms", "5"),
     ConfigRecord(BROKER_RESOURCE, CLUSTER_DEFAULT, "min.insync.replicas", "2"),
     ProducerIdsRecord(ONE, 1, ProducerId(1_000)),
+    AccessControlEntryRecord(A, *ACL),
+    AccessControlEntryRecord(B, *OTHER_ACL),
 ]
 
 
@@ -50,12 +57,20 @@ def image_of(records: list[MetadataRecord]) -> ClusterImage:
 def test_a_delta_names_what_has_changed_and_nothing_else() -> None:
     image = ClusterImage()
     assert image.apply(BEGINNING) == ImageDelta(
-        {"a": None}, (), {"a": None}, cluster_configs=True, brokers=True, features=True
+        {"a": None},
+        (),
+        {"a": None},
+        cluster_configs=True,
+        brokers=True,
+        features=True,
+        acls=((ACL, True), (OTHER_ACL, True)),
     )
     assert image.apply([NoOpRecord(), ProducerIdsRecord(ONE, 1, ProducerId(2_000))]) == ImageDelta()
     assert image.apply([PartitionChangeRecord(1, A, isr=(TWO,))]) == ImageDelta({"a": None})
     assert image.apply([ConfigRecord(TOPIC_RESOURCE, "a", "retention.ms", None)]) == ImageDelta(configs={"a": None})
     assert image.apply([UnregisterBrokerRecord(TWO, 2)]) == ImageDelta(brokers=True)
+    assert image.apply([RemoveAccessControlEntryRecord(A)]) == ImageDelta(acls=((ACL, False),))
+    assert (image.acls, image.acl_ids) == ({B: OTHER_ACL}, {OTHER_ACL: B})
 
 
 def test_a_topic_made_anew_under_the_same_name_is_both_deleted_and_changed() -> None:

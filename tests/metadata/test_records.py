@@ -7,6 +7,7 @@ from einmal.metadata.records import (
     NO_LEADER,
     RECOVERING,
     UNFENCE,
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
@@ -19,6 +20,7 @@ from einmal.metadata.records import (
     ProducerIdsRecord,
     QuotaEntityPart,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     SupportedFeature,
     TopicRecord,
@@ -26,11 +28,13 @@ from einmal.metadata.records import (
     decode,
     encode,
 )
+from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 from einmal.wire.errors import WireError
 
 TOPIC_ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+ACL = Acl(ResourceType.TOPIC, "ab", PatternType.PREFIXED, "User:a", "*", AclOperation.READ, Permission.ALLOW)
 
 RECORDS: list[MetadataRecord] = [
     RegisterBrokerRecord(ONE, TOPIC_ID, 7, (BrokerEndpoint("PLAINTEXT", "localhost", 65_535),), None),
@@ -66,6 +70,8 @@ RECORDS: list[MetadataRecord] = [
     ProducerIdsRecord(ONE, 7, ProducerId(1_000)),
     ClientQuotaRecord((QuotaEntityPart("client-id", None), QuotaEntityPart("user", "a")), "request_percentage", 0.5),
     ClientQuotaRecord((QuotaEntityPart("ip", "::1"),), "connection_creation_rate", 0.0, remove=True),
+    AccessControlEntryRecord(TOPIC_ID, *ACL),
+    RemoveAccessControlEntryRecord(TOPIC_ID),
 ]
 
 
@@ -85,6 +91,21 @@ def test_a_client_quota_has_krafts_bytes() -> None:
     # One part of the entity: type, name null (the default), no tags; key, IEEE 754 double, not removed, no tags.
     record = ClientQuotaRecord((QuotaEntityPart("user", None),), "k", 1.0)
     assert encode(record)[1] == b"\x01\x0e\x00\x02\x05user\x00\x00\x02k" + b"\x3f\xf0" + bytes(6) + b"\x00\x00"
+
+
+def test_records_of_acls_have_krafts_bytes() -> None:
+    # API keys 18 and 19: id, type, name, pattern, principal, host, operation, permission, no tags.
+    entry = b"\x01\x12\x00" + TOPIC_ID.bytes + b"\x02\x03ab\x04\x07User:a\x02*\x03\x03\x00"
+    assert encode(AccessControlEntryRecord(TOPIC_ID, *ACL))[1] == entry
+    assert encode(RemoveAccessControlEntryRecord(TOPIC_ID))[1] == b"\x01\x13\x00" + TOPIC_ID.bytes + b"\x00"
+
+
+@pytest.mark.parametrize("position", [19, 23, 33, 34])
+def test_an_acl_with_a_number_that_has_no_name_is_refused(position: int) -> None:
+    encoded = bytearray(encode(AccessControlEntryRecord(TOPIC_ID, *ACL))[1] or b"")
+    encoded[position] = 99
+    with pytest.raises(WireError, match="99"):
+        decode(None, bytes(encoded))
 
 
 def test_a_change_of_a_partition_has_krafts_bytes() -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
 from einmal.metadata.image import ClusterImage, ImageDelta
 from einmal.metadata.records import MetadataRecord
+from einmal.security.acl import Acl
 from einmal.types import Offset
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,23 @@ class Following(Protocol):
     def apply(self, delta: ImageDelta, image: ClusterImage) -> None: ...
 
 
+class FollowsAcls(Protocol):
+    """Has the ACLs that are committed."""
+
+    def replace(self, acls: Iterable[Acl]) -> None:
+        """These are all."""
+
+    def add(self, acl: Acl) -> None: ...
+
+    def remove(self, acl: Acl) -> None: ...
+
+
 class ClusterMetadata:
-    def __init__(self, parts: Following) -> None:
+    """``authorizer``: follows the image also on a node that is no broker; None: nobody asks for the ACLs."""
+
+    def __init__(self, parts: Following, authorizer: FollowsAcls | None = None) -> None:
         self._parts = parts
+        self._authorizer = authorizer
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.image = ClusterImage()
         """What is committed. The controller's own image may be ahead of it."""
@@ -39,6 +54,8 @@ class ClusterMetadata:
         """Of the first record that is not in the image."""
         self.is_applied = False
         """Whether the node follows the image."""
+        self.is_current = False
+        """Whether this process has learned what is committed since it has started."""
         self._broker_epoch = -1
         self._deleted: dict[UUID, str] = {}
         """Topics whose removal is committed and not applied yet."""
@@ -48,7 +65,12 @@ class ClusterMetadata:
     def committed(self, records: Sequence[MetadataRecord], next_offset: Offset) -> None:
         """Take in what was committed before ``next_offset``."""
         self.next_offset = next_offset
-        self._changed(self.image.apply(records))
+        self.is_current = True
+        delta = self.image.apply(records)
+        if self._authorizer is not None:
+            for acl, holds in delta.acls:
+                (self._authorizer.add if holds else self._authorizer.remove)(acl)
+        self._changed(delta)
 
     def load_snapshot(self, snapshot: Sequence[MetadataRecord], end_offset: Offset, epoch: int) -> None:
         """Take what is in a snapshot for all that was before."""
@@ -60,6 +82,8 @@ class ClusterMetadata:
             (topic.name, topic.topic_id) for topic in before.topics.values() if topic.topic_id not in image.topic_names
         ]
         self.image, self.next_offset = image, end_offset
+        if self._authorizer is not None:
+            self._authorizer.replace(image.acls.values())
         self._changed(_whole(image, deleted))
 
     def _changed(self, delta: ImageDelta) -> None:

@@ -18,7 +18,11 @@ from einmal.broker.kafka_settings import why_refused
 from einmal.broker.listeners import ConfigError as ConfigError
 from einmal.broker.listeners import Endpoint as Endpoint
 from einmal.broker.listeners import Listeners, ListenerSettings, address_of, endpoints_of, listeners_of
+from einmal.security.errors import SecuritySettingError
+from einmal.security.principal import ANONYMOUS, Principal, parse_principal
 
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The only authorizer, under its name in Apache Kafka."""
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _INT16_MAX: Final = 2**15 - 1
@@ -33,6 +37,12 @@ def _setting(
 ) -> Any:
     """``high``: by default the largest INT, the type of most of Apache Kafka's settings."""
     return field(default=default, metadata={"about": about, "low": low, "high": high, "one_of": one_of})
+
+
+_AUTHENTICATE_NODES: Final = (
+    "set SASL_PLAINTEXT for {} in listener.security.protocol.map, and einmal.cluster.secret.file "
+    f"(docs/security.md); or add {ANONYMOUS} to super.users"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +88,17 @@ class BrokerConfig:
     controlled_shutdown_enable: bool = _setting(True, "Hand over leadership before stopping.")
     auto_leader_rebalance_enable: bool = _setting(True, "Move leaders back to the preferred replicas.")
     leader_imbalance_check_interval_seconds: int = _setting(300, "Interval of this check.", low=1, high=_INT64_MAX)
+
+    # who may do what
+    authorizer_class_name: str = _setting(
+        "",
+        f"{STANDARD_AUTHORIZER}: access is decided by ACLs, on all nodes of the cluster; empty: everybody may do "
+        "everything.",
+    )
+    super_users: str = _setting("", "Principals that may do everything, User:name;...")
+    allow_everyone_if_no_acl_found: bool = _setting(
+        False, "Everybody may do everything to a resource that no ACL is about."
+    )
 
     # connections
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
@@ -304,11 +325,50 @@ class BrokerConfig:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
         if self.uses_sasl and not self.einmal_cluster_secret_file:
             raise ConfigError("SASL_PLAINTEXT between brokers and controllers needs einmal.cluster.secret.file")
+        self._check_authorizer()
         if self.einmal_cluster_secret_file and not self.uses_sasl:
             raise ConfigError(
                 "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_PLAINTEXT "
                 "for inter.broker.listener.name and controller.listener.names"
             )
+
+    def _check_authorizer(self) -> None:
+        """Whether access can be decided as the settings promise. Raises ConfigError."""
+        name = self.authorizer_class_name
+        if not name:
+            for promise in ("super.users", "allow.everyone.if.no.acl.found"):
+                if promise in self.given:
+                    raise ConfigError(
+                        f"{promise} has no effect without authorizer.class.name: set that to {STANDARD_AUTHORIZER}, or "
+                        f"remove {promise}"
+                    )
+            return
+        if name != STANDARD_AUTHORIZER:
+            raise ConfigError(
+                f"authorizer.class.name={name} is not supported, for no class of your own runs here: set it to "
+                f"{STANDARD_AUTHORIZER}"
+            )
+        if ANONYMOUS in self.super_user_principals or self.is_alone:
+            return
+        listeners = self.named_listeners
+        if self.is_broker and (listeners.brokers is None or not listeners.brokers.is_authenticated):
+            raise ConfigError(
+                f"authorizer.class.name: other brokers do not authenticate, so that the authorizer would refuse them: "
+                f"{_AUTHENTICATE_NODES.format('inter.broker.listener.name')}"
+            )
+        if not listeners.controllers_authenticate:
+            raise ConfigError(
+                f"authorizer.class.name: controllers and brokers do not authenticate to each other, so that the "
+                f"authorizer would refuse them: {_AUTHENTICATE_NODES.format('controller.listener.names')}"
+            )
+
+    @property
+    def super_user_principals(self) -> tuple[Principal, ...]:
+        """Raises ConfigError."""
+        try:
+            return tuple(map(parse_principal, filter(None, map(str.strip, self.super_users.split(";")))))
+        except SecuritySettingError as error:
+            raise ConfigError(f"super.users: {error.meaning}: {error.hint}") from error
 
     @property
     def uses_sasl(self) -> bool:

@@ -20,8 +20,6 @@ _NO_POLICY: Final = "requests are not checked by classes of your own: remove it"
 _FLUSH: Final = "only log.flush.interval.messages=1 (every write is flushed before it is acknowledged) is supported"
 
 _REFUSED: Final[Mapping[str, str]] = {
-    "allow.everyone.if.no.acl.found": _NO_SECURITY,
-    "authorizer.class.name": _NO_SECURITY,
     "connections.max.reauth.ms": _NO_SECURITY,
     "delegation.token.*": _NO_SECURITY,
     "listener.name.*": _NO_SECURITY,
@@ -30,7 +28,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "security.inter.broker.protocol": "set inter.broker.listener.name and listener.security.protocol.map instead",
     "security.providers": _NO_SECURITY,
     "ssl.*": _NO_SECURITY,
-    "super.users": _NO_SECURITY,
     "alter.config.policy.class.name": _NO_POLICY,
     "client.quota.callback.class": _NO_POLICY,
     "create.topic.policy.class.name": _NO_POLICY,

@@ -58,6 +58,7 @@ from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION, ClusterImage, ImageDelta
 from einmal.seams import Clock, Network
+from einmal.security.authorizer import StandardAuthorizer
 from einmal.wire.scram import ScramServer
 
 log = logging.getLogger(__name__)
@@ -76,14 +77,15 @@ class Node:
         self.disk = disk
         self.random = random
         self.directory = config.directory
-        self.access = Access(None)
         self.supervisor = Supervisor()
         self.turns = Turns(clock)
         self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
         self.identity = Identity(config.node_id)
         self.credentials = Credentials(config, disk, random)
         self.listening = Listening(config, network)
-        self.metadata = ClusterMetadata(self)
+        self.authorizer = self._new_authorizer()
+        self.metadata = ClusterMetadata(self, self.authorizer)
+        self.access = Access(self.authorizer, lambda: self.metadata.is_current)
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.peers = Peers(Addresses(config, self.metadata), self.credentials, network, self._answer_itself)
         self._build_quorum()
@@ -98,6 +100,12 @@ class Node:
         self._chores: list[asyncio.Task[None]] = []
 
     # --- parts, each of which gets those before it -----------------------------------------------------------------
+
+    def _new_authorizer(self) -> StandardAuthorizer | None:
+        config = self.config
+        if not config.authorizer_class_name:
+            return None
+        return StandardAuthorizer(config.super_user_principals, allow_if_no_acl=config.allow_everyone_if_no_acl_found)
 
     def _build_quorum(self) -> None:
         config, metadata, peers, clock = self.config, self.metadata, self.peers, self.clock
@@ -154,7 +162,6 @@ class Node:
         """For the handlers of requests."""
         return NodeParts(
             config=self.config,
-            access=self.access,
             directory=self.directory,
             clock=self.clock,
             turns=self.turns,
@@ -167,6 +174,7 @@ class Node:
             controller_channel=self.controller_channel,
             topic_creation=self.topic_creation,
             metadata=self.metadata,
+            access=self.access,
             quorum=self.quorum,
             controller=self.controller,
             partitions=self.partitions,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from einmal.metadata.acls import AclDecisions
 from einmal.metadata.brokers import BrokerDecisions
 from einmal.metadata.client_quotas import ClientQuotaDecisions
 from einmal.metadata.configs import ConfigDecisions
@@ -48,6 +49,7 @@ class Controller(
     ConfigDecisions,
     FeatureDecisions,
     ClientQuotaDecisions,
+    AclDecisions,
 ):
     """``image``: the metadata when this controller took over; the controller modifies it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -95,6 +96,22 @@ class _Uuid:
 
     def read(self, reader: Reader) -> UUID:
         return UUID(bytes=reader.take(16))
+
+
+class Named:
+    """A number that has a name, in a byte. Another one is refused: what it means is not known here."""
+
+    def __init__(self, names: type[IntEnum]) -> None:
+        self._names = names
+
+    def write(self, buffer: bytearray, value: IntEnum) -> None:
+        INT8.write(buffer, value)
+
+    def read(self, reader: Reader) -> IntEnum:
+        number = INT8.read(reader)
+        if number not in self._names:
+            raise Malformed(f"{self._names.__name__} {number} of a metadata record")
+        return self._names(number)
 
 
 class Array:

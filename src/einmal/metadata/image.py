@@ -1,4 +1,4 @@
-"""The cluster's metadata: brokers, topics, partitions, settings, quotas, features, producer ids.
+"""The cluster's metadata: brokers, topics, partitions, settings, quotas, features, producer ids, ACLs.
 
 Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
 immutable: a ``TopicImage`` is a snapshot. A partition's epoch grows with each change of it, its leader epoch when a
@@ -17,22 +17,26 @@ from einmal.metadata.quota_table import ClientQuotas
 from einmal.metadata.records import (
     RECOVERED,
     UNFENCE,
+    AccessControlEntryRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
 )
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.security.acl import Acl
 from einmal.types import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 TOPIC_RESOURCE: Final = 2
@@ -166,6 +170,7 @@ class ImageDelta:
 
     ``topics``: new ones and those with a changed partition. ``deleted``: name and id; a new topic may have the name by
     now. ``configs``: topics whose settings have changed, and ``cluster_configs``: whether those of all brokers have.
+    ``acls``: in their order, and whether each holds from now on, or no more.
     """
 
     topics: Mapping[str, None] = field(default_factory=dict)
@@ -174,6 +179,7 @@ class ImageDelta:
     cluster_configs: bool = False
     brokers: bool = False
     features: bool = False
+    acls: tuple[tuple[Acl, bool], ...] = ()
 
 
 @dataclass(slots=True)
@@ -186,6 +192,9 @@ class ClusterImage:
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
     client_quotas: ClientQuotas = field(default_factory=ClientQuotas)
+    acls: dict[UUID, Acl] = field(default_factory=dict)
+    acl_ids: dict[Acl, UUID] = field(default_factory=dict)
+    """The same the other way round: an ACL is there once."""
     version: int = field(default=0, compare=False)
     """Grows with every record: caches of values derived from the image compare it."""
 
@@ -199,6 +208,8 @@ class ClusterImage:
             dict(self.features),
             self.next_producer_id,
             self.client_quotas.copy(),
+            dict(self.acls),
+            dict(self.acl_ids),
             self.version,
         )
 
@@ -235,6 +246,7 @@ class ClusterImage:
         topics: dict[str, None] = {}
         deleted: dict[UUID, str] = {}
         configs: dict[str, None] = {}
+        acls: list[tuple[Acl, bool]] = []
         cluster_configs = brokers = features = False
         for record in records:
             match record:
@@ -255,12 +267,15 @@ class ClusterImage:
                     brokers = True
                 case FeatureLevelRecord():
                     features = True
+                case AccessControlEntryRecord():
+                    acls.append((record.acl, True))
+                case RemoveAccessControlEntryRecord(acl_id=acl_id):
+                    acls.append((self.acls[acl_id], False))
             self.replay(record)
         gone = tuple((name, topic_id) for topic_id, name in deleted.items())
-        return ImageDelta(topics, gone, configs, cluster_configs, brokers, features)
+        return ImageDelta(topics, gone, configs, cluster_configs, brokers, features, tuple(acls))
 
     def replay(self, record: MetadataRecord) -> None:
-        """A NoOpRecord changes nothing else."""
         self.version += 1
         match record:
             case PartitionChangeRecord():
@@ -286,8 +301,22 @@ class ClusterImage:
                 self.features[record.name] = record.feature_level
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
+            case _:
+                self._replay_security(record)
+
+    def _replay_security(self, record: MetadataRecord) -> None:
+        match record:
+            case AccessControlEntryRecord():
+                acl = record.acl
+                assert acl not in self.acl_ids, "an ACL is recorded once"
+                self.acls[record.acl_id] = acl
+                self.acl_ids[acl] = record.acl_id
+            case RemoveAccessControlEntryRecord():
+                del self.acl_ids[self.acls.pop(record.acl_id)]
             case ClientQuotaRecord():
                 self.client_quotas.replay(record)
+            case NoOpRecord():
+                pass
 
     def _register(self, record: RegisterBrokerRecord) -> None:
         self.brokers[record.broker_id] = BrokerImage(
@@ -362,6 +391,8 @@ class ClusterImage:
             for name, value in settings.items():
                 yield ConfigRecord(kind, resource, name, value)
         yield from self.client_quotas.records()
+        for acl_id, acl in self.acls.items():
+            yield AccessControlEntryRecord(acl_id, *acl)
         if self.next_producer_id:
             # The owner of the last block does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)

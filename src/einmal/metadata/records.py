@@ -27,12 +27,14 @@ from einmal.metadata.fields import (
     UUIDS,
     Array,
     Field,
+    Named,
     Reader,
     Structure,
     Tag,
     Unused,
     write_uvarint,
 )
+from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 from einmal.wire.errors import Malformed
 
@@ -187,6 +189,37 @@ class ClientQuotaRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessControlEntryRecord:
+    """An ACL holds from now on; its id names it until it is removed."""
+
+    acl_id: UUID
+    resource_type: ResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: Permission
+
+    @property
+    def acl(self) -> Acl:
+        return Acl(
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAccessControlEntryRecord:
+    acl_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class NoOpRecord:
     """Changes nothing."""
 
@@ -203,6 +236,8 @@ MetadataRecord: TypeAlias = (
     | FeatureLevelRecord
     | ProducerIdsRecord
     | ClientQuotaRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
     | NoOpRecord
 )
 
@@ -339,6 +374,26 @@ _LAYOUTS: Final[Mapping[type[Any], _Layout]] = {
             (Field("broker_id", INT32), Field("broker_epoch", INT64)),
             (Tag(0, "fenced", INT8, absent=0), Tag(1, "in_controlled_shutdown", INT8, absent=0)),
         ),
+    ),
+    AccessControlEntryRecord: _Layout(
+        18,
+        0,
+        Structure(
+            AccessControlEntryRecord,
+            (
+                Field("acl_id", A_UUID),
+                Field("resource_type", Named(ResourceType)),
+                Field("resource_name", TEXT),
+                Field("pattern_type", Named(PatternType)),
+                Field("principal", TEXT),
+                Field("host", TEXT),
+                Field("operation", Named(AclOperation)),
+                Field("permission", Named(Permission)),
+            ),
+        ),
+    ),
+    RemoveAccessControlEntryRecord: _Layout(
+        19, 0, Structure(RemoveAccessControlEntryRecord, (Field("acl_id", A_UUID),))
     ),
     NoOpRecord: _Layout(20, 0, Structure(NoOpRecord, ())),
 }

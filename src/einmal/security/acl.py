@@ -8,10 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 
-class ResourceType(IntEnum):
+class _Numbered(IntEnum):
+    """Another number is UNKNOWN, as in Apache Kafka: a later version may have it."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        return cls(0)
+
+
+class ResourceType(_Numbered):
     UNKNOWN = 0
     ANY = 1
     TOPIC = 2
@@ -22,7 +30,7 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class AclOperation(IntEnum):
+class AclOperation(_Numbered):
     UNKNOWN = 0
     ANY = 1
     ALL = 2
@@ -41,7 +49,7 @@ class AclOperation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class PatternType(IntEnum):
+class PatternType(_Numbered):
     UNKNOWN = 0
     ANY = 1
     MATCH = 2
@@ -49,7 +57,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Permission(IntEnum):
+class Permission(_Numbered):
     UNKNOWN = 0
     ANY = 1
     DENY = 2
@@ -105,6 +113,62 @@ class Acl(NamedTuple):
     host: str
     operation: AclOperation
     permission: Permission
+
+
+class AclFilter(NamedTuple):
+    """Which ACLs are meant (Kafka's AclBindingFilter). None and ANY: all.
+
+    ``pattern_type`` MATCH: all ACLs that apply to a resource of this name.
+    """
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    permission: Permission = Permission.ANY
+
+    @property
+    def only(self) -> Acl | None:
+        """The one ACL that it can match; None: there may be several."""
+        if self.resource_type is ResourceType.ANY or self.pattern_type in (PatternType.ANY, PatternType.MATCH):
+            return None
+        if self.resource_name is None or self.principal is None or self.host is None:
+            return None
+        if self.operation is AclOperation.ANY or self.permission is Permission.ANY:
+            return None
+        return Acl(
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (AclOperation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        is_match = self.pattern_type is PatternType.MATCH
+        if not is_match and self.pattern_type not in (PatternType.ANY, acl.pattern_type):
+            return False
+        if self.resource_name in (None, acl.resource_name):
+            return True
+        if not is_match or self.resource_name is None:
+            return False
+        if acl.pattern_type is PatternType.PREFIXED:
+            return self.resource_name.startswith(acl.resource_name)
+        return acl.resource_name == WILDCARD
 
 
 def canonical_host(host: str) -> str:

@@ -110,7 +110,6 @@ class NodeParts:
     """Of the node: what its handlers are made of, and no handler sees."""
 
     config: BrokerConfig
-    access: Access
     directory: PurePosixPath
     clock: Clock
     turns: Turns
@@ -123,6 +122,7 @@ class NodeParts:
     controller_channel: ControllerChannel
     topic_creation: TopicCreation
     metadata: ClusterMetadata
+    access: Access
     quorum: QuorumRuntime
     controller: ControllerRuntime
     partitions: Partitions
@@ -294,9 +294,19 @@ APIS: Final = (
         TxnOffsetCommitHandler.api,
         lambda parts: TxnOffsetCommitHandler(parts.access, parts.groups, parts.transactions, parts.metadata),
     ),
-    _entry(_BROKERS, DescribeAclsHandler.api, lambda _parts: DescribeAclsHandler()),
-    _entry(_BROKERS, CreateAclsHandler.api, lambda _parts: CreateAclsHandler()),
-    _entry(_BROKERS, DeleteAclsHandler.api, lambda _parts: DeleteAclsHandler()),
+    _entry(_BOTH, DescribeAclsHandler.api, lambda parts: DescribeAclsHandler(parts.access, parts.metadata)),
+    _entry(
+        _BOTH,
+        CreateAclsHandler.api,
+        lambda parts: CreateAclsHandler(parts.access, parts.controller, parts.new_uuid),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BOTH,
+        DeleteAclsHandler.api,
+        lambda parts: DeleteAclsHandler(parts.access, parts.metadata, parts.controller),
+        is_forwarded=True,
+    ),
     _entry(
         _BOTH,
         DescribeConfigsHandler.api,

@@ -1,6 +1,7 @@
 """ApiVersions: what this broker speaks.
 
 API: 18. Versions: 0-4.
+Access: none: it is answered before authentication.
 Behaviour: the listener's routes, with their ranges, and the features of the cluster. Needs no authentication.
 Version notes: the response header is always v0; an unknown version is answered in v0 with UNSUPPORTED_VERSION and the
 list (KIP-511); v3 brings the client's software name and the features (KIP-584); features with a minimum of 0 are left

@@ -1,25 +1,59 @@
-"""CreateAcls: let somebody do something.
+"""CreateAcls: let somebody do something, or forbid it.
 
 API: 30. Versions: 1-3.
-Behaviour: SECURITY_DISABLED for each, as from an Apache Kafka without an authorizer.
+Access: ALTER on Cluster.
+Behaviour: answered when the ACLs are committed in the metadata log; other nodes follow. One that holds already is
+accepted. The ACLs of a request are decided alone, each with its own error. SECURITY_DISABLED for each without an
+authorizer.
 Version notes: none that matter here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import ClassVar
+from uuid import UUID
 
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
+from einmal.broker.front.acl_messages import NO_AUTHORIZER, NOT_AUTHORIZED, acl_of
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.describe_acls import NO_AUTHORIZER
-from einmal.types import ErrorCode
-from einmal.wire.api.create_acls import API, AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from einmal.metadata.acls import AclResult
+from einmal.metadata.controller import Controller
+from einmal.security.acl import Acl, AclOperation, ResourceType
+from einmal.shard.decision import Decision
+from einmal.types import ErrorCode, Instant
+from einmal.wire.api.create_acls import API, AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 
 @handler
 class CreateAclsHandler:
     api: ClassVar = API
+    access: Access
+    controller: ControllerRuntime
+    new_uuid: Callable[[], UUID]
 
-    def handle(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-        result = AclCreationResult(ErrorCode.security_disabled, NO_AUTHORIZER)
-        return CreateAclsResponse(results=[result for _ in request.creations])
+    async def handle(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+        refused = None
+        if not self.access.is_enforced:
+            refused = AclCreationResult(ErrorCode.security_disabled, NO_AUTHORIZER)
+        elif not self.access.allows(context, AclOperation.ALTER, ResourceType.CLUSTER):
+            refused = AclCreationResult(ErrorCode.cluster_authorization_failed, NOT_AUTHORIZED)
+        if refused is not None:
+            return CreateAclsResponse(results=[refused async for _ in context.paced(request.creations)])
+        results: list[AclCreationResult] = []
+        async for creations in context.paced_chunks(request.creations):
+            results += await self._create(creations)
+        return CreateAclsResponse(results=results)
+
+    async def _create(self, creations: Sequence[AclCreation]) -> list[AclCreationResult]:
+        wanted = [(self.new_uuid(), acl_of(each)) for each in creations]
+        results = await self.controller.submit(_creating(wanted))
+        if isinstance(results, ErrorCode):
+            results = [AclResult(results)] * len(wanted)
+        return [AclCreationResult(result.error, result.message) for result in results]
+
+
+def _creating(wanted: Sequence[tuple[UUID, Acl]]) -> Callable[[Controller, Instant], Decision[list[AclResult]]]:
+    return lambda shard, _now: shard.create_acls(wanted)

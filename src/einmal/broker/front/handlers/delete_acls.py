@@ -1,25 +1,126 @@
-"""DeleteAcls: let somebody do something no more.
+"""DeleteAcls: let somebody do something no more, or forbid it no more.
 
 API: 31. Versions: 1-3.
-Behaviour: SECURITY_DISABLED for each, as from an Apache Kafka without an authorizer.
+Access: ALTER on Cluster.
+Behaviour: answered when the removal is committed in the metadata log, with the ACLs that each filter matches. An ACL
+that two filters match is in both answers. SECURITY_DISABLED for each without an authorizer. Bounded, with
+POLICY_VIOLATION: filters that may match several ACLs, each of which is a search, and matches.
 Version notes: none that matter here.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
 
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.control.controller_runtime import ControllerRuntime
+from einmal.broker.front.access import Access
+from einmal.broker.front.acl_messages import NO_AUTHORIZER, NOT_AUTHORIZED, filter_of, matching_acls
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.describe_acls import NO_AUTHORIZER
-from einmal.types import ErrorCode
-from einmal.wire.api.delete_acls import API, DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from einmal.metadata.acls import ACLS_MAX, problem_of_filter
+from einmal.metadata.controller import Controller
+from einmal.security.acl import Acl, AclFilter, AclOperation, ResourceType
+from einmal.shard.decision import Decision
+from einmal.types import ErrorCode, Instant
+from einmal.wire.api.delete_acls import (
+    API,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+
+SEARCHES_MAX: Final = 100
+"""In a request. Filters that name one ACL need none."""
+
+
+class _Search:
+    """The ACLs that the filters of one request match."""
+
+    def __init__(self, context: RequestContext, known: Sequence[Acl]) -> None:
+        self._context = context
+        self._known = known
+        self._searches = 0
+        self.found: dict[Acl, None] = {}
+        self.matches = 0
+
+    async def result(self, wanted: AclFilter, *, only_is_known: bool) -> DeleteAclsFilterResult:
+        problem = problem_of_filter(wanted)
+        if problem is not None:
+            return DeleteAclsFilterResult(ErrorCode.invalid_request, problem)
+        only = wanted.only
+        acls: Sequence[Acl] = self._known
+        if only is not None:
+            acls = [only] if only_is_known else []
+        elif self._searches == SEARCHES_MAX:
+            return _too_large(f"more than {SEARCHES_MAX} filters that may match several ACLs")
+        else:
+            self._searches += 1
+        matching = [acl async for acl in matching_acls(self._context, wanted, acls)]
+        if self.matches + len(matching) > ACLS_MAX:
+            return _too_large(f"more than {ACLS_MAX} matches")
+        self.matches += len(matching)
+        self.found.update(dict.fromkeys(matching))
+        return DeleteAclsFilterResult(matching_acls=[_matching(acl) async for acl in self._context.paced(matching)])
 
 
 @handler
 class DeleteAclsHandler:
     api: ClassVar = API
+    access: Access
+    metadata: ClusterMetadata
+    controller: ControllerRuntime
 
-    def handle(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        result = DeleteAclsFilterResult(ErrorCode.security_disabled, NO_AUTHORIZER)
-        return DeleteAclsResponse(filter_results=[result for _ in request.filters])
+    async def handle(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+        refused = None
+        if not self.access.is_enforced:
+            refused = DeleteAclsFilterResult(ErrorCode.security_disabled, NO_AUTHORIZER)
+        elif not self.access.allows(context, AclOperation.ALTER, ResourceType.CLUSTER):
+            refused = DeleteAclsFilterResult(ErrorCode.cluster_authorization_failed, NOT_AUTHORIZED)
+        elif not self.controller.is_active:
+            refused = DeleteAclsFilterResult(ErrorCode.not_controller)
+        if refused is not None:
+            return DeleteAclsResponse(filter_results=[refused async for _ in context.paced(request.filters)])
+        # Every ACL whose creation is answered is committed, and so is in this image.
+        known = dict(self.metadata.image.acl_ids)
+        search = _Search(context, list(known))
+        results = []
+        async for fields in context.paced(request.filters):
+            wanted = filter_of(fields)
+            results.append(await search.result(wanted, only_is_known=wanted.only in known))
+        error = await self._remove(context, list(search.found))
+        if error is not ErrorCode.none:
+            failed = DeleteAclsFilterResult(error)
+            results = [failed if result.matching_acls else result for result in results]
+        return DeleteAclsResponse(filter_results=results)
+
+    async def _remove(self, context: RequestContext, acls: Sequence[Acl]) -> ErrorCode:
+        async for some in context.paced_chunks(acls):
+            result = await self.controller.submit(_removing(some))
+            if isinstance(result, ErrorCode):
+                return result
+        return ErrorCode.none
+
+
+def _removing(acls: Sequence[Acl]) -> Callable[[Controller, Instant], Decision[None]]:
+    return lambda shard, _now: shard.remove_acls(acls)
+
+
+def _too_large(what: str) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(
+        ErrorCode.policy_violation, f"The request has {what}: delete them with several requests."
+    )
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.access import Access, AuthorizerNotReady
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.router import Router
@@ -41,10 +41,16 @@ class EnvelopeHandler:
             told = request.request_principal
             principal = None if told is None else decode_principal(told)
             result = self.router.dispatch(bytearray(request.request_data), client_address, principal=principal)
+        except AuthorizerNotReady:
+            return EnvelopeResponse(error_code=ErrorCode.not_controller)
         except WireError:
             return EnvelopeResponse(error_code=ErrorCode.invalid_request)
         if not isinstance(result, list):
-            body = await result.body()
+            try:
+                body = await result.body()
+            except AuthorizerNotReady:
+                # The broker's own connection stays: it tries again.
+                return EnvelopeResponse(error_code=ErrorCode.not_controller)
             if _names(body, ErrorCode.not_controller):
                 # The lead was lost meanwhile: whoever has it now is to be asked, not the client.
                 return EnvelopeResponse(error_code=ErrorCode.not_controller)

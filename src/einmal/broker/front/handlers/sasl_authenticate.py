@@ -1,6 +1,7 @@
 """SaslAuthenticate: a message of the exchange that SaslHandshake has begun.
 
 API: 36. Versions: 0-2.
+Access: none: it is the authentication.
 Behaviour: SASL_AUTHENTICATION_FAILED for whoever does not know the secret; after it a new SaslHandshake is needed
 (KIP-152).
 Version notes: v1 the lifetime of a session (KIP-368); ours end with the connection.

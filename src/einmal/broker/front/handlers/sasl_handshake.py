@@ -1,6 +1,7 @@
 """SaslHandshake: which mechanism the sender authenticates by.
 
 API: 17. Versions: 1.
+Access: none: it comes before authentication.
 Behaviour: SCRAM-SHA-256 is supported, on the listeners of brokers and controllers that ask for it (KIP-43).
 Version notes: after v0, which is not supported, the exchange would come in frames without a header.
 """

@@ -1,0 +1,66 @@
+"""List the access that each API asks for in docs/access.md, from the docstrings of its handlers.
+
+Usage: python tools/list_access.py [--check]
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+HANDLERS = ROOT / "src" / "einmal" / "broker" / "front" / "handlers"
+PAGE = ROOT / "docs" / "access.md"
+HEAD = """# Access to APIs
+
+With an authorizer, a broker asks for an operation on a resource before it reveals or changes anything, as Apache Kafka
+does: [Security](security.md) describes how ACLs allow operations. *Cluster* is the one resource of that type,
+`kafka-cluster`; a topic, group or transactional id is the one that the request names. A denial does not depend on
+whether the resource exists.
+
+Requests of brokers and controllers are refused to every other sender, whatever its ACLs, on listeners where nodes
+authenticate by the cluster's secret. Generated from `src/einmal/broker/front/handlers/` by `tools/list_access.py`; a
+test checks that the page is up to date, and `tests/interop/test_acl_matrix.py` compares the answers with Apache
+Kafka's.
+
+| API | key | access |
+|---|---|---|
+"""
+_LINES = re.compile(r"^API: (?P<key>\d+)\..*?^Access: (?P<access>.*?)^\w[\w ]*:", re.MULTILINE | re.DOTALL)
+
+
+class ApiAccess(NamedTuple):
+    key: int
+    name: str
+    access: str
+
+
+def apis() -> Iterator[ApiAccess]:
+    """One for each handler; SystemExit where a docstring does not say what it asks for."""
+    for path in HANDLERS.glob("[!_]*.py"):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        found = _LINES.search(docstring)
+        if found is None:
+            sys.exit(f"{path.name}: the docstring has no line 'Access:' after 'API:'")
+        name = docstring.partition(":")[0]
+        yield ApiAccess(int(found["key"]), name, " ".join(found["access"].split()).removesuffix("."))
+
+
+def page() -> str:
+    return HEAD + "".join(f"| {api.name} | {api.key} | {api.access} |\n" for api in sorted(apis()))
+
+
+def main() -> None:
+    if "--check" in sys.argv:
+        if not PAGE.exists() or PAGE.read_text() != page():
+            sys.exit(f"{PAGE.name} is out of date: run python tools/list_access.py")
+    else:
+        PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
