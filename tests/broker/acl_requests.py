@@ -262,11 +262,17 @@ CLUSTER_REQUESTS: Final = (
     Request(44, 1, lambda _n, _: _changed(_BROKER, "", "log.retention.ms")),
     Request(45, 0, lambda _n, _: {"timeout": 5_000, "topics": [_reassigned()]}),
     Request(46, 0, lambda _n, _: {"timeout": 5_000, "topics": [{"name": NOBODYS, "partition_indexes": [0]}]}),
+    Request(48, 1, lambda _n, _: {"components": [], "strict": False}),
+    Request(49, 1, lambda _n, _: {"entries": [_QUOTA], "validate_only": True}),
     Request(55, 2, lambda _n, _: {"topics": [_metadata_partition()]}),
     Request(57, 1, lambda _n, _: {"timeout": 5_000, "feature_updates": [_NO_FEATURE], "validate_only": True}),
     Request(60, 1, lambda _n, _: {"include_cluster_authorized_operations": True, "endpoint_type": 1}),
     Request(64, 0, lambda _n, _: {"broker_id": 99}),
 )
+_QUOTA: Final = {
+    "entity": [{"entity_type": "user", "entity_name": NOBODYS}],
+    "ops": [{"key": "request_percentage", "value": 1.0, "remove": False}],
+}
 _NO_FEATURE: Final = {"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}
 
 
