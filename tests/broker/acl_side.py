@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from einmal.broker.config import STANDARD_AUTHORIZER
-from einmal.broker.listeners import Audience
 from einmal.broker.node import Node
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import ErrorCode
@@ -135,7 +134,7 @@ class NodeItself:
     """Asks a node as the node asks itself."""
 
     def __init__(self, node: Node) -> None:
-        self._router = node.routers[Audience.CLIENTS]
+        self._router = node.servers["PLAINTEXT"].router
 
     async def call(self, api_key: int, version: int, fields: Fields) -> Any:
         header = encode_request_header(api_key, version, 0, "admin")

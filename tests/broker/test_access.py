@@ -13,7 +13,6 @@ from einmal.broker.config import STANDARD_AUTHORIZER
 from einmal.broker.front.apis import APIS, On, entries_on
 from einmal.broker.front.refused_batches import RefusedBatches
 from einmal.broker.front.router import Deferred
-from einmal.broker.listeners import Audience
 from einmal.broker.node import Node
 from einmal.security.principal import USER, Principal
 from einmal.types import ErrorCode
@@ -135,37 +134,37 @@ async def secured_node(tmp_path: Path) -> AsyncIterator[Node]:
         yield node
 
 
-async def ask_as_alice(node: Node, audience: Audience, request: Request) -> Any:
+async def ask_as_alice(node: Node, listener: str, request: Request) -> Any:
     header = encode_request_header(request.api_key, request.version, 0, "alice")
     frame = bytearray(header + encode_request(request.api_key, request.version, request.fields(OPEN, NO_ID)))
-    result = node.routers[audience].dispatch(frame, "127.0.0.1", cast(Any, Alice()))
+    result = node.servers[listener].router.dispatch(frame, "127.0.0.1", cast(Any, Alice()))
     if isinstance(result, Deferred):
-        result = node.routers[audience].encode(result.header, await result.body())
+        result = node.servers[listener].router.encode(result.header, await result.body())
     answer = b"".join(result)[4:]
     position = response_body_position(request.api_key, request.version, answer)
     return normalized(decode_response(request.api_key, request.version, answer, position), {})
 
 
 OF_NODES: Final = (
-    *((Audience.CONTROLLERS, request) for request in CONTROLLER_REQUESTS if request.api_key != 60),
-    *((Audience.BROKERS, request) for request in CLUSTER_REQUESTS if request.api_key in (1, 24)),
-    *((Audience.CLIENTS, request) for request in CLUSTER_REQUESTS if request.api_key in (1, 24)),
+    *(("CONTROLLER", request) for request in CONTROLLER_REQUESTS if request.api_key != 60),
+    *(("INTERNAL", request) for request in CLUSTER_REQUESTS if request.api_key in (1, 24)),
+    *(("PLAINTEXT", request) for request in CLUSTER_REQUESTS if request.api_key in (1, 24)),
 )
 
 
 def test_all_apis_of_controllers_only_are_among_the_requests_of_nodes() -> None:
     of_clients = {entry.key for entry in entries_on(On.BROKERS)}
     only = {entry.key for entry in entries_on(On.CONTROLLERS)} - of_clients
-    assert only <= {request.api_key for _audience, request in OF_NODES}
+    assert only <= {request.api_key for _listener, request in OF_NODES}
 
 
 @pytest.mark.parametrize(
-    ("audience", "request_"), OF_NODES, ids=[f"{audience.name}-{named(request)}" for audience, request in OF_NODES]
+    ("listener", "request_"), OF_NODES, ids=[f"{listener}-{named(request)}" for listener, request in OF_NODES]
 )
 async def test_a_super_user_that_is_no_node_acts_as_none(
-    secured_node: Node, audience: Audience, request_: Request, caplog: pytest.LogCaptureFixture
+    secured_node: Node, listener: str, request_: Request, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await ask_as_alice(secured_node, audience, request_)
+    answer = await ask_as_alice(secured_node, listener, request_)
     assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}
     assert "only a broker of this cluster may send" in caplog.text
 
@@ -174,6 +173,6 @@ async def test_a_client_with_every_acl_does_not_commit_by_a_marker(secured_node:
     marker = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
     topics = [{"name": OPEN, "partition_indexes": [0]}]
     request = Request(27, 1, lambda _n, _: {"markers": [{**marker, "topics": topics}]})
-    for audience in (Audience.CLIENTS, Audience.BROKERS):
-        answer = await ask_as_alice(secured_node, audience, request)
+    for listener in ("PLAINTEXT", "INTERNAL"):
+        answer = await ask_as_alice(secured_node, listener, request)
         assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}

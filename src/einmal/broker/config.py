@@ -12,14 +12,23 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from einmal.broker.kafka_settings import why_refused
 from einmal.broker.listeners import ConfigError as ConfigError
 from einmal.broker.listeners import Endpoint as Endpoint
-from einmal.broker.listeners import Listeners, ListenerSettings, address_of, endpoints_of, listeners_of
+from einmal.broker.listeners import (
+    Listeners,
+    ListenerSettings,
+    NamedListener,
+    address_of,
+    endpoints_of,
+    listeners_of,
+)
 from einmal.security.errors import SecuritySettingError
 from einmal.security.principal import ANONYMOUS, Principal, parse_principal
+from einmal.security.properties import parse_properties as parse_properties
+from einmal.security.secret import Secret
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The only authorizer, under its name in Apache Kafka."""
@@ -30,13 +39,40 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 CONNECTION_RATE_MAX: Final = _INT32_MAX
 """The default, which is no limit."""
+OF_LISTENER: Final = "listener.name."
+"""The prefix of a listener's own settings: its name in lower case and the key follow."""
 
 
 def _setting(
-    default: Any, about: str, *, low: int | None = None, high: int = _INT32_MAX, one_of: tuple[str, ...] = ()
+    default: Any,
+    about: str,
+    *,
+    low: int | None = None,
+    high: int = _INT32_MAX,
+    one_of: tuple[str, ...] = (),
+    of_listener: bool = False,
 ) -> Any:
-    """``high``: by default the largest INT, the type of most of Apache Kafka's settings."""
-    return field(default=default, metadata={"about": about, "low": low, "high": high, "one_of": one_of})
+    """``high``: by default the largest INT, the type of most of Apache Kafka's settings.
+
+    ``of_listener``: a listener may have a value of its own, under the prefix ``listener.name.<name>.``.
+    """
+    metadata = {"about": about, "low": low, "high": high, "one_of": one_of, "of_listener": of_listener}
+    return field(default=default, metadata=metadata)
+
+
+_NOT_SET: Final = Secret("")
+
+
+class ListenerSetting(NamedTuple):
+    """A listener's own value of a setting. ``listener``: in lower case."""
+
+    listener: str
+    key: str
+    value: Any
+
+    @property
+    def full_key(self) -> str:
+        return f"{OF_LISTENER}{self.listener}.{self.key}"
 
 
 _AUTHENTICATE_NODES: Final = (
@@ -59,18 +95,56 @@ class BrokerConfig:
         "PLAINTEXT://127.0.0.1:9092",
         "Addresses to listen on: for clients, for other brokers and for controllers; port 0 takes a free one.",
     )
-    controller_listener_names: str = _setting("CONTROLLER", "Name of the controllers' listener.")
+    controller_listener_names: str = _setting(
+        "CONTROLLER", "Names of the controllers' listeners; nodes connect to the first."
+    )
     inter_broker_listener_name: str = _setting(
-        "", "Name of the listener for other brokers; empty: they share the clients' listener."
+        "", "Name of the listener for other brokers; empty: PLAINTEXT, or the only one."
     )
-    listener_security_protocol_map: str = _setting(
-        "", "Security protocol of each listener, NAME:PROTOCOL,...; SASL_PLAINTEXT for brokers and controllers only."
-    )
+    listener_security_protocol_map: str = _setting("", "Security protocol of each listener, NAME:PROTOCOL,...")
     einmal_cluster_secret_file: str = _setting(
         "", "File with the secret by which brokers and controllers authenticate to each other (SCRAM-SHA-256)."
     )
-    advertised_listeners: str = _setting("", "Address that clients connect to; empty: that of listeners.")
+    advertised_listeners: str = _setting(
+        "", "Addresses that clients and other brokers connect to, of each listener; empty: those of listeners."
+    )
     log_dirs: str = _setting("", "Folder of all data.")
+
+    # TLS
+    ssl_keystore_location: str = _setting("", "File of the private key and the certificate chain.", of_listener=True)
+    ssl_keystore_type: str = _setting("", "Format of this file: PEM.", of_listener=True)
+    ssl_keystore_certificate_chain: str = _setting(
+        "", "Certificate chain in PEM, in place of the file.", of_listener=True
+    )
+    ssl_keystore_key: Secret = _setting(_NOT_SET, "Private key in PEM, in place of the file.", of_listener=True)
+    ssl_keystore_password: Secret = _setting(_NOT_SET, "No effect on PEM: must be empty.", of_listener=True)
+    ssl_key_password: Secret = _setting(_NOT_SET, "Password of an encrypted private key.", of_listener=True)
+    ssl_truststore_location: str = _setting(
+        "", "File of the authorities that sign certificates of clients and other nodes.", of_listener=True
+    )
+    ssl_truststore_type: str = _setting("", "Format of this file: PEM.", of_listener=True)
+    ssl_truststore_certificates: str = _setting("", "Authorities in PEM, in place of the file.", of_listener=True)
+    ssl_truststore_password: Secret = _setting(_NOT_SET, "No effect on PEM: must be empty.", of_listener=True)
+    ssl_client_auth: str = _setting(
+        "none",
+        "Certificates of clients: none, requested or required.",
+        one_of=("none", "requested", "required"),
+        of_listener=True,
+    )
+    ssl_enabled_protocols: str = _setting("TLSv1.2,TLSv1.3", "Versions of TLS: TLSv1.2, TLSv1.3.", of_listener=True)
+    ssl_protocol: str = _setting(
+        "TLSv1.3", "No effect: ssl.enabled.protocols holds.", one_of=("TLSv1.3", "TLSv1.2", "TLS"), of_listener=True
+    )
+    ssl_cipher_suites: str = _setting("", "Cipher suites, under Java's or OpenSSL's names.", of_listener=True)
+    ssl_endpoint_identification_algorithm: str = _setting(
+        "https",
+        "https: another node's certificate must name its host; empty: any certificate of the authorities will do.",
+        one_of=("https", ""),
+        of_listener=True,
+    )
+    ssl_principal_mapping_rules: str = _setting(
+        "DEFAULT", "Rules that make a user's name of a client certificate's distinguished name.", of_listener=True
+    )
 
     # the metadata quorum
     controller_quorum_voters: str = _setting(
@@ -104,17 +178,20 @@ class BrokerConfig:
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
     queued_max_request_bytes: int = _setting(
         134_217_728,
-        "Memory for requests that are not processed yet, of all connections; -1: no limit.",
+        "Memory for requests that are not processed yet, of all clients; -1: no limit.",
         low=-1,
         high=_INT64_MAX,
     )
-    max_connections: int = _setting(10_000, "Maximum connections of one listener.", low=1)
+    max_connections: int = _setting(10_000, "Maximum connections of one listener.", low=1, of_listener=True)
     max_connections_per_ip: int = _setting(_INT32_MAX, "Maximum connections of one address.", low=0)
     max_connections_per_ip_overrides: str = _setting(
         "", "Other limits for some addresses, address:count,...; IPv6 addresses in brackets."
     )
     max_connection_creation_rate: int = _setting(
-        CONNECTION_RATE_MAX, "New connections of clients per second; others wait for their turn (KIP-612).", low=1
+        CONNECTION_RATE_MAX,
+        "New connections per second, of all listeners for clients; more wait for their turn (KIP-612).",
+        low=1,
+        of_listener=True,
     )
     connections_max_idle_ms: int = _setting(
         600_000, "Close connections unused for so long.", low=1_000, high=_INT64_MAX
@@ -241,6 +318,7 @@ class BrokerConfig:
 
     # keys of the settings that were set; the others have Kafka's defaults
     given: tuple[str, ...] = ()
+    of_listeners: tuple[ListenerSetting, ...] = ()
 
     @property
     def directory(self) -> PurePosixPath:
@@ -275,28 +353,15 @@ class BrokerConfig:
         )
 
     @property
-    def listener(self) -> Endpoint:
-        """Where a broker listens for clients. Raises ConfigError."""
-        clients = self.named_listeners.clients
-        assert clients is not None, "no broker"
-        return clients.endpoint
-
-    @property
-    def controller_listener(self) -> Endpoint | None:
-        """Where a controller listens for its cluster; None: the cluster is only this process. Raises ConfigError."""
-        controllers = self.named_listeners.controllers
-        return None if controllers is None else controllers.endpoint
-
-    @property
     def is_alone(self) -> bool:
         """Whether this process is the whole cluster, which nobody can join. Raises ConfigError."""
-        return not self.quorum_voters and self.controller_listener is None
+        return not self.quorum_voters and not self.named_listeners.of_controller
 
     @property
     def clients_may_act_as_brokers(self) -> bool:
-        """Whether brokers send to the clients' listener, where their requests cannot be distinguished from clients'."""
+        """Whether brokers share a listener with clients, whose requests cannot be distinguished. Raises ConfigError."""
         listeners = self.named_listeners
-        return listeners.clients is not None and listeners.brokers is None and not self.is_alone
+        return len(listeners.of_broker) == 1 and not self.is_alone and not listeners.of_broker[0].authenticates
 
     @property
     def connection_overrides(self) -> Mapping[str, int]:
@@ -309,6 +374,12 @@ class BrokerConfig:
             overrides[address.strip("[]")] = int(count)
         return overrides
 
+    def of_listener(self, name: str) -> BrokerConfig:
+        """The settings as they hold for one listener: ``listener.name.<name>.<key>`` above ``<key>``."""
+        own = {SETTINGS[each.key].name: each.value for each in self.of_listeners if each.listener == name.lower()}
+        keys = tuple(each.key for each in self.of_listeners if each.listener == name.lower())
+        return replace(self, **own, given=(*self.given, *keys)) if own else self
+
     def check_roles(self) -> None:
         """Whether roles, voters, listeners and folders fit together. Raises ConfigError."""
         if "," in self.log_dirs:
@@ -317,19 +388,48 @@ class BrokerConfig:
         if voters and self.is_controller != (self.node_id in voters):
             role = "is a controller and not" if self.is_controller else "is no controller, but"
             raise ConfigError(f"node.id={self.node_id} {role} among controller.quorum.voters={_told(voters)}")
-        if self.is_controller and len(voters) > 1 and self.controller_listener is None:
+        listeners = self.named_listeners
+        if self.is_controller and len(voters) > 1 and not listeners.of_controller:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}:// for the others")
         if not self.is_controller and not voters:
             raise ConfigError("a broker that is no controller needs controller.quorum.voters")
-        if not self.is_broker and self.controller_listener is None:
+        if not self.is_broker and not listeners.of_controller:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
-        if self.uses_sasl and not self.einmal_cluster_secret_file:
-            raise ConfigError("SASL_PLAINTEXT between brokers and controllers needs einmal.cluster.secret.file")
+        self._check_advertised(listeners)
+        self._check_security(listeners)
         self._check_authorizer()
-        if self.einmal_cluster_secret_file and not self.uses_sasl:
+        named = {each.name.lower() for each in (*listeners.all, listeners.controllers_elsewhere)}
+        for each in self.of_listeners:
+            if each.listener not in named:
+                raise ConfigError(f"{each.full_key}: no listener has this name; listeners={self.listeners}")
+
+    def _check_advertised(self, listeners: Listeners) -> None:
+        told = endpoints_of("advertised.listeners", self.advertised_listeners)
+        named = {each.name for each in listeners.all}
+        for name in told:
+            if name not in named:
+                raise ConfigError(f"advertised.listeners: {name} is not in listeners={self.listeners}")
+        for each in listeners.of_broker:
+            if told and each.name not in told and each != listeners.between_brokers:
+                raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for {each.name}")
+
+    def _check_security(self, listeners: Listeners) -> None:
+        if self.is_broker and not self.is_alone and listeners.between_brokers is None:
+            names = ", ".join(each.name for each in listeners.of_broker)
+            raise ConfigError(f"set inter.broker.listener.name to the listener that brokers use: one of {names}")
+        for each in () if self.is_alone else listeners.between_nodes:
+            if each.protocol == "SSL":
+                raise ConfigError(
+                    f"{each.name} is SSL, by which nodes cannot prove that they are of this cluster: set SASL_SSL for "
+                    "it in listener.security.protocol.map, which is TLS and the secret of einmal.cluster.secret.file"
+                )
+        uses_sasl = any(each.authenticates for each in (*listeners.all, *listeners.between_nodes))
+        if uses_sasl and not self.einmal_cluster_secret_file:
+            raise ConfigError("a listener with SASL_PLAINTEXT or SASL_SSL needs einmal.cluster.secret.file")
+        if self.einmal_cluster_secret_file and not uses_sasl:
             raise ConfigError(
-                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_PLAINTEXT "
-                "for inter.broker.listener.name and controller.listener.names"
+                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_SSL or "
+                "SASL_PLAINTEXT for inter.broker.listener.name and controller.listener.names"
             )
 
     def _check_authorizer(self) -> None:
@@ -351,12 +451,12 @@ class BrokerConfig:
         if ANONYMOUS in self.super_user_principals or self.is_alone:
             return
         listeners = self.named_listeners
-        if self.is_broker and (listeners.brokers is None or not listeners.brokers.is_authenticated):
+        if self.is_broker and (listeners.between_brokers is None or not listeners.between_brokers.authenticates):
             raise ConfigError(
                 f"authorizer.class.name: other brokers do not authenticate, so that the authorizer would refuse them: "
                 f"{_AUTHENTICATE_NODES.format('inter.broker.listener.name')}"
             )
-        if not listeners.controllers_authenticate:
+        if not listeners.controllers_elsewhere.authenticates:
             raise ConfigError(
                 f"authorizer.class.name: controllers and brokers do not authenticate to each other, so that the "
                 f"authorizer would refuse them: {_AUTHENTICATE_NODES.format('controller.listener.names')}"
@@ -370,30 +470,11 @@ class BrokerConfig:
         except SecuritySettingError as error:
             raise ConfigError(f"super.users: {error.meaning}: {error.hint}") from error
 
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether brokers or controllers authenticate to each other. Raises ConfigError."""
-        listeners = self.named_listeners
-        of_brokers = listeners.brokers
-        return listeners.controllers_authenticate or (of_brokers is not None and of_brokers.is_authenticated)
-
-    def advertised(self, port: int) -> Endpoint:
-        """The address that clients receive; ``port``: the port that the listener is bound to. Raises ConfigError."""
-        if self.advertised_listeners:
-            clients = self.named_listeners.clients
-            told = endpoints_of("advertised.listeners", self.advertised_listeners)
-            if clients is None or clients.name not in told:
-                raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for clients")
-            endpoint = told[clients.name]
-            return endpoint if endpoint.port else endpoint._replace(port=port)
-        return self.listener.reachable(port)
-
-    def advertised_to_brokers(self, port: int) -> Endpoint:
-        """The address that other brokers receive, of a listener of their own; ``port`` as above. Raises ConfigError."""
-        brokers = self.named_listeners.brokers
-        assert brokers is not None, "brokers share the clients' listener"
-        told = endpoints_of("advertised.listeners", self.advertised_listeners).get(brokers.name)
-        return brokers.endpoint.reachable(port) if told is None else told
+    def advertised(self, listener: NamedListener, port: int) -> Endpoint:
+        """The address that others receive; ``port``: the one that the listener is bound to. Raises ConfigError."""
+        told = endpoints_of("advertised.listeners", self.advertised_listeners).get(listener.name)
+        endpoint = listener.endpoint.reachable(port) if told is None else told
+        return endpoint if endpoint.port else endpoint._replace(port=port)
 
     @property
     def flush_each(self) -> bool:
@@ -415,24 +496,6 @@ _SAME_IN_MS: Final[Mapping[str, tuple[str, int]]] = {
 _SAME: Final[Mapping[str, str]] = {"log.dir": "log.dirs", "broker.id": "node.id"}
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``key=value``, ``#`` and ``!`` comments, a backslash at a line's end continues it."""
-    values: dict[str, str] = {}
-    carried = ""
-    for line in text.splitlines():
-        line = carried + line.strip()
-        carried = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            carried = line[:-1]
-            continue
-        separators = [place for place in (line.find("="), line.find(":")) if place >= 0]
-        at = min(separators, default=len(line))
-        values[line[:at].strip()] = line[at + 1 :].strip()
-    return values
-
-
 def parse_assignments(items: Iterable[str]) -> dict[str, str]:
     """``key=value`` items of a command line. Raises ConfigError."""
     values = {}
@@ -450,8 +513,14 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
     Raises ConfigError, also for a key that would promise a feature that einmal lacks.
     """
     known: dict[str, Any] = {}
+    of_listeners: dict[tuple[str, str], ListenerSetting] = {}
     unknown = []
     for key, text in values.items():
+        text = text.strip()
+        if key.startswith(OF_LISTENER):
+            own = _of_listener(key, text)
+            of_listeners[own.listener, own.key] = own
+            continue
         key = _SAME.get(key, key)
         if key in _SAME_IN_MS:
             target, factor = _SAME_IN_MS[key]
@@ -463,17 +532,41 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
                     known[target.replace(".", "_")] = count * factor if count >= 0 else -1
         elif key in SETTINGS:
             known[SETTINGS[key].name] = _parse(key, text)
+        elif _sets_known_providers(key, text):
+            continue
         elif (reason := why_refused(key, text)) is not None:
             raise ConfigError(reason)
         else:
             unknown.append(key)
     base = base or BrokerConfig()
     given = dict.fromkeys((*base.given, *(name.replace("_", ".") for name in known)))
-    return replace(base, **known, given=tuple(given)), tuple(unknown)
+    all_own = {**{(each.listener, each.key): each for each in base.of_listeners}, **of_listeners}
+    return replace(base, **known, given=tuple(given), of_listeners=tuple(all_own.values())), tuple(unknown)
+
+
+def _sets_known_providers(key: str, text: str) -> bool:
+    """Whether it names what ``security.properties`` resolves references by, under Apache Kafka's names."""
+    if key == "config.providers":
+        return {each.strip() for each in text.split(",")} <= {"file", "env"}
+    return key in ("config.providers.file.class", "config.providers.env.class")
+
+
+def _of_listener(full_key: str, text: str) -> ListenerSetting:
+    """Raises ConfigError."""
+    listener, separator, key = full_key.removeprefix(OF_LISTENER).partition(".")
+    if not separator or listener != listener.lower():
+        raise ConfigError(f"{full_key}: a listener's own setting is {OF_LISTENER}<name in lower case>.<setting>")
+    if key not in SETTINGS:
+        raise ConfigError(f"{full_key} is not supported: {why_refused(key, text) or 'there is no such setting'}")
+    if not SETTINGS[key].metadata["of_listener"]:
+        raise ConfigError(f"{full_key}: {key} is the same for all listeners: set it without the prefix")
+    return ListenerSetting(listener, key, _parse(key, text))
 
 
 def _parse(key: str, text: str) -> Any:
     setting = SETTINGS[key]
+    if isinstance(setting.default, Secret):
+        return Secret(text)
     if isinstance(setting.default, bool):
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{key} is true or false, not {text!r}")

@@ -22,18 +22,18 @@ _FLUSH: Final = "only log.flush.interval.messages=1 (every write is flushed befo
 _REFUSED: Final[Mapping[str, str]] = {
     "connections.max.reauth.ms": _NO_SECURITY,
     "delegation.token.*": _NO_SECURITY,
-    "listener.name.*": _NO_SECURITY,
     "principal.builder.class": _NO_SECURITY,
     "sasl.*": _NO_SECURITY,
     "security.inter.broker.protocol": "set inter.broker.listener.name and listener.security.protocol.map instead",
     "security.providers": _NO_SECURITY,
-    "ssl.*": _NO_SECURITY,
+    "ssl.engine.factory.class": "certificates are read from PEM only: remove it, and set ssl.keystore.location",
+    "ssl.*": "TLS of OpenSSL has no such setting: remove it",
     "alter.config.policy.class.name": _NO_POLICY,
     "client.quota.callback.class": _NO_POLICY,
     "create.topic.policy.class.name": _NO_POLICY,
     "log.flush.interval.ms": _FLUSH,
     "log.flush.scheduler.interval.ms": _FLUSH,
-    "config.providers": "values are not substituted: write them out",
+    "config.providers": "only file and env are supported: ${file:/path:key} and ${env:NAME}, with or without it",
     "remote.log.storage.system.enable": "tiered storage is not supported: remove it",
     "transaction.two.phase.commit.enable": "two-phase commit (KIP-939) is not supported: remove it",
 }
@@ -45,7 +45,10 @@ _HARMLESS: Final[Mapping[str, str]] = {
     "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
     "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
     "security.inter.broker.protocol": "PLAINTEXT",
-    "ssl.client.auth": "none",
+    "ssl.allow.dn.changes": "false",
+    "ssl.allow.san.changes": "false",
+    "ssl.keymanager.algorithm": "SunX509",
+    "ssl.trustmanager.algorithm": "PKIX",
     "transaction.two.phase.commit.enable": "false",
 }
 """Values without effect. So is an empty one."""

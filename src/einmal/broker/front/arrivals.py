@@ -13,6 +13,7 @@ from typing import Protocol
 
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.resources.rates import TokenBucket, Windows
+from einmal.seams import Clock
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +46,22 @@ class ConnectionRate:
 
 
 class Arrivals:
-    """``rates``: of the broker, and of the listener."""
+    """``throttles`` None: addresses have no quotas here. ``rates``: of the listener, and of the broker."""
 
-    def __init__(self, throttles: ClientThrottles, rates: Sequence[ConnectionRate]) -> None:
+    def __init__(self, throttles: ClientThrottles | None, clock: Clock, rates: Sequence[ConnectionRate]) -> None:
         self._throttles = throttles
+        self._clock = clock
         self._rates = rates
 
     def pace(self, connection: Arriving) -> None:
-        refused_ms = self._throttles.use_connection(connection.address)
+        refused_ms = 0 if self._throttles is None else self._throttles.use_connection(connection.address)
         if refused_ms:
             message = "connection refused: this address opens more than its quota allows (connection_creation_rate)"
             log.warning(message, extra={"client": connection.address})
             connection.turn_away(refused_ms)
             return
         if self._rates:
-            now_ms = self._throttles.now_ms()
+            now_ms = self._clock.now().monotonic_ms
             wait_ms = max(rate.wait_ms(now_ms) for rate in self._rates)
             if wait_ms:
                 connection.mute(wait_ms)

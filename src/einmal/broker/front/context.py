@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 
 from einmal.broker.front.charge import Charge
 from einmal.broker.front.refused_batches import RefusedBatches
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import PLAINTEXT, Audience, Endpoint, NamedListener
 from einmal.broker.resources.turns import Paced, Turns
 from einmal.broker.rpc.authentication import Authentication
 from einmal.security.principal import Principal
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_OF_CLIENTS: Final = NamedListener(PLAINTEXT, Endpoint("", 0), PLAINTEXT)
 _CHUNK: Final = 1_000
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Values | bytes | list[Buffer] | None
@@ -77,22 +78,23 @@ class Origin(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself.
+    """``listener``: the one that the request came to. ``origin`` None: the node asks itself.
 
-    ``principal``: who has sent it; None: a node of the cluster. ``clients_may_act_as_brokers``: brokers come to the
-    clients' listener too. ``nodes_authenticate``: a node proves itself there, and has no principal.
-    ``charge``: what it costs under quotas; None: nothing, as there are none for its sender.
+    ``principal``: who has sent it; None: a node of the cluster, by its secret. ``charge``: what it costs under quotas;
+    None: nothing, as there are none for its sender.
     """
 
     header: RequestHeader
     client_address: str
     turns: Turns
-    audience: Audience = Audience.CLIENTS
+    listener: NamedListener = _OF_CLIENTS
     origin: Origin | None = None
     principal: Principal | None = None
-    clients_may_act_as_brokers: bool = False
-    nodes_authenticate: bool = False
     charge: Charge | None = None
+
+    @property
+    def audience(self) -> Audience:
+        return self.listener.audience
 
     @property
     def api_version(self) -> int:
@@ -108,17 +110,13 @@ class RequestContext:
 
     @property
     def may_be_from_broker(self) -> bool:
-        """Whether a node of the cluster can have sent the request; else only a client can."""
-        if self.principal is None:
-            return True
-        if self.origin is None or self.nodes_authenticate:
-            return False
-        return self.audience is not Audience.CLIENTS or self.clients_may_act_as_brokers
+        """Whether a node of the cluster can have sent the request; else only a client can.
 
-    @property
-    def for_brokers(self) -> bool:
-        """Whether the sender should be directed to the listeners for brokers."""
-        return self.audience is Audience.BROKERS
+        Where nodes do not authenticate, they cannot be distinguished from clients on the listeners that they use.
+        """
+        if self.origin is None or self.listener.authenticates:
+            return self.principal is None
+        return self.listener.is_between_nodes
 
     def refuse_client(self, what: str) -> ErrorCode:
         """The error for a client that sends a request for brokers only; logged."""

@@ -26,7 +26,7 @@ class MetadataKey(NamedTuple):
     with_topic_operations: bool
     cluster_operations: int
     controller_id: int
-    for_brokers: bool
+    listener: str
 
 
 class EncodedAnswers:

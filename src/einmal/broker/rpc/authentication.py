@@ -36,9 +36,10 @@ class Unauthenticated(WireError):
 
 
 class Authentication:
-    """What the sender of a connection has shown."""
+    """What the sender of a connection has shown. ``of_connection``: who it is before SASL, or without."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_connection: Principal = ANONYMOUS) -> None:
+        self.of_connection = of_connection
         self.exchange: ScramServer | None = None
 
     @property
@@ -48,7 +49,7 @@ class Authentication:
     @property
     def principal(self) -> Principal | None:
         """Who the sender is; None: a node of the cluster, by its secret."""
-        return None if self.is_done else ANONYMOUS
+        return None if self.is_done else self.of_connection
 
 
 class _Connection(Protocol):

@@ -8,18 +8,17 @@ Version notes: none.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.metadata import offline_replicas
+from einmal.broker.front.handlers.metadata import AliveBrokers, alive_on, offline_replicas
 from einmal.metadata.image import PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
 from einmal.security.acl import ResourceType
-from einmal.types import BrokerId, ErrorCode
+from einmal.types import ErrorCode
 from einmal.wire.api.describe_topic_partitions import (
     API,
     Cursor,
@@ -43,7 +42,7 @@ class DescribeTopicPartitionsHandler:
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         image = self.metadata.image
-        alive = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
+        alive = alive_on(image, context.listener.name)
         room = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
         names = sorted(dict.fromkeys(topic.name for topic in request.topics)) or sorted(image.topics)
         first_partition = 0
@@ -85,7 +84,7 @@ class DescribeTopicPartitionsHandler:
 
 
 def _topic(
-    topic: TopicImage, indexes: range, alive: Container[BrokerId], operations: int
+    topic: TopicImage, indexes: range, alive: AliveBrokers, operations: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -96,12 +95,10 @@ def _topic(
     )
 
 
-def _partition(
-    index: int, partition: PartitionImage, alive: Container[BrokerId]
-) -> DescribeTopicPartitionsResponsePartition:
-    is_led = partition.leader in alive
+def _partition(index: int, partition: PartitionImage, alive: AliveBrokers) -> DescribeTopicPartitionsResponsePartition:
+    is_led = partition.leader in alive.reachable
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.none if is_led else ErrorCode.leader_not_available,
+        error_code=alive.error_of(partition.leader),
         partition_index=index,
         leader_id=partition.leader if is_led else NO_LEADER,
         leader_epoch=partition.leader_epoch,
@@ -109,5 +106,5 @@ def _partition(
         isr_nodes=partition.isr,
         eligible_leader_replicas=partition.elr,
         last_known_elr=partition.last_known_elr,
-        offline_replicas=offline_replicas(partition, alive),
+        offline_replicas=offline_replicas(partition, alive.reachable),
     )

@@ -166,7 +166,7 @@ def _hint(
     """The leaders of partitions that this broker does not lead."""
     if context.api_version < _NODE_ENDPOINTS:
         return ()
-    hints = LeaderHints(fetch.image, for_brokers=context.for_brokers)
+    hints = LeaderHints(fetch.image, context.listener.name)
     for topic, results in topics.items():
         for number, fetched in enumerate(results):
             if fetched.error_code in WRONG_BROKER:
