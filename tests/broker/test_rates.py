@@ -39,6 +39,7 @@ def test_what_is_taken_back_does_not_count() -> None:
     rate.record(5_000, 0)
     rate.record(-5_000, 0)
     assert rate.excess_ms(1, 0) == 0
+    assert rate.is_idle(0)
 
 
 @pytest.mark.parametrize("size", [1_000, 20_000, 300_000])

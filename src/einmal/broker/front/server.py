@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 from einmal.broker.front.arrivals import Arrivals
 from einmal.broker.front.connection_table import ConnectionTable
 from einmal.broker.front.context import Body, Parked
+from einmal.broker.front.muting import Muting
 from einmal.broker.front.refused_batches import RefusedBatches
 from einmal.broker.front.router import Deferred, Parts, Router
 from einmal.broker.resources.memory_budget import MemoryBudget, Share
@@ -148,12 +149,12 @@ class Server:
             each
             for each in self.connections.all()
             # What a throttled client has sent beforehand must not keep others out either.
-            if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.is_muted and each.request_bytes)
+            if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.request_bytes)
         ]
         for connection in sorted(half_here, key=lambda each: each.begun_ms):
             if excess > 0:
                 excess -= connection.request_bytes
-                connection.drop("queued.max.request.bytes are reached, and its request has been half here for longest")
+                connection.drop("queued.max.request.bytes are reached, and its requests have been here for longest")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -194,8 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         """When the incomplete request began."""
         self._taken_ms = self.last_active_ms
         """When the client last received a part of a pending answer."""
-        self._unmuting: asyncio.TimerHandle | None = None
-        self._muted_until_ms = 0
+        self.muting = Muting(self._loop, self.resume)
 
     # --- what the event loop calls ---
 
@@ -254,9 +254,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closed = self._is_lost = True
-        for timer in (self._close_timer, self._unmuting):
-            if timer is not None:
-                timer.cancel()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self.muting.stop()
         self._server.connections.remove(self)
         self._frames.clear()
         for answer in self._answers:
@@ -290,26 +290,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         return not self._frames and not self._answers
 
-    @property
-    def is_muted(self) -> bool:
-        """Whether it is throttled: a quota is exceeded (KIP-219)."""
-        return self._unmuting is not None
-
     def mute(self, milliseconds: int) -> None:
         """See ``context.Origin``."""
-        until_ms = self._server.now_ms() + milliseconds
-        if self._is_lost or until_ms <= self._muted_until_ms:
-            return
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-        self._muted_until_ms = until_ms
-        self._unmuting = self._loop.call_later(milliseconds / 1000, self._unmute)
-        self.control_reading()
-
-    def _unmute(self) -> None:
-        self._unmuting = None
-        if not self._is_closed:
-            self.resume()
+        if not self._is_lost:
+            self.muting.extend(self._server.now_ms(), milliseconds)
+            self.control_reading()
 
     def resume(self) -> None:
         if not self._is_scheduled:
@@ -391,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_start(self) -> bool:
         return (
             self._running is None
-            and self._unmuting is None
+            and not self.muting.is_on
             and self._can_write
             and len(self._answers) < PARKED_MAX
             and self._held.held + self._reserved < HELD_BYTES_MAX
@@ -405,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
 
         The same for an incomplete request, while the requests of all connections together are too large.
         """
-        is_ready = not self._frames and self._unmuting is None
+        is_ready = not self._frames and not self.muting.is_on
         wants_more = is_ready and not (self._receiver.reserved and self._server.request_memory.is_exhausted)
         if wants_more != self._is_reading and not self._is_closed:
             self._is_reading = wants_more

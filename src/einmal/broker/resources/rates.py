@@ -45,9 +45,9 @@ class WindowedRate:
         self._samples[-1][1] += amount
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nothing counts any more."""
+        """Whether nothing counts."""
         self._forget(now_ms)
-        return not self._samples
+        return not any(amount for _begun, amount in self._samples)
 
     def excess_ms(self, limit: float, now_ms: int) -> int:
         """How long nothing more may come, until the rate is within the limit; 0: it is.
