@@ -107,9 +107,6 @@ def checked(**values: str) -> BrokerConfig:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
-        ("allow.everyone.if.no.acl.found", "false"),
         ("ssl.engine.factory.class", "a.B"),
         ("ssl.provider", "SunJSSE"),
         ("ssl.keymanager.algorithm", "PKIX"),
@@ -136,7 +133,6 @@ def test_a_setting_that_promises_safety_and_is_not_supported_is_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("authorizer.class.name", ""),
         ("ssl.keymanager.algorithm", "SunX509"),
         ("security.inter.broker.protocol", "PLAINTEXT"),
         ("remote.log.storage.system.enable", "false"),

@@ -16,7 +16,7 @@ from einmal.types import ErrorCode
 from einmal.wire import produce
 from einmal.wire.fetch import FetchPartition
 from einmal.wire.messages import response_body_position
-from tests.broker.nodes import Client, batch, running_node, until
+from tests.broker.nodes import Client, batch, running_node, until, until_watched
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, DESCRIBE, ALTER, METADATA = 19, 20, 37, 48, 49, 3
 TWO_SECONDS = {"quota.window.num": 2, "controller.quota.window.num": 2}
@@ -24,7 +24,13 @@ TWO_SECONDS = {"quota.window.num": 2, "controller.quota.window.num": 2}
 DEFAULT_USER = {"user": None}
 
 
-async def alter(client: Client, entity: Mapping[str, str | None], version: int = 1, **values: float | None) -> Any:
+async def alter(client: Client, entity: Mapping[str, str | None], **values: float | None) -> Any:
+    return await alter_by(client, 1, entity, values)
+
+
+async def alter_by(
+    client: Client, version: int, entity: Mapping[str, str | None], values: Mapping[str, float | None]
+) -> Any:
     entry = {
         "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
         "ops": [
@@ -70,8 +76,9 @@ async def seconds_until_answered(client: Client) -> float:
 async def test_quotas_are_altered_and_described(tmp_path: Path, version: int) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as client:
         entity = {"user": "alice", "client-id": None}
-        assert (await alter(client, entity, version, producer_byte_rate=5.0)).error_code == ErrorCode.none
-        refused = await alter(client, entity, version, producer_byte_rate=-5.0)
+        done = await alter_by(client, version, entity, {"producer_byte_rate": 5.0})
+        assert done.error_code == ErrorCode.none
+        refused = await alter_by(client, version, entity, {"producer_byte_rate": -5.0})
         assert (refused.error_code, {each.entity_type for each in refused.entity}) == (
             ErrorCode.invalid_request,
             {"user", "client-id"},
@@ -217,8 +224,7 @@ async def test_a_fetch_that_waits_is_throttled_when_it_is_answered(tmp_path: Pat
         await produced(other, 95_000)
         await client.fetch("t", 0)
         waiting = asyncio.create_task(client.fetch_all([("t", [FetchPartition(0, 1, 2**20)])], max_wait_ms=10_000))
-        await until(lambda: next(iter(node.partitions.all())) is not None)
-        await asyncio.sleep(0.05)
+        await until_watched(node, "t")
         await produced(other, 50_000)
         answer = await waiting
         assert answer.topics == []
@@ -235,7 +241,8 @@ async def test_a_client_that_uses_too_much_time_is_throttled_in_every_answer(tmp
         described = await client.call(75, 0, {"topics": topics})
         told_ms = described.throttle_time.total_seconds() * 1000
         assert 0 < told_ms <= 1_000
-        assert await seconds_until_answered(client) > told_ms / 1000 - 0.1
+        # Its first part has passed while the answer was read here.
+        assert await seconds_until_answered(client) > told_ms / 2000
 
 
 @pytest.mark.parametrize(

@@ -402,7 +402,7 @@ def without_confirmed_ends(patch: pytest.MonkeyPatch) -> None:
         return
 
     async def tell_at_once(self: FetchHandler, context: RequestContext, each: ConsumerFetch) -> Body:
-        return fetch._encode(context, each)
+        return fetch._encode(context, each, 0)
 
     patch.setattr(FetchHandler, "_confirm", tell_at_once)
     patch.setattr(Cluster, "doubt", believe)

@@ -200,7 +200,7 @@ class BrokerConfig:
     fetch_max_bytes: int = _setting(57_671_680, "Maximum bytes of one Fetch response.", low=1_024)
 
     # quotas
-    quota_window_num: int = _setting(11, "Windows over which the use of a quota is measured.", low=1, high=1_000)
+    quota_window_num: int = _setting(11, "Windows over which the use of a quota is measured.", low=1)
     quota_window_size_seconds: int = _setting(1, "Length of such a window.", low=1)
     controller_quota_window_num: int = _setting(
         11, "The same, of changes of partitions: all windows together are the largest burst.", low=1

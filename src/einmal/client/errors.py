@@ -321,6 +321,11 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.request_timed_out: _Entry(
         RetriableError, "the broker did not finish in time", "try again later, or check the cluster's health"
     ),
+    ErrorCode.throttling_quota_exceeded: _Entry(
+        RetriableError,
+        "this client has created or deleted more partitions than its quota allows (controller_mutation_rate)",
+        "try again later with what is missing, or raise the quota",
+    ),
     ErrorCode.kafka_storage_error: _Entry(RetriableError, "the broker's disk failed", "check the broker's log"),
 }
 

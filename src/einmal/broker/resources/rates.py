@@ -14,17 +14,17 @@ from typing import NamedTuple
 class Windows(NamedTuple):
     """``quota.window.num`` windows of ``quota.window.size.seconds``: the span over which a rate is measured."""
 
-    count: int
+    number: int
     milliseconds: int
 
     @property
     def span_ms(self) -> int:
-        return self.count * self.milliseconds
+        return self.number * self.milliseconds
 
     @property
     def full_seconds(self) -> float:
         """Of all windows but the present one, of which at least one counts."""
-        return max(1, self.count - 1) * self.milliseconds / 1000
+        return max(1, self.number - 1) * self.milliseconds / 1000
 
 
 class WindowedRate:
@@ -60,7 +60,7 @@ class WindowedRate:
         begun_ms = self._samples[0][0]
         elapsed_ms = now_ms - begun_ms
         # A young rate is measured as if the windows before it were empty, so that a burst is not taken for a rate.
-        missing = max(0, self._windows.count - 1 - elapsed_ms // self._windows.milliseconds)
+        missing = max(0, self._windows.number - 1 - elapsed_ms // self._windows.milliseconds)
         span_ms = max(elapsed_ms + missing * self._windows.milliseconds, self._windows.milliseconds)
         observed = sum(amount for _begun, amount in self._samples) * 1000 / span_ms
         return round((observed - limit) / limit * span_ms) if observed > limit else 0

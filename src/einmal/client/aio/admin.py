@@ -492,8 +492,14 @@ def _check(told: Any, what: str) -> None:
 
 
 def _retriable_of(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """A retriable code; one for existing or unknown items is not: that will not change by itself."""
-    final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
+    """A retriable code; one for existing or unknown items is not: that will not change by itself.
+
+    Neither is a quota that stopped only some: the others are done, and cannot be done twice.
+    """
+    codes = list(codes)
+    final = [ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id]
+    if ErrorCode.none in codes:
+        final.append(ErrorCode.throttling_quota_exceeded)
     return next((code for code in codes if code.retriable and code not in final), ErrorCode.none)
 
 
