@@ -26,8 +26,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 @pytest.fixture(autouse=True)
 def _clean(cli: Cli) -> Iterator[None]:
     yield
-    for option in (("--topic", "*", "--pattern", "any"), ("User:alice",), ("User:bob",)):
-        cli("acl", "remove", *option, "--yes")
+    cli("acl", "remove", "User:alice", "User:bob", "--yes")
 
 
 def listed(cli: Cli, *options: str) -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -176,7 +178,8 @@ def remove(
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = dict.fromkeys(each for wanted in filters for each in admin.describe_acls(wanted))
         if found and not yes:
-            _print(found, Format.TEXT)
+            with redirect_stdout(sys.stderr):
+                _print(found, Format.TEXT)
             if not typer.confirm(f"Remove {len(found)} ACL(s)?", err=True):
                 raise typer.Exit(1)
         # These and no others, which may have been added since.
