@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
-from einmal.broker.config import STANDARD_AUTHORIZER
 from einmal.broker.front.apis import APIS, On, entries_on
-from einmal.broker.front.refused_batches import RefusedBatches
-from einmal.broker.front.router import Deferred
 from einmal.broker.listeners import Audience
 from einmal.broker.node import Node
 from einmal.security.principal import USER, Principal
 from einmal.types import ErrorCode
-from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
 from tests.broker.acl_requests import (
     CLUSTER_REQUESTS,
     CONTROLLER_REQUESTS,
@@ -31,9 +26,7 @@ from tests.broker.acl_requests import (
     TRANSACTION_REQUESTS,
     Request,
 )
-from tests.broker.acl_side import Side, einmal_side, errors_of, normalized, prepare
-from tests.broker.nodes import running_node
-from tests.ports import loopback_ports
+from tests.broker.acl_side import NoNode, Side, einmal_side, errors_of, normalized, prepare, secured_node
 
 AUTHORIZATION_ERRORS: Final = {
     ErrorCode.topic_authorization_failed,
@@ -41,6 +34,7 @@ AUTHORIZATION_ERRORS: Final = {
     ErrorCode.cluster_authorization_failed,
     ErrorCode.transactional_id_authorization_failed,
 }
+ALICE: Final = Principal(USER, "alice")
 UNASKED: Final = {17: "comes before authentication", 18: "is answered before authentication", 36: "is authentication"}
 """APIs that ask for nothing, by their keys."""
 ASKING: Final = (
@@ -102,48 +96,17 @@ async def test_without_acls_nothing_is_listed(side: Side) -> None:
 # --- nodes ---------------------------------------------------------------------------------------------------------
 
 
-class Alice:
-    """A connection of a client that has authenticated, and is no node."""
-
-    number = 1
-    refused_batches = RefusedBatches()
-    authentication = SimpleNamespace(is_done=True, principal=Principal(USER, "alice"))
-
-    def when_lost(self, key: object, callback: object) -> None:
-        """It is not lost."""
-
-
 @pytest.fixture
-async def secured_node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A node whose listeners for brokers and controllers authenticate; alice may do everything."""
-    brokers, controllers = loopback_ports(2)
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of sixteen and more")
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "listeners": f"PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:{brokers},CONTROLLER://127.0.0.1:{controllers}",
-        "inter.broker.listener.name": "INTERNAL",
-        "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"1@127.0.0.1:{controllers}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
-        "einmal.cluster.secret.file": str(secret),
-        "authorizer.class.name": STANDARD_AUTHORIZER,
-        "super.users": "User:alice",
-    }
-    async with running_node(tmp_path / "data", settings) as node:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node whose listeners for brokers and controllers authenticate. Alice may do everything."""
+    async with secured_node(tmp_path, super_users=str(ALICE)) as node:
         yield node
 
 
 async def ask_as_alice(node: Node, audience: Audience, request: Request) -> Any:
-    header = encode_request_header(request.api_key, request.version, 0, "alice")
-    frame = bytearray(header + encode_request(request.api_key, request.version, request.fields(OPEN, NO_ID)))
-    result = node.routers[audience].dispatch(frame, "127.0.0.1", cast(Any, Alice()))
-    if isinstance(result, Deferred):
-        result = node.routers[audience].encode(result.header, await result.body())
-    answer = b"".join(result)[4:]
-    position = response_body_position(request.api_key, request.version, answer)
-    return normalized(decode_response(request.api_key, request.version, answer, position), {})
+    connection = NoNode(node, audience, ALICE)
+    answer = await connection.call(request.api_key, request.version, request.fields(OPEN, NO_ID))
+    return normalized(answer, {})
 
 
 OF_NODES: Final = (
@@ -163,17 +126,17 @@ def test_all_apis_of_controllers_only_are_among_the_requests_of_nodes() -> None:
     ("audience", "request_"), OF_NODES, ids=[f"{audience.name}-{named(request)}" for audience, request in OF_NODES]
 )
 async def test_a_super_user_that_is_no_node_acts_as_none(
-    secured_node: Node, audience: Audience, request_: Request, caplog: pytest.LogCaptureFixture
+    node: Node, audience: Audience, request_: Request, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await ask_as_alice(secured_node, audience, request_)
+    answer = await ask_as_alice(node, audience, request_)
     assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}
     assert "only a broker of this cluster may send" in caplog.text
 
 
-async def test_a_client_with_every_acl_does_not_commit_by_a_marker(secured_node: Node) -> None:
+async def test_a_client_with_every_acl_does_not_commit_by_a_marker(node: Node) -> None:
     marker = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
     topics = [{"name": OPEN, "partition_indexes": [0]}]
     request = Request(27, 1, lambda _n, _: {"markers": [{**marker, "topics": topics}]})
     for audience in (Audience.CLIENTS, Audience.BROKERS):
-        answer = await ask_as_alice(secured_node, audience, request)
+        answer = await ask_as_alice(node, audience, request)
         assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}
