@@ -40,7 +40,7 @@ class ApiAccess(NamedTuple):
 
 
 def apis() -> Iterator[ApiAccess]:
-    """One for each handler; SystemExit where a docstring does not say what it asks for."""
+    """One for each handler; SystemExit where a docstring has no such line."""
     for path in HANDLERS.glob("[!_]*.py"):
         docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
         found = _LINES.search(docstring)

@@ -24,6 +24,12 @@ NO_ID: Final = UUID(int=0x123456789)
 OTHER_CLUSTER: Final = "another-cluster-000000"
 _TOPIC, _BROKER, _LOGGER, _GROUP = 2, 4, 8, 32
 """Types of resources with settings."""
+_QUOTA: Final = {
+    "entity": [{"entity_type": "user", "entity_name": NOBODYS}],
+    "ops": [{"key": "request_percentage", "value": 1.0, "remove": False}],
+}
+_NO_FEATURE: Final = {"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}
+_NEW: Final = {"producer_id": -1, "producer_epoch": -1}
 _BOGUS: Final = {"producer_id": 4_000_000, "producer_epoch": 0}
 
 
@@ -55,7 +61,7 @@ def _produced(topic: Fields, transactional_id: str | None = None) -> Fields:
         records = batch(b"x")
     else:
         producer = ProducerIdAndEpoch(ProducerId(_BOGUS["producer_id"]), ProducerEpoch(0))
-        records = batch(b"x", producer=producer, sequence=0, is_transactional=True)
+        records = batch(b"x", producer=producer, sequence=0, transactional=True)
     partition = {"index": 0, "records": records}
     topics = [{**topic, "partition_data": [partition]}]
     return {"transactional_id": transactional_id, "acks": 1, "timeout": 5_000, "topic_data": topics}
@@ -213,7 +219,6 @@ TRANSACTION_REQUESTS: Final = (
     Request(28, 3, lambda name, _: _committed_in_transaction(name, OPEN, OPEN)),
     Request(65, 0, lambda name, _: {"transactional_ids": [name]}),
 )
-_NEW: Final = {"producer_id": -1, "producer_epoch": -1}
 
 _MARKER: Final = {**_BOGUS, "transaction_result": False, "coordinator_epoch": 0}
 _VERIFIED: Final = {
@@ -269,11 +274,6 @@ CLUSTER_REQUESTS: Final = (
     Request(60, 1, lambda _n, _: {"include_cluster_authorized_operations": True, "endpoint_type": 1}),
     Request(64, 0, lambda _n, _: {"broker_id": 99}),
 )
-_QUOTA: Final = {
-    "entity": [{"entity_type": "user", "entity_name": NOBODYS}],
-    "ops": [{"key": "request_percentage", "value": 1.0, "remove": False}],
-}
-_NO_FEATURE: Final = {"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}
 
 
 def _reassigned() -> Fields:

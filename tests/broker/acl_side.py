@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from types import SimpleNamespace
+from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from einmal.broker.config import STANDARD_AUTHORIZER
+from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.front.router import Deferred
 from einmal.broker.node import Node
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
+from einmal.security.principal import ANONYMOUS, Principal
 from einmal.types import ErrorCode
 from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
 from tests.broker.acl_requests import NO_ID, Fields, Request
@@ -34,13 +38,15 @@ class Admin(Protocol):
 class Side:
     """One broker, and connections of the matrix' principal to its listeners of clients and of controllers.
 
-    ``password``: of alice, who is that principal; None: the listeners have no SASL, and it is ANONYMOUS.
+    ``password``: of alice, who is that principal; None: the listener has no SASL, and it is ANONYMOUS.
+    ``of_controllers``: asks on the listener of controllers where ``ports`` has none.
     """
 
     admin: Admin
-    ports: tuple[int, int]
+    ports: tuple[int, ...]
     stack: AsyncExitStack
     password: str | None = None
+    of_controllers: Callable[[int, int, Fields], Awaitable[Any]] | None = None
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     _clients: dict[int, Client] = field(default_factory=dict)
     _acl_sets: Iterator[int] = field(default_factory=itertools.count)
@@ -48,10 +54,13 @@ class Side:
     async def ask(self, request: Request, name: str = "", *, of_controllers: bool = False) -> Any:
         """The normalized answer to the matrix' principal about the resource of this name."""
         fields = request.fields(name, self.topic_ids.get(name, NO_ID))
-        port = self.ports[of_controllers]
         try:
-            client = self._clients.get(port) or await self._connect(port)
-            answer = await client.call(request.api_key, request.version, fields)
+            if of_controllers and self.of_controllers is not None:
+                answer = await self.of_controllers(request.api_key, request.version, fields)
+            else:
+                port = self.ports[of_controllers]
+                client = self._clients.get(port) or await self._connect(port)
+                answer = await client.call(request.api_key, request.version, fields)
         except (asyncio.IncompleteReadError, ConnectionError):
             self._clients.pop(port, None)
             return "the connection is closed"
@@ -113,21 +122,65 @@ _AT_CONTROLLER: Final = Request(
 @asynccontextmanager
 async def einmal_side(directory: Path) -> AsyncIterator[Side]:
     """Ours. Its admin is the node itself, which needs no ACL."""
-    (controllers,) = loopback_ports(1)
+    async with secured_node(directory) as node, AsyncExitStack() as stack:
+        yield Side(NodeItself(node), (node.port,), stack, of_controllers=NoNode(node, "CONTROLLER").call)
+
+
+@asynccontextmanager
+async def secured_node(directory: Path, super_users: str = "") -> AsyncIterator[Node]:
+    """A node with an authorizer, whose listeners for brokers and controllers authenticate."""
+    brokers, controllers = loopback_ports(2)
+    secret = _secret_in(directory)
     settings = {
         "process.roles": "broker,controller",
-        "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controllers}",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:{brokers},CONTROLLER://127.0.0.1:{controllers}",
+        "inter.broker.listener.name": "INTERNAL",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{controllers}",
-        "node.id": "1",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "einmal.cluster.secret.file": str(secret),
         "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": super_users,
         "num.partitions": "4",
         "offsets.topic.num.partitions": "3",
         "transaction.state.log.num.partitions": "3",
         "group.initial.rebalance.delay.ms": "0",
     }
-    async with running_node(directory, settings) as node, AsyncExitStack() as stack:
-        yield Side(NodeItself(node), (node.port, controllers), stack)
+    async with running_node(directory / "data", settings) as node:
+        yield node
+
+
+class NoNode:
+    """A connection to any listener of a client that has authenticated there, and is no node of the cluster."""
+
+    number = 1
+    refused_batches = RefusedBatches()
+
+    def __init__(self, node: Node, listener: str, principal: Principal = ANONYMOUS) -> None:
+        self._router = node.servers[listener].router
+        # The router closes such a connection; handlers refuse it too.
+        self._router._of_nodes = ()
+        self.authentication = SimpleNamespace(is_done=True, principal=principal)
+
+    def when_lost(self, key: object, callback: object) -> None:
+        """It is not lost."""
+
+    async def call(self, api_key: int, version: int, fields: Fields) -> Any:
+        header = encode_request_header(api_key, version, 0, "no-node")
+        frame = bytearray(header + encode_request(api_key, version, fields))
+        result = self._router.dispatch(frame, "127.0.0.1", cast(Any, self))
+        if isinstance(result, Deferred):
+            result = self._router.encode(result.header, await result.body())
+        answer = b"".join(result)[4:]
+        return decode_response(api_key, version, answer, response_body_position(api_key, version, answer))
+
+
+def _secret_in(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    secret = directory / "secret"
+    secret.write_text("a secret of sixteen characters, and more")
+    return secret
 
 
 class NodeItself:

@@ -43,7 +43,7 @@ from einmal.wire.messages import RequestHeader, decode_response, encode_request
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.virtual_time import running_loop
 
-HANDLERS: dict[int, Callable[[QuorumRuntime], Any]] = {
+HANDLERS: dict[int, Callable[[Access, QuorumRuntime], Any]] = {
     handler.api.key: handler
     for handler in (VoteHandler, BeginQuorumEpochHandler, EndQuorumEpochHandler, FetchSnapshotHandler)
 }

@@ -1,178 +1,84 @@
-"""Every API asks for access: without ACLs nothing is revealed and nothing done, and nodes are nobody but nodes."""
+"""The question for access: who is asked about, and when nobody can be answered yet."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import cast
 
 import pytest
 
-from einmal.broker.config import STANDARD_AUTHORIZER
-from einmal.broker.front.apis import APIS, On, entries_on
-from einmal.broker.front.refused_batches import RefusedBatches
-from einmal.broker.front.router import Deferred
-from einmal.broker.node import Node
-from einmal.security.principal import USER, Principal
-from einmal.types import ErrorCode
-from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
-from tests.broker.acl_requests import (
-    CLUSTER_REQUESTS,
-    CONTROLLER_REQUESTS,
-    EVERYTHING,
-    GROUP_REQUESTS,
-    NO_ID,
-    NOBODYS,
-    OPEN,
-    TOPIC_DELETIONS,
-    TOPIC_REQUESTS,
-    TRANSACTION_REQUESTS,
-    Request,
-)
-from tests.broker.acl_side import Side, einmal_side, errors_of, normalized, prepare
-from tests.broker.nodes import running_node
-from tests.ports import loopback_ports
+from einmal.broker.front.access import Access, AuthorizerNotReady
+from einmal.broker.front.context import RequestContext
+from einmal.broker.resources.turns import Turns
+from einmal.security.acl import OPERATION_BITS, Acl, AclOperation, PatternType, Permission, ResourceType
+from einmal.security.authorizer import StandardAuthorizer
+from einmal.security.principal import ANONYMOUS, Principal
+from einmal.wire.messages import RequestHeader
 
-AUTHORIZATION_ERRORS: Final = {
-    ErrorCode.topic_authorization_failed,
-    ErrorCode.group_authorization_failed,
-    ErrorCode.cluster_authorization_failed,
-    ErrorCode.transactional_id_authorization_failed,
-}
-UNASKED: Final = {17: "comes before authentication", 18: "is answered before authentication", 36: "is authentication"}
-"""APIs that ask for nothing, by their keys."""
-ASKING: Final = (
-    *TOPIC_REQUESTS,
-    *TOPIC_DELETIONS,
-    *GROUP_REQUESTS,
-    *TRANSACTION_REQUESTS,
-    *CLUSTER_REQUESTS,
-    *CONTROLLER_REQUESTS,
-)
-FILTERED: Final = {
-    3: "Metadata without topics has brokers, and no operations",
-    16: "ListGroups leaves out what the sender may not see",
-    60: "DescribeCluster has brokers, and no operations",
-}
-"""APIs that deny by leaving out, in requests about the cluster."""
+ADMIN = Principal("User", "admin")
+READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
+ACL = Acl(TOPIC, "t", PatternType.LITERAL, "User:ANONYMOUS", "*", READ, Permission.ALLOW)
 
 
-@pytest.fixture
-async def side(tmp_path: Path) -> AsyncIterator[Side]:
-    """A broker with the resources of the matrix, and no ACLs."""
-    async with einmal_side(tmp_path) as side:
-        await prepare(side, [OPEN, NOBODYS], [OPEN, NOBODYS], OPEN)
-        await side.set_acls([])
-        yield side
+def context_of(principal: Principal | None) -> RequestContext:
+    header = RequestHeader(1, 0, 0, "client")
+    return RequestContext(header, "10.0.0.1", cast(Turns, None), principal=principal)
 
 
-def test_every_api_has_requests_in_the_acl_matrix() -> None:
-    """To add an API, add its requests to ``acl_requests.py``."""
-    assert {entry.key for entry in APIS} - {request.api_key for request in ASKING} - UNASKED.keys() == {66}
-    assert 66 in {request.api_key for request in EVERYTHING}, "ListTransactions is about all that may be seen"
+def authorizer() -> StandardAuthorizer:
+    made = StandardAuthorizer([ADMIN])
+    made.replace([ACL])
+    return made
 
 
-def named(request: Request) -> str:
-    return f"{request.api_key}-{request.version}{'-' if request.about else ''}{request.about.replace(' ', '-')}"
+@pytest.mark.parametrize("principal", [None, ANONYMOUS])
+def test_without_an_authorizer_everybody_may_do_everything(principal: Principal | None) -> None:
+    access, context = Access(None), context_of(principal)
+    assert not access.is_enforced
+    assert access.allows(context, READ, TOPIC, "t")
+    assert access.allows_any(context, READ, TOPIC)
+    assert access.authorized_operations(context, TOPIC, "t") == OPERATION_BITS[TOPIC]
 
 
-async def test_without_acls_every_request_is_denied_whether_its_resource_exists_or_not(side: Side) -> None:
-    for request in ASKING:
-        of_controllers = request in CONTROLLER_REQUESTS
-        answers = [await side.ask(request, name, of_controllers=of_controllers) for name in (NOBODYS, OPEN)]
-        if request in CLUSTER_REQUESTS and request.api_key in FILTERED:
-            continue
-        codes = [errors_of(answer) for answer in answers]
-        if request.about == "by id" or request.api_key in (8, 9, 20) and request.about:
-            assert codes[0] & AUTHORIZATION_ERRORS, named(request)
-            continue
-        for code in codes:
-            assert code and code <= AUTHORIZATION_ERRORS | {ErrorCode.none}, (named(request), answers)
-            assert code & AUTHORIZATION_ERRORS, (named(request), answers)
+def test_nodes_of_the_cluster_may_do_everything_before_the_acls_are_known_too() -> None:
+    access, context = Access(authorizer(), lambda: False), context_of(None)
+    assert access.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    assert access.allows_any(context, READ, TOPIC)
+    assert access.authorized_operations(context, TOPIC, "u") == OPERATION_BITS[TOPIC]
 
 
-async def test_without_acls_nothing_is_listed(side: Side) -> None:
-    for request in EVERYTHING:
-        text = repr(await side.ask(request))
-        assert NOBODYS not in text and (OPEN not in text or request.api_key in (9, 65)), named(request)
+def test_before_the_acls_are_known_only_super_users_are_answered() -> None:
+    access, context = Access(authorizer(), lambda: False), context_of(ANONYMOUS)
+    assert access.allows(context_of(ADMIN), READ, TOPIC, "t")
+    with pytest.raises(AuthorizerNotReady):
+        access.allows(context, READ, TOPIC, "t")
+    with pytest.raises(AuthorizerNotReady):
+        access.allows_any(context, READ, TOPIC)
+    with pytest.raises(AuthorizerNotReady):
+        access.authorized_operations(context, TOPIC, "t")
 
 
-# --- nodes ---------------------------------------------------------------------------------------------------------
+def test_the_senders_principal_and_address_decide() -> None:
+    access, context = Access(authorizer()), context_of(ANONYMOUS)
+    assert access.is_enforced
+    assert access.allows(context, READ, TOPIC, "t")
+    assert not access.allows(context, AclOperation.WRITE, TOPIC, "t")
+    assert access.allows_any(context, READ, TOPIC)
+    assert not access.allows_any(context, AclOperation.WRITE, TOPIC)
+    assert access.authorized_operations(context, TOPIC, "t") == 1 << READ | 1 << AclOperation.DESCRIBE
+    assert access.authorized_operations(context, TOPIC, "u") == 0
 
 
-class Alice:
-    """A connection of a client that has authenticated, and is no node."""
-
-    number = 1
-    refused_batches = RefusedBatches()
-    authentication = SimpleNamespace(is_done=True, principal=Principal(USER, "alice"))
-
-    def when_lost(self, key: object, callback: object) -> None:
-        """It is not lost."""
-
-
-@pytest.fixture
-async def secured_node(tmp_path: Path) -> AsyncIterator[Node]:
-    """A node whose listeners for brokers and controllers authenticate; alice may do everything."""
-    brokers, controllers = loopback_ports(2)
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of sixteen and more")
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "listeners": f"PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:{brokers},CONTROLLER://127.0.0.1:{controllers}",
-        "inter.broker.listener.name": "INTERNAL",
-        "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"1@127.0.0.1:{controllers}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
-        "einmal.cluster.secret.file": str(secret),
-        "authorizer.class.name": STANDARD_AUTHORIZER,
-        "super.users": "User:alice",
-    }
-    async with running_node(tmp_path / "data", settings) as node:
-        yield node
-
-
-async def ask_as_alice(node: Node, listener: str, request: Request) -> Any:
-    header = encode_request_header(request.api_key, request.version, 0, "alice")
-    frame = bytearray(header + encode_request(request.api_key, request.version, request.fields(OPEN, NO_ID)))
-    result = node.servers[listener].router.dispatch(frame, "127.0.0.1", cast(Any, Alice()))
-    if isinstance(result, Deferred):
-        result = node.servers[listener].router.encode(result.header, await result.body())
-    answer = b"".join(result)[4:]
-    position = response_body_position(request.api_key, request.version, answer)
-    return normalized(decode_response(request.api_key, request.version, answer, position), {})
-
-
-OF_NODES: Final = (
-    *(("CONTROLLER", request) for request in CONTROLLER_REQUESTS if request.api_key != 60),
-    *(("INTERNAL", request) for request in CLUSTER_REQUESTS if request.api_key in (1, 24)),
-    *(("PLAINTEXT", request) for request in CLUSTER_REQUESTS if request.api_key in (1, 24)),
-)
-
-
-def test_all_apis_of_controllers_only_are_among_the_requests_of_nodes() -> None:
-    of_clients = {entry.key for entry in entries_on(On.BROKERS)}
-    only = {entry.key for entry in entries_on(On.CONTROLLERS)} - of_clients
-    assert only <= {request.api_key for _listener, request in OF_NODES}
-
-
-@pytest.mark.parametrize(
-    ("listener", "request_"), OF_NODES, ids=[f"{listener}-{named(request)}" for listener, request in OF_NODES]
-)
-async def test_a_super_user_that_is_no_node_acts_as_none(
-    secured_node: Node, listener: str, request_: Request, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = await ask_as_alice(secured_node, listener, request_)
-    assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}
-    assert "only a broker of this cluster may send" in caplog.text
-
-
-async def test_a_client_with_every_acl_does_not_commit_by_a_marker(secured_node: Node) -> None:
-    marker = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
-    topics = [{"name": OPEN, "partition_indexes": [0]}]
-    request = Request(27, 1, lambda _n, _: {"markers": [{**marker, "topics": topics}]})
-    for listener in ("PLAINTEXT", "INTERNAL"):
-        answer = await ask_as_alice(secured_node, listener, request)
-        assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}
+def test_only_denials_that_were_asked_for_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    access, context = Access(authorizer()), context_of(ANONYMOUS)
+    access.allows(context, READ, TOPIC, "t")
+    access.allows(context, READ, TOPIC, "u", is_filter=True)
+    access.authorized_operations(context, TOPIC, "u")
+    assert not caplog.messages
+    access.allows(context, READ, ResourceType.TRANSACTIONAL_ID, "u\nv")
+    access.allows_any(context, READ, ResourceType.GROUP)
+    denied = "Principal = User:ANONYMOUS is Denied operation = READ from host = 10.0.0.1 on resource = "
+    assert caplog.messages == [
+        f"{denied}TransactionalId:LITERAL:'u\\nv' for api key = 1",
+        f"{denied}any Group for api key = 1",
+    ]

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from einmal.broker.config import STANDARD_AUTHORIZER as AUTHORIZER
 from einmal.broker.front.handlers import delete_acls
+from einmal.broker.node import Node
 from einmal.security.acl import AclOperation, PatternType, Permission, ResourceType
+from einmal.security.principal import ANONYMOUS
 from einmal.types import ErrorCode
+from tests.broker.cluster import Cluster, running_cluster
 from tests.broker.nodes import Client, running_node, until
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
-AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SECRET = "the secret of this cluster"
 OPEN = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}
 CLOSED = {"authorizer.class.name": AUTHORIZER, "super.users": "User:root;User:admin"}
 EVERY = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
@@ -159,3 +163,42 @@ async def test_denial_is_logged_with_its_principal_and_resource(
         "on resource = Cluster:LITERAL:kafka-cluster for api key = 29"
     )
     assert expected in caplog.messages
+
+
+# --- a cluster -------------------------------------------------------------------------------------------------------
+
+
+def may_read(node: Node, topic: str) -> bool:
+    """Whether the node lets anonymous clients read the topic."""
+    assert node.authorizer is not None
+    return node.authorizer.allows(ANONYMOUS, "10.0.0.1", AclOperation.READ, ResourceType.TOPIC, topic)
+
+
+def away(cluster: Cluster) -> Node:
+    """A broker that is not the active controller."""
+    active = cluster.active_controller()
+    return next(node for node_id, node in cluster.nodes.items() if node_id in cluster.brokers and node_id != active)
+
+
+@pytest.mark.parametrize("controllers", [(1, 2, 3), (4,)])
+async def test_acls_are_created_through_any_broker_and_hold_on_every_node(
+    tmp_path: Path, controllers: tuple[int, ...]
+) -> None:
+    """Also on a node that is only a controller; the principal of the client comes with the forwarded request."""
+    manage = acl("kafka-cluster", "User:ANONYMOUS", resource_type=ResourceType.CLUSTER, operation=AclOperation.ALL)
+    options = {"controllers": controllers, "secret": SECRET, "authorizer_class_name": AUTHORIZER}
+    read = acl("t", "User:ANONYMOUS")
+    opened = running_cluster(tmp_path, **options, super_users="User:ANONYMOUS")
+    async with opened as cluster, Client.connect(away(cluster)) as client:
+        assert await create(client, manage, read) == [(ErrorCode.none, None)] * 2
+    async with running_cluster(tmp_path, **options) as cluster:
+        nodes = list(cluster.nodes.values())
+        await until(lambda: all(may_read(node, "t") for node in nodes))
+        async with Client.connect(away(cluster)) as client:
+            assert await delete(client, only(read)) == [(ErrorCode.none, ["t"])]
+            await until(lambda: not any(may_read(node, "t") for node in nodes))
+            assert [error for error, _ in await create(client, acl("u"))] == [ErrorCode.none]
+            assert await delete(client, only(manage)) == [(ErrorCode.none, ["kafka-cluster"])]
+            denied = ErrorCode.cluster_authorization_failed
+            assert [error for error, _ in await create(client, acl("v"))] == [denied]
+            assert await delete(client, EVERY) == [(denied, [])]

@@ -1,6 +1,14 @@
 import pytest
 
-from einmal.broker.config import SETTINGS, BrokerConfig, ConfigError, broker_config, parse_assignments, parse_properties
+from einmal.broker.config import (
+    SETTINGS,
+    STANDARD_AUTHORIZER,
+    BrokerConfig,
+    ConfigError,
+    broker_config,
+    parse_assignments,
+    parse_properties,
+)
 from einmal.broker.kafka_settings import warnings_of
 
 
@@ -140,6 +148,55 @@ def test_a_setting_that_promises_safety_and_is_not_supported_is_refused_by_name(
 )
 def test_a_value_that_promises_nothing_is_accepted(name: str, value: str) -> None:
     assert broker_config({name: value})[1] == (name,)
+
+
+def test_an_authorizer_is_set_as_for_apache_kafka() -> None:
+    config = checked(authorizer_class_name=STANDARD_AUTHORIZER, super_users=" User:admin;User:CN=a,OU=b ;; Group:ops")
+    assert list(map(str, config.super_user_principals)) == ["User:admin", "User:CN=a,OU=b", "Group:ops"]
+    assert not config.allow_everyone_if_no_acl_found
+    assert checked(authorizer_class_name="").super_user_principals == ()
+
+
+_OF_A_CLUSTER = {
+    "authorizer_class_name": STANDARD_AUTHORIZER,
+    "process_roles": "broker",
+    "listeners": "PLAINTEXT://:1,INTERNAL://:2",
+    "inter_broker_listener_name": "INTERNAL",
+    "controller_quorum_voters": "2@b:9093",
+    "einmal_cluster_secret_file": "/secret",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, "no class of your own runs here"),
+        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is not a principal"),
+        ({"super_users": "User:admin"}, "super.users has no effect without authorizer.class.name"),
+        ({"allow_everyone_if_no_acl_found": "true"}, "allow.everyone.if.no.acl.found has no effect without"),
+        (
+            {**_OF_A_CLUSTER, "listener_security_protocol_map": "INTERNAL:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"},
+            "other brokers do not authenticate.*inter.broker.listener.name.*User:ANONYMOUS",
+        ),
+        (
+            {**_OF_A_CLUSTER, "listener_security_protocol_map": "INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"},
+            "controllers and brokers do not authenticate.*controller.listener.names.*User:ANONYMOUS",
+        ),
+    ],
+)
+def test_an_authorizer_that_cannot_decide_prevents_a_start(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(**settings)
+
+
+def test_nodes_that_do_not_authenticate_need_a_super_user_anonymous() -> None:
+    protocols = {"listener_security_protocol_map": "INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"}
+    settings = {**_OF_A_CLUSTER, **protocols, "super_users": "User:ANONYMOUS", "einmal_cluster_secret_file": ""}
+    assert checked(**settings).super_user_principals
+
+
+def test_nodes_that_authenticate_need_no_super_user() -> None:
+    checked(**_OF_A_CLUSTER, listener_security_protocol_map="INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT")
 
 
 @pytest.mark.parametrize(

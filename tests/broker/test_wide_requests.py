@@ -20,6 +20,10 @@ _PARTITIONS = [{"partition_index": index} for index in INDEXES]
 _COMMITTED = [{"partition_index": index, "committed_offset": 1} for index in INDEXES]
 _END = {"producer_id": 1, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
 
+_ACL = {"resource_type": 2, "resource_pattern_type": 3, "principal": "User:a", "host": "*"}
+_ACL |= {"operation": 3, "permission_type": 3}
+_ACL_FILTER = {"resource_type_filter": 2, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+
 
 def _of_topics(key: str, partitions: str, *partition: Any) -> list[dict[str, Any]]:
     """One partition in each of many topics."""
@@ -56,6 +60,8 @@ WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
         2,
         {"dirs": [{"path": f"/{index}", "topics": [{"name": "t", "partitions": [0]}]} for index in INDEXES]},
     ),
+    "CreateAcls": (30, 3, {"creations": [{**_ACL, "resource_name": f"t{index}"} for index in INDEXES]}),
+    "DeleteAcls": (31, 3, {"filters": [_ACL_FILTER] * ELEMENTS}),
     "DeleteRecords of topics": (
         21,
         2,

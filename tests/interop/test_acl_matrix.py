@@ -188,7 +188,7 @@ def _named_cases() -> Iterator[Case]:
             for name, request in itertools.product(names(resource, (*MADE, *GONE)), requests):
                 yield Case(request, name, resource_type.name)
     for resource in resources(TOPIC):
-        yield Case(TOPIC_CREATION, *names(resource, CREATED), "TOPIC")
+        yield from (Case(TOPIC_CREATION, name, "TOPIC") for name in names(resource, CREATED))
     yield from (Case(request, OPEN, "everything") for request in EVERYTHING)
     for resource in resources(TOPIC):
         for request, name in zip(TOPIC_DELETIONS, names(resource, DELETED), strict=True):

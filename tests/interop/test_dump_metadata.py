@@ -34,6 +34,7 @@ def test_every_record_is_read_in_its_own_version_with_all_its_fields(tmp_path: P
     for item in told:
         by_type.setdefault(f"{item['type']} v{item['version']}", []).append(item["data"])
     assert sorted(by_type) == [
+        "ACCESS_CONTROL_ENTRY_RECORD v0",
         "BROKER_REGISTRATION_CHANGE_RECORD v1",
         "CONFIG_RECORD v0",
         "FEATURE_LEVEL_RECORD v0",
@@ -42,10 +43,22 @@ def test_every_record_is_read_in_its_own_version_with_all_its_fields(tmp_path: P
         "PARTITION_RECORD v2",
         "PRODUCER_IDS_RECORD v0",
         "REGISTER_BROKER_RECORD v3",
+        "REMOVE_ACCESS_CONTROL_ENTRY_RECORD v0",
         "REMOVE_TOPIC_RECORD v0",
         "TOPIC_RECORD v0",
         "UNREGISTER_BROKER_RECORD v0",
     ]
+    entry = by_type["ACCESS_CONTROL_ENTRY_RECORD v0"][0]
+    expected = {
+        "resourceType": 2,
+        "resourceName": "ab",
+        "patternType": 4,
+        "principal": "User:a",
+        "host": "*",
+        "operation": 3,
+        "permissionType": 3,
+    }
+    assert {name: entry[name] for name in expected} == expected
     registration = by_type["REGISTER_BROKER_RECORD v3"][2]
     assert registration["fenced"] is False and registration["inControlledShutdown"] is True
     assert registration["features"] == [

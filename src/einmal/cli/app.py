@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import einmal
+from einmal.cli.acl import acl
 from einmal.cli.bench import bench
 from einmal.cli.demo import demo
 from einmal.cli.explain import explain
@@ -95,6 +96,7 @@ app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
 app.add_typer(quota, name="quota")
 app.add_typer(txn, name="txn")
+app.add_typer(acl, name="acl")
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from einmal.client.records import (
     RecordMetadata,
     WrittenRange,
 )
+from einmal.security.acl import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import Header, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "AbortableError",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
     "Admin",
     "Consumer",
     "ConsumerRecord",
@@ -58,11 +62,14 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetRange",
     "PartitionWriter",
+    "PatternType",
+    "Permission",
     "Producer",
     "ProducerFenced",
     "RangeReader",
     "RecordMetadata",
     "RequestRefused",
+    "ResourceType",
     "RetriableError",
     "SaslAuthenticationFailed",
     "SslHandshakeFailed",

@@ -222,6 +222,11 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
         "the topic's name is not allowed, or the topic is internal and only the broker writes to it",
         "use 1 to 249 letters, digits, '.', '_' or '-', not '.' or '..'",
     ),
+    ErrorCode.security_disabled: _Entry(
+        RequestRefused,
+        "the cluster has no authorizer: everybody may do everything",
+        "set authorizer.class.name on all of its nodes",
+    ),
     ErrorCode.invalid_config: _Entry(
         RequestRefused, "a setting's name or value is invalid", "correct it, and send the request again"
     ),

@@ -99,7 +99,7 @@ class _Uuid:
 
 
 class Named:
-    """A number that has a name, in a byte. Another one is refused: what it means is not known here."""
+    """A number that has a name, in a byte. One that is UNKNOWN here is refused: its meaning would be lost."""
 
     def __init__(self, names: type[IntEnum]) -> None:
         self._names = names
@@ -109,9 +109,10 @@ class Named:
 
     def read(self, reader: Reader) -> IntEnum:
         number = INT8.read(reader)
-        if number not in self._names:
+        named = self._names(number)
+        if named != number:
             raise Malformed(f"{self._names.__name__} {number} of a metadata record")
-        return self._names(number)
+        return named
 
 
 class Array:

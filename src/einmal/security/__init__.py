@@ -1,1 +1,1 @@
-"""TLS and SASL for clients: settings in Kafka's two naming schemes, mechanisms, certificates, tokens."""
+"""TLS and SASL: settings in Kafka's two naming schemes, mechanisms, certificates, tokens; principals and ACLs."""

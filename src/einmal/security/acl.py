@@ -173,6 +173,8 @@ class AclFilter(NamedTuple):
 
 def canonical_host(host: str) -> str:
     """An address in its only spelling, so that ``::1`` is ``0:0:0:0:0:0:0:1``; another text as it is."""
+    if host == WILDCARD:
+        return host
     try:
         address = ip_address(host)
     except ValueError:

@@ -25,7 +25,7 @@ _IMPLIES_DESCRIBE: Final = sum(
     1 << operation for operation in (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER)
 )
 _ALL: Final = 1 << AclOperation.ALL
-_REMEMBERED_MAX: Final = 10_000
+_REMEMBERED_MAX: Final = 50_000
 _REMEMBERED_NAME_MAX: Final = 256
 """Longer names, which a client can invent, are decided anew each time."""
 _ANY_NAME: Final = "hardcode"
@@ -141,9 +141,10 @@ class StandardAuthorizer:
         if principal in self._super_users:
             return EVERY_OPERATION
         allowed = denied = 0
-        for patterns in self._held(Permission.ALLOW, principal, host, resource_type):
+        holders = _holders(principal, host)
+        for patterns in self._held(Permission.ALLOW, resource_type, holders):
             allowed |= patterns.matching(name)
-        for patterns in self._held(Permission.DENY, principal, host, resource_type):
+        for patterns in self._held(Permission.DENY, resource_type, holders):
             denied |= patterns.matching(name)
         if not allowed and not denied and self._allow_if_no_acl and not self._has_acls(resource_type, name):
             return EVERY_OPERATION
@@ -154,15 +155,12 @@ class StandardAuthorizer:
         return counts is not None and counts.matching(name) > 0
 
     def _held(
-        self, permission: Permission, principal: Principal, host: str, resource_type: ResourceType
+        self, permission: Permission, resource_type: ResourceType, holders: Iterable[tuple[str, str]]
     ) -> Iterator[_Patterns]:
-        """The patterns of all ACLs that apply to the principal and the host."""
-        address = canonical_host(host)
-        for who in dict.fromkeys((str(principal), _EVERYBODY)):
-            for where in (address, WILDCARD):
-                patterns = self._patterns.get((permission, resource_type, who, where))
-                if patterns is not None:
-                    yield patterns
+        for who, where in holders:
+            patterns = self._patterns.get((permission, resource_type, who, where))
+            if patterns is not None:
+                yield patterns
 
     def allows_any(self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of the type to which the principal may do it (KIP-679)."""
@@ -180,14 +178,15 @@ class StandardAuthorizer:
     ) -> bool:
         """Whether a pattern allows it that is not denied as a whole."""
         bits = _ALL | 1 << operation
+        holders = _holders(principal, host)
         denied, denied_prefixes = set[str](), set[str]()
-        for patterns in self._held(Permission.DENY, principal, host, resource_type):
+        for patterns in self._held(Permission.DENY, resource_type, holders):
             denied.update(_names(patterns.literal, bits))
             denied_prefixes.update(_names(patterns.prefixed, bits))
         if WILDCARD in denied:
             return False
         lengths = {len(prefix) for prefix in denied_prefixes}
-        for patterns in self._held(Permission.ALLOW, principal, host, resource_type):
+        for patterns in self._held(Permission.ALLOW, resource_type, holders):
             if patterns.literal.get(WILDCARD, 0) & bits:
                 return True
             allowed = [name for name in _names(patterns.literal, bits) if name not in denied]
@@ -195,6 +194,12 @@ class StandardAuthorizer:
             if any(all(name[:length] not in denied_prefixes for length in lengths) for name in allowed):
                 return True
         return False
+
+
+def _holders(principal: Principal, host: str) -> list[tuple[str, str]]:
+    """All principals and hosts of ACLs that apply."""
+    address = canonical_host(host)
+    return [(who, where) for who in dict.fromkeys((str(principal), _EVERYBODY)) for where in (address, WILDCARD)]
 
 
 def _holder_of(acl: Acl) -> _Holder:

@@ -85,7 +85,7 @@ class Access:
         operations = authorizer.operations(principal, context.client_address, resource_type, name)
         is_allowed = bool(operations >> operation & 1)
         if not is_allowed and not is_filter:
-            _log_denial(context, operation, f"{_told(resource_type)}:LITERAL:{name}")
+            _log_denial(context, operation, f"{_told(resource_type)}:LITERAL:{_printable(name)}")
         return is_allowed
 
     def refusal(
@@ -141,10 +141,15 @@ def _told(resource_type: ResourceType) -> str:
     return resource_type.name.title().replace("_", "")
 
 
+def _printable(text: str) -> str:
+    """A sender chooses the text: it must not begin a line of its own."""
+    return text if text.isprintable() else repr(text)
+
+
 def _log_denial(context: RequestContext, operation: AclOperation, resource: str) -> None:
     log.info(
         "Principal = %s is Denied operation = %s from host = %s on resource = %s for api key = %d",
-        context.principal,
+        _printable(str(context.principal)),
         operation.name,
         context.client_address,
         resource,

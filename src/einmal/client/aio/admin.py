@@ -1,4 +1,4 @@
-"""The admin client on asyncio: topics, settings, quotas, offsets, producers, transactions, groups.
+"""The admin client on asyncio: topics, settings, quotas, offsets, producers, transactions, groups, ACLs.
 
 Each call is retried until default.api.timeout.ms. A call for several items raises the error of the first refused one;
 those before it are done.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from einmal.client.aio.acls import AclCalls
 from einmal.client.aio.cluster import Cluster, by_leader, by_topic
 from einmal.client.aio.connections import DATA_LANE, decode_by
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
@@ -53,7 +54,7 @@ _SET_FOR_TOPIC: Final = 1
 """The config source of a value that was set for the topic itself."""
 
 
-class Admin(QuotaCalls):
+class Admin(AclCalls, QuotaCalls):
     """Create it inside a running event loop; ``async with``, or ``await close()``."""
 
     def __init__(

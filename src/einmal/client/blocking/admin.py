@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import admin as aio
+from einmal.client.aio.acls import EVERY_ACL
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, parse
 from einmal.client.descriptions import (
@@ -22,6 +23,7 @@ from einmal.client.descriptions import (
 from einmal.client.habits import missing_method
 from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
+from einmal.security.acl import Acl, AclFilter
 from einmal.types import IsolationLevel, TopicPartition
 
 
@@ -154,3 +156,15 @@ class Admin:
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""
         self._thread.run(lambda admin: admin.delete_groups(group_ids))
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Those that hold already are accepted. Raises NotAuthorized, RequestRefused."""
+        self._thread.run(lambda admin: admin.create_acls(acls))
+
+    def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+        """The ACLs that the filter matches, as one broker has them. Raises NotAuthorized, RequestRefused."""
+        return self._thread.run(lambda admin: admin.describe_acls(wanted))
+
+    def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        """Delete the ACLs that any of the filters matches, and return them. Raises NotAuthorized, RequestRefused."""
+        return self._thread.run(lambda admin: admin.delete_acls(filters))

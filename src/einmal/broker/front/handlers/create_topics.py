@@ -1,7 +1,7 @@
 """CreateTopics: make topics, with settings.
 
 API: 19. Versions: 2-7.
-Access: CREATE on Cluster, or CREATE on Topic; DESCRIBE_CONFIGS on Topic for what the answer says about it.
+Access: CREATE on Cluster, or CREATE on Topic; DESCRIBE_CONFIGS on Topic for the settings in the answer.
 Behaviour: answered when the topics are committed in the metadata log and can be written to.
 Version notes: v4 -1 for the cluster's default counts; v5 the answer has counts and settings; v6 refuses topics
 beyond a quota; v7 topic ids.

@@ -1,8 +1,8 @@
 """DeleteTopics: remove topics with all they hold.
 
 API: 20. Versions: 1-6.
-Access: DELETE on Topic, or DELETE on Cluster; an error does not name a topic, or say that it is missing, without
-DESCRIBE on Topic.
+Access: DELETE on Topic, or DELETE on Cluster; without DESCRIBE on Topic an error reveals neither a name nor that a
+topic is missing.
 Behaviour: answered when the removal is committed in the metadata log; from then on a topic of the same name is another.
 Version notes: v5 error messages, and topics beyond a quota are refused; v6 topics by id.
 """

@@ -18,6 +18,7 @@ from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.handlers.metadata import cluster_operations, told_controller_id
+from einmal.broker.listeners import Audience
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_cluster import (
@@ -43,7 +44,9 @@ class DescribeClusterHandler:
 
     def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         is_broker = self.config.is_broker
-        if not is_broker and (refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)):
+        if (context.audience is Audience.CONTROLLERS or not is_broker) and (
+            refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)
+        ):
             return DescribeClusterResponse(error_code=refused)
         told = _BROKERS if is_broker else _CONTROLLERS
         if request.endpoint_type != told:

@@ -61,7 +61,9 @@ class FindCoordinatorHandler:
 
     def _refusal(self, context: RequestContext, key_type: int, key: str) -> ErrorCode | None:
         resource_type = _RESOURCES.get(key_type)
-        return resource_type and self.access.refusal(context, AclOperation.DESCRIBE, resource_type, key)
+        if resource_type is None:
+            return None
+        return self.access.refusal(context, AclOperation.DESCRIBE, resource_type, key)
 
     async def _prepare(self, key_type: int) -> ErrorCode:
         """See to it that the topic of the coordinators exists."""

@@ -60,9 +60,11 @@ class InitProducerIdHandler:
     def _refusal(self, context: RequestContext, transactional_id: str | None) -> ErrorCode | None:
         if transactional_id is not None:
             return self.access.refusal(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        if self.access.allows_any(context, AclOperation.WRITE, ResourceType.TOPIC):
+        idempotent_write = AclOperation.IDEMPOTENT_WRITE
+        if self.access.allows(context, idempotent_write, ResourceType.CLUSTER, is_filter=True):
             return None
-        return self.access.refusal(context, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+        writes_any = self.access.allows_any(context, AclOperation.WRITE, ResourceType.TOPIC)
+        return None if writes_any else ErrorCode.cluster_authorization_failed
 
     async def _initialise(
         self, transactional_id: str, timeout_ms: int, owner: ProducerIdAndEpoch | None

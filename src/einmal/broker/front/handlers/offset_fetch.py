@@ -108,7 +108,7 @@ class OffsetFetchHandler:
                     unanswered.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=errors))
                 elif not self.access.describes_topic(context, topic.name, is_asked=True):
                     errors = _errors(topic, ErrorCode.topic_authorization_failed)
-                    unanswered.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, errors))
+                    unanswered.append(OffsetFetchResponseTopics(topic.topic_id, errors, topic.name))
                 else:
                     partitions += [
                         TopicPartition(topic.name, index) async for index in context.paced(topic.partition_indexes)

@@ -123,7 +123,8 @@ class ProduceHandler:
         self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches, to_verify: list[Unverified]
     ) -> Body | Parked:
         verdicts: dict[TopicPartition, Verified] = {}
-        transactional_id = request.transactional_id or ""
+        transactional_id = request.transactional_id
+        assert transactional_id is not None, "transactional batches without an id are refused"
         for producer, items in by_producer(to_verify).items():
             errors = await self.transactions.verify_produce(
                 transactional_id, producer, [item.topic_partition for item in items], context.api_version
