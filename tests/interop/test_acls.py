@@ -92,8 +92,9 @@ def test_librdkafkas_admin_client_creates_describes_and_deletes(bootstrap: str) 
         return [each.result(PATIENCE_S) for each in answers.values()]
 
     assert results(admin.create_acls([binding("a"), binding("b")])) == [None, None]
+    any_: Any = None
     every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, "User:carol", None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY, any_, ResourcePatternType.ANY, "User:carol", any_, AclOperation.ANY, AclPermissionType.ANY
     )
     assert set(admin.describe_acls(every).result(PATIENCE_S)) == {binding("a"), binding("b")}
     (refused,) = admin.create_acls([binding("c", "carol")]).values()
