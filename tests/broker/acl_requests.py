@@ -6,12 +6,12 @@ or has a resource of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
-from tests.broker.nodes import batch
+from einmal.wire.record_batch import NewRecord, encode_batch
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -57,11 +57,12 @@ def _changed(kind: int, name: str, key: str) -> Fields:
 
 
 def _produced(topic: Fields, transactional_id: str | None = None) -> Fields:
+    # An old record would be deleted by retention.
+    record = NewRecord(None, b"x", int(time.time() * 1000))
     if transactional_id is None:
-        records = batch(b"x")
+        records = encode_batch([record])
     else:
-        producer = ProducerIdAndEpoch(ProducerId(_BOGUS["producer_id"]), ProducerEpoch(0))
-        records = batch(b"x", producer=producer, sequence=0, transactional=True)
+        records = encode_batch([record], **_BOGUS, base_sequence=0, transactional=True)
     partition = {"index": 0, "records": records}
     topics = [{**topic, "partition_data": [partition]}]
     return {"transactional_id": transactional_id, "acks": 1, "timeout": 5_000, "topic_data": topics}
@@ -200,11 +201,11 @@ GROUP_REQUESTS: Final = (
     Request(15, 6, lambda group, _: {"groups": [group], "include_authorized_operations": True}),
     Request(25, 3, lambda group, _: {"transactional_id": OPEN, "group_id": group, **_BOGUS}),
     Request(28, 3, lambda group, _: _committed_in_transaction(OPEN, group, OPEN)),
-    Request(32, 4, lambda group, _: _settings(_GROUP, group)),
-    Request(33, 2, lambda group, _: _replaced(_GROUP, group)),
-    Request(44, 1, lambda group, _: _changed(_GROUP, group, "consumer.session.timeout.ms")),
-    Request(47, 0, lambda group, _: _deleted_offsets(group, OPEN)),
+    Request(32, 4, lambda group, _: _settings(_GROUP, group), "of a group"),
+    Request(33, 2, lambda group, _: _replaced(_GROUP, group), "of a group"),
+    Request(44, 1, lambda group, _: _changed(_GROUP, group, "consumer.session.timeout.ms"), "of a group"),
     Request(42, 2, lambda group, _: {"groups_names": [group]}),
+    Request(47, 0, lambda group, _: _deleted_offsets(group, OPEN)),
 )
 
 TRANSACTION_REQUESTS: Final = (
@@ -245,14 +246,14 @@ _UNKNOWN_ACL: Final = {
 }
 """Has no name, so that it is never created."""
 CLUSTER_REQUESTS: Final = (
-    Request(1, 12, lambda _n, _: _fetched({"topic": OPEN}, replica_id=7)),
+    Request(1, 12, lambda _n, _: _fetched({"topic": OPEN}, replica_id=7), "of a replica"),
     Request(3, 8, lambda _n, _: {"topics": [], "include_cluster_authorized_operations": True}),
     Request(16, 4, lambda _n, _: {}),
     Request(19, 7, lambda _n, _: _created(NOBODYS)),
     Request(20, 6, lambda _n, _: _deleted(NOBODYS, None)),
     Request(22, 4, lambda _n, _: {"transactional_id": None, "transaction_timeout": 10_000, **_NEW}),
     Request(23, 4, lambda _n, _: _ended_epoch(NOBODYS)),
-    Request(24, 4, lambda _n, _: {"transactions": [_VERIFIED]}),
+    Request(24, 4, lambda _n, _: {"transactions": [_VERIFIED]}, "of a leader"),
     Request(27, 1, lambda _n, _: {"markers": [{**_MARKER, "topics": [{"name": NOBODYS, "partition_indexes": [0]}]}]}),
     Request(29, 2, lambda _n, _: {"resource_type_filter": 5, **_ANY_ACL}),
     Request(30, 2, lambda _n, _: {"creations": [_UNKNOWN_ACL]}),
@@ -260,7 +261,7 @@ CLUSTER_REQUESTS: Final = (
     Request(32, 4, lambda _n, _: _settings(_BROKER, "1")),
     Request(32, 4, lambda _n, _: _settings(_BROKER, ""), "of all brokers"),
     Request(32, 4, lambda _n, _: _settings(_LOGGER, "1"), "of a logger"),
-    Request(33, 2, lambda _n, _: _replaced(_BROKER, "")),
+    Request(33, 2, lambda _n, _: _replaced(_BROKER, ""), "of all brokers"),
     Request(34, 2, lambda _n, _: {"dirs": [{"path": "/none", "topics": [{"name": NOBODYS, "partitions": [0]}]}]}),
     Request(35, 4, lambda _n, _: {"topics": []}),
     Request(43, 2, lambda _n, _: {"election_type": 0, **_PREFERRED}),
@@ -315,7 +316,7 @@ CONTROLLER_REQUESTS: Final = (
         },
     ),
     Request(59, 0, lambda _n, _: _SNAPSHOT),
-    Request(60, 1, lambda _n, _: {"endpoint_type": 2}),
+    Request(60, 1, lambda _n, _: {"endpoint_type": 2}, "of controllers"),
     Request(
         62,
         4,

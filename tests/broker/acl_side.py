@@ -241,7 +241,8 @@ async def _until_ready(admin: Admin, api_key: int, version: int, fields: Fields)
 
 
 _NAMES: Final = ("name", "topic", "group_id", "key", "transactional_id", "resource_name", "topic_name", "topic_id")
-_INDEXES: Final = ("partition_index", "partition", "index", "partition_id", "producer_id")
+_IGNORED: Final = ("aborted_transactions", "configs", "node_endpoints", "nodes", "brokers")
+"""Arrays that reveal no resource that the matrix is about."""
 _COUNTED: Final = ("num_partitions", "replication_factor", "is_internal")
 
 
@@ -263,7 +264,7 @@ def normalized(value: Any, topic_names: Mapping[UUID, str]) -> Any:
             kept[name] = topic_names.get(found, "unknown id")
         elif name in _NAMES:
             kept[name] = found
-        elif isinstance(found, tuple) and name not in ("configs", "supported_features", "finalized_features"):
+        elif isinstance(found, tuple) and name not in _IGNORED:
             kept[name] = normalized(found, topic_names)
     return kept
 

@@ -126,7 +126,7 @@ async def test_searches_and_matches_of_a_request_are_bounded(tmp_path: Path, mon
         by_search = {**EVERY, "resource_name_filter": "b"}
         named = only(acl("a"))
         answers = await delete(client, by_search, by_search, named, named)
-        violated = (ErrorCode.policy_violation, [])
+        violated: tuple[ErrorCode, list[str]] = (ErrorCode.policy_violation, [])
         assert answers == [(ErrorCode.none, ["b"]), violated, (ErrorCode.none, ["a"]), violated]
         assert [name for name, *_ in await described(client)] == ["c"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from einmal.broker.config import STANDARD_AUTHORIZER
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.running import Cli
 
@@ -16,8 +17,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """Commands against a broker with an authorizer."""
-    settings = ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",)
-    settings += ("super.users=User:ANONYMOUS",)
+    settings = [f"authorizer.class.name={STANDARD_AUTHORIZER}", "super.users=User:ANONYMOUS"]
     options = [option for setting in settings for option in ("-X", setting)]
     with BrokerProcess(tmp_path_factory.mktemp("authorized"), *options).wait_until_ready() as broker:
         yield Cli(broker.bootstrap)

@@ -1,7 +1,8 @@
-"""Other clients' ACL calls, against our broker and, the same, against Apache Kafka's tool."""
+"""Apache Kafka's kafka-acls, librdkafka and kafka-python manage the ACLs of our broker."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +18,15 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourcePatternFilter
-from kafka.admin import ACLResourcePatternType as PatternType
-from kafka.admin import ResourceType as Type
 
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.apache_tools import ApacheTools
 from tests.interop.einmal_broker import EinmalBroker
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.admin as other
 
 pytestmark = pytest.mark.interop
 
@@ -92,8 +94,9 @@ def test_librdkafkas_admin_client_creates_describes_and_deletes(bootstrap: str) 
         return [each.result(PATIENCE_S) for each in answers.values()]
 
     assert results(admin.create_acls([binding("a"), binding("b")])) == [None, None]
+    any_: Any = None
     every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, "User:carol", None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY, any_, ResourcePatternType.ANY, "User:carol", any_, AclOperation.ANY, AclPermissionType.ANY
     )
     assert set(admin.describe_acls(every).result(PATIENCE_S)) == {binding("a"), binding("b")}
     (refused,) = admin.create_acls([binding("c", "carol")]).values()
@@ -104,17 +107,17 @@ def test_librdkafkas_admin_client_creates_describes_and_deletes(bootstrap: str) 
 
 
 def test_kafka_python_creates_describes_and_deletes(bootstrap: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin = other.KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
-        pattern = ResourcePattern(Type.GROUP, "readers", PatternType.PREFIXED)
-        own = ACL("User:dan", "*", ACLOperation.READ, ACLPermissionType.ALLOW, pattern)
+        pattern = other.ResourcePattern(other.ResourceType.GROUP, "readers", other.ACLResourcePatternType.PREFIXED)
+        own = other.ACL("User:dan", "*", other.ACLOperation.READ, other.ACLPermissionType.ALLOW, pattern)
         assert admin.create_acls([own])["failed"] == []
-        every = ACLFilter(
+        every = other.ACLFilter(
             "User:dan",
             None,
-            ACLOperation.ANY,
-            ACLPermissionType.ANY,
-            ResourcePatternFilter(Type.ANY, None, PatternType.ANY),
+            other.ACLOperation.ANY,
+            other.ACLPermissionType.ANY,
+            other.ResourcePatternFilter(other.ResourceType.ANY, None, other.ACLResourcePatternType.ANY),
         )
         found, error = admin.describe_acls(every)
         assert found == [own], error

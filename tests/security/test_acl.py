@@ -52,7 +52,7 @@ def test_filter_without_any_open_part_means_one_acl() -> None:
         {"operation": AclOperation.ANY},
         {"permission": Permission.ANY},
     ):
-        assert AclFilter(*ACL)._replace(**open_part).only is None  # type: ignore[arg-type]
+        assert AclFilter(*ACL)._replace(**open_part).only is None
 
 
 def test_number_of_a_later_version_is_unknown() -> None:

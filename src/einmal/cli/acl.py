@@ -213,6 +213,9 @@ def _filters(
 ) -> list[AclFilter]:
     from einmal.client import AclFilter, AclOperation, PatternType, ResourceType
 
+    of_principals: Sequence[str | None] = principals or (None,)
+    on_resources: Sequence[_Resource | None] = resources or (None,)
+    verbs: Sequence[AclVerb | None] = operations or (None,)
     return [
         AclFilter(
             ResourceType.ANY if resource is None else _type_of(resource),
@@ -221,7 +224,7 @@ def _filters(
             principal,
             operation=AclOperation.ANY if verb is None else AclOperation[verb.name],
         )
-        for principal, resource, verb in product(principals or [None], resources or [None], operations or [None])
+        for principal, resource, verb in product(of_principals, on_resources, verbs)
     ]
 
 

@@ -12,7 +12,9 @@ and is remembered until the ACLs change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import product
 from typing import Final, TypeAlias
 
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType, canonical_host
@@ -54,13 +56,16 @@ class _Patterns:
             found |= self.prefixed.get(name[:length], 0)
         return found
 
-    def change(self, acl: Acl, changed: Callable[[int], int]) -> None:
+    def change(self, acl: Acl, by: int) -> None:
+        """Add to the number of the ACL's pattern: an operation's bit, which is not in it yet, or an ACL's count."""
         is_prefixed = acl.pattern_type is PatternType.PREFIXED
         numbers, name = self.prefixed if is_prefixed else self.literal, acl.resource_name
-        before = numbers.pop(name, 0)
-        after = changed(before)
+        before = numbers.get(name, 0)
+        after = before + by
         if after:
             numbers[name] = after
+        else:
+            del numbers[name]
         if is_prefixed and bool(before) is not bool(after):
             length = len(name)
             self.lengths[length] = self.lengths.get(length, 0) + (1 if after else -1)
@@ -92,25 +97,33 @@ class StandardAuthorizer:
         self._patterns.clear()
         self._counts.clear()
         for acl in acls:
-            self.add(acl)
+            self._add(acl)
         self._forget()
 
     def add(self, acl: Acl) -> None:
         """The ACL holds from now on; it must not hold already."""
-        bit = 1 << acl.operation
-        self._patterns.setdefault(_holder_of(acl), _Patterns()).change(acl, lambda operations: operations | bit)
-        self._counts.setdefault(acl.resource_type, _Patterns()).change(acl, lambda count: count + 1)
+        self._add(acl)
         self._forget()
+
+    def _add(self, acl: Acl) -> None:
+        holder = _holder_of(acl)
+        patterns = self._patterns.get(holder)
+        if patterns is None:
+            patterns = self._patterns[holder] = _Patterns()
+        patterns.change(acl, 1 << acl.operation)
+        counts = self._counts.get(acl.resource_type)
+        if counts is None:
+            counts = self._counts[acl.resource_type] = _Patterns()
+        counts.change(acl, 1)
 
     def remove(self, acl: Acl) -> None:
         """The ACL, which has held, holds no more."""
-        bit = 1 << acl.operation
         holder = _holder_of(acl)
         patterns = self._patterns[holder]
-        patterns.change(acl, lambda operations: operations & ~bit)
+        patterns.change(acl, -(1 << acl.operation))
         if not patterns:
             del self._patterns[holder]
-        self._counts[acl.resource_type].change(acl, lambda count: count - 1)
+        self._counts[acl.resource_type].change(acl, -1)
         self._forget()
 
     def _forget(self) -> None:
@@ -196,10 +209,10 @@ class StandardAuthorizer:
         return False
 
 
-def _holders(principal: Principal, host: str) -> list[tuple[str, str]]:
+@lru_cache(maxsize=1_000)
+def _holders(principal: Principal, host: str) -> tuple[tuple[str, str], ...]:
     """All principals and hosts of ACLs that apply."""
-    address = canonical_host(host)
-    return [(who, where) for who in dict.fromkeys((str(principal), _EVERYBODY)) for where in (address, WILDCARD)]
+    return tuple(product(dict.fromkeys((str(principal), _EVERYBODY)), (canonical_host(host), WILDCARD)))
 
 
 def _holder_of(acl: Acl) -> _Holder:

@@ -1,8 +1,8 @@
 """DeleteTopics: remove topics with all they hold.
 
 API: 20. Versions: 1-6.
-Access: DELETE on Topic, or DELETE on Cluster; without DESCRIBE on Topic an error reveals neither a name nor that a
-topic is missing.
+Access: DELETE on Cluster, or DELETE on Topic; by name DESCRIBE on Topic too, without which an error reveals neither a
+name nor that a topic is missing.
 Behaviour: answered when the removal is committed in the metadata log; from then on a topic of the same name is another.
 Version notes: v5 error messages, and topics beyond a quota are refused; v6 topics by id.
 """
@@ -67,24 +67,28 @@ class DeleteTopicsHandler:
 
     def _refusal(self, context: RequestContext, asked: tuple[str | None, UUID]) -> ErrorCode | None:
         name, topic_id = asked
-        if name is None and topic_id != _NO_TOPIC_ID:
-            name = self.metadata.image.name_of(topic_id)
-            if name is None:
-                return ErrorCode.unknown_topic_id
         if name is None:
-            # Refused by the controller, as a request that names nothing.
-            return None
+            return self._refusal_by_id(context, topic_id)
+        if not self.access.describes_topic(context, name, is_asked=True):
+            return ErrorCode.topic_authorization_failed
         refused = self.access.refusal(context, AclOperation.DELETE, ResourceType.TOPIC, name)
-        if refused and name not in self.metadata.image.topics and self._is_visible(context, name):
+        if refused and name not in self.metadata.image.topics:
             return ErrorCode.unknown_topic_or_partition
         return refused
+
+    def _refusal_by_id(self, context: RequestContext, topic_id: UUID) -> ErrorCode | None:
+        if topic_id == _NO_TOPIC_ID:
+            # Refused by the controller, as a request that names nothing.
+            return None
+        name = self.metadata.image.name_of(topic_id)
+        if name is None:
+            return ErrorCode.unknown_topic_id
+        return self.access.refusal(context, AclOperation.DELETE, ResourceType.TOPIC, name)
 
     def _refused(self, context: RequestContext, asked: tuple[str | None, UUID], error: ErrorCode) -> TopicResult:
         name, topic_id = asked
         if name is None:
             found = self.metadata.image.name_of(topic_id)
-            name = found if found is not None and self._is_visible(context, found) else None
+            if found is not None and self.access.describes_topic(context, found, is_asked=True):
+                name = found
         return TopicResult(name=name, topic_id=topic_id, error=error)
-
-    def _is_visible(self, context: RequestContext, name: str) -> bool:
-        return self.access.allows(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)

@@ -44,9 +44,8 @@ class DescribeClusterHandler:
 
     def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         is_broker = self.config.is_broker
-        if (context.audience is Audience.CONTROLLERS or not is_broker) and (
-            refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)
-        ):
+        of_controllers = context.audience is Audience.CONTROLLERS
+        if of_controllers and (refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)):
             return DescribeClusterResponse(error_code=refused)
         told = _BROKERS if is_broker else _CONTROLLERS
         if request.endpoint_type != told:

@@ -239,6 +239,8 @@ def _topics(
             answers.append(MetadataTopic(name, topic_id, (), error_code=ErrorCode.topic_authorization_failed))
         elif topic is None:
             error = errors.get(found, ErrorCode.unknown_topic_or_partition)
+            if error is ErrorCode.topic_authorization_failed:
+                operations = NO_AUTHORIZED_OPERATIONS
             answers.append(MetadataTopic(found, topic_id, (), error_code=error, topic_authorized_operations=operations))
         else:
             answers.append(_topic(topic, alive, operations))
