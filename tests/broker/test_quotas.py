@@ -16,6 +16,7 @@ from einmal.types import ErrorCode
 from einmal.wire import produce
 from einmal.wire.fetch import FetchPartition
 from einmal.wire.messages import response_body_position
+from tests.broker.cluster import running_cluster
 from tests.broker.nodes import Client, batch, running_node, until, until_watched
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, DESCRIBE, ALTER, METADATA = 19, 20, 37, 48, 49, 3
@@ -358,3 +359,31 @@ async def test_an_address_above_its_rate_is_disconnected_after_a_pause(tmp_path:
                     assert await client.is_closed()
                     closed += 1
         assert 0 < closed < 8
+
+
+# --- clusters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.time_limit(60)
+async def test_nodes_of_a_cluster_are_not_throttled_and_its_clients_are(tmp_path: Path) -> None:
+    """Also a client whose request another node decides: the controller's answer states the time."""
+    async with running_cluster(tmp_path, secret="a secret of the whole cluster", quota_window_num=2) as cluster:
+        first = next(node for node_id, node in cluster.nodes.items() if node_id != cluster.active_controller())
+        async with Client.connect(first) as admin:
+            topic = {"name": "t", "num_partitions": 1, "replication_factor": 3}
+            await admin.call(CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000})
+            values = {"producer_byte_rate": 50_000, "consumer_byte_rate": 1, "controller_mutation_rate": 1}
+            assert (await alter(admin, DEFAULT_USER, **values)).error_code == ErrorCode.none
+        await cluster.until(lambda: all(node.metadata.image.client_quotas for node in cluster.nodes.values()))
+        leader = cluster.nodes[await cluster.until(lambda: cluster.leader("t"))]
+        async with Client.connect(leader) as client:
+            # With acks=all the followers have fetched it, although nobody may consume so much.
+            answer = await produced(client, 100_000)
+            assert answer.topics[0][1][0].error_code == ErrorCode.none
+            assert answer.throttle_time_ms > 500
+        async with Client.connect(first) as client:
+            topics = [{"name": "many", "num_partitions": 12, "replication_factor": 1}]
+            created = await client.call(CREATE_TOPICS, 5, {"topics": topics, "timeout": 10_000})
+            assert created.topics[0].error_code == ErrorCode.none
+            assert created.throttle_time.total_seconds() > 0.5
+            assert await seconds_until_answered(client) > 0.4

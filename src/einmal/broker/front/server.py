@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._server.admit(self):
             self.close()
         elif self._server.arrivals is not None:
-            # Only then the transport reads, and can be told not to: uvloop's would begin after this.
+            # Only then the transport reads, and can stop: that of uvloop would begin after this.
             self._loop.call_soon(self._server.arrivals.pace, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
