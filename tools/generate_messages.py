@@ -61,6 +61,8 @@ SUPPORTED: Final = {
     "alter_partition_reassignments": (0, 1),
     "list_partition_reassignments": (0, 0),
     "offset_delete": (0, 0),
+    "describe_user_scram_credentials": (0, 0),
+    "alter_user_scram_credentials": (0, 0),
     "vote": (0, 2),
     "begin_quorum_epoch": (0, 1),
     "end_quorum_epoch": (0, 1),

@@ -1,4 +1,4 @@
-"""The cluster's metadata: brokers, topics, partitions, settings, features, producer ids.
+"""The cluster's metadata: brokers, topics, partitions, settings, users, features, producer ids.
 
 Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
 immutable: a ``TopicImage`` is a snapshot. A partition's epoch grows with each change of it, its leader epoch when a
@@ -27,11 +27,14 @@ from einmal.metadata.records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.security.scram_server import ScramCredential
 from einmal.types import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 TOPIC_RESOURCE: Final = 2
@@ -182,6 +185,8 @@ class ClusterImage:
     topic_names: dict[UUID, str] = field(default_factory=dict)
     configs: dict[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     """The explicit settings, by resource type and name."""
+    scram_credentials: dict[int, dict[str, ScramCredential]] = field(default_factory=dict)
+    """By Kafka's number of the mechanism, and user."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
     version: int = field(default=0, compare=False)
@@ -194,6 +199,7 @@ class ClusterImage:
             dict(self.topics),
             dict(self.topic_names),
             dict(self.configs),
+            {mechanism: dict(users) for mechanism, users in self.scram_credentials.items()},
             dict(self.features),
             self.next_producer_id,
             self.version,
@@ -274,6 +280,11 @@ class ClusterImage:
                 self._change_registration(record)
             case UnregisterBrokerRecord():
                 del self.brokers[record.broker_id]
+            case UserScramCredentialRecord():
+                credential = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+                self.scram_credentials.setdefault(record.mechanism, {})[record.name] = credential
+            case RemoveUserScramCredentialRecord():
+                del self.scram_credentials[record.mechanism][record.name]
             case FeatureLevelRecord():
                 self.features[record.name] = record.feature_level
             case ProducerIdsRecord():
@@ -353,6 +364,9 @@ class ClusterImage:
         for (kind, resource), settings in self.configs.items():
             for name, value in settings.items():
                 yield ConfigRecord(kind, resource, name, value)
+        for mechanism, users in self.scram_credentials.items():
+            for user, credential in users.items():
+                yield UserScramCredentialRecord(user, mechanism, *credential)
         if self.next_producer_id:
             # The owner of the last block does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)
