@@ -24,6 +24,7 @@ from einmal.cli.run import run
 from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
 from einmal.cli.txn import txn
+from einmal.cli.user import user
 
 app = typer.Typer(
     name="einmal",
@@ -93,6 +94,7 @@ app.add_typer(pipeline, name="pipeline")
 app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
 app.add_typer(txn, name="txn")
+app.add_typer(user, name="user")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The admin client on asyncio: topics, settings, offsets, producers, transactions, groups.
+"""The admin client on asyncio: topics, settings, offsets, producers, transactions, groups, users.
 
 Each call is retried until default.api.timeout.ms. A call for several items raises the error of the first refused one;
 those before it are done.
@@ -18,6 +18,7 @@ from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorReques
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets
 from einmal.client.aio.retry import Retry
+from einmal.client.aio.user_calls import UserCalls
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.config import AdminSettings, parse
 from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -52,7 +53,7 @@ _SET_FOR_TOPIC: Final = 1
 """The config source of a value that was set for the topic itself."""
 
 
-class Admin:
+class Admin(UserCalls):
     """Create it inside a running event loop; ``async with``, or ``await close()``."""
 
     def __init__(

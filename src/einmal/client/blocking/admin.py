@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import admin as aio
+from einmal.client.aio.user_calls import ITERATIONS
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, parse
 from einmal.client.descriptions import (
@@ -141,3 +142,22 @@ class Admin:
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""
         self._thread.run(lambda admin: admin.delete_groups(group_ids))
+
+    def describe_scram_users(self, users: Iterable[str] = ()) -> dict[str, dict[str, int]]:
+        """For each user the mechanisms that it has a credential for, with their iterations; no names: all users.
+
+        Raises RequestRefused for a user without a credential, NotAuthorized.
+        """
+        return self._thread.run(lambda admin: admin.describe_scram_users(users))
+
+    def set_scram_password(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = ITERATIONS
+    ) -> None:
+        """Create the user's credential for a mechanism, or replace it. Raises RequestRefused, NotAuthorized."""
+        self._thread.run(
+            lambda admin: admin.set_scram_password(user, password, mechanism=mechanism, iterations=iterations)
+        )
+
+    def delete_scram_credential(self, user: str, mechanism: str) -> None:
+        """Raises RequestRefused for a user without it, NotAuthorized."""
+        self._thread.run(lambda admin: admin.delete_scram_credential(user, mechanism))
