@@ -22,7 +22,7 @@ from einmal.broker.front.handlers.end_quorum_epoch import EndQuorumEpochHandler
 from einmal.broker.front.handlers.fetch_snapshot import FetchSnapshotHandler
 from einmal.broker.front.handlers.vote import VoteHandler
 from einmal.broker.identity import Identity
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import PLAINTEXT, Audience, Endpoint, NamedListener
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.turns import Turns
@@ -47,6 +47,7 @@ HANDLERS: dict[int, Callable[[QuorumRuntime], Any]] = {
     for handler in (VoteHandler, BeginQuorumEpochHandler, EndQuorumEpochHandler, FetchSnapshotHandler)
 }
 FETCH = 1
+_CONTROLLER = NamedListener("CONTROLLER", Endpoint("c", 1), PLAINTEXT, Audience.CONTROLLERS, is_between_nodes=True)
 
 
 class NotedMetadata:
@@ -220,7 +221,7 @@ class Quorum:
             asked[2].set_result(b"".join(result) if api_key == FETCH else handler.api.encode_response(version, result))
 
         header = RequestHeader(api_key, version, 0, None)
-        context = RequestContext(header, "member", Turns(member.clock), Audience.CONTROLLERS)
+        context = RequestContext(header, "member", Turns(member.clock), _CONTROLLER)
         handler: Any = None
         if api_key == FETCH:
             asked_for = fetch.decode_fetch_request(version, body, 0)

@@ -199,7 +199,9 @@ async def test_answers_behind_a_parked_one_are_bounded(tmp_path: Path) -> None:
         bad.send(FETCH, 12, _fetch("empty", max_wait_ms=60_000))
         for _ in range(200):
             bad.send(FETCH, 12, _fetch("full"))
-        await until(lambda: any(not connection._is_reading for connection in node.server.connections.all()))
+        await until(
+            lambda: any(not connection._is_reading for connection in node.servers["PLAINTEXT"].connections.all())
+        )
         most = 0
         for _ in range(50):
             assert await good.answers()
@@ -245,7 +247,7 @@ async def test_frames_that_are_half_sent_are_bounded_and_given_up(
             _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
             writer.write(struct.pack(">i", 100_000_000) + bytes(200_000))
             writers.append(writer)
-        memory = node.server.request_memory
+        memory = node.servers["PLAINTEXT"].request_memory
         await until(lambda: memory.is_exhausted)
         assert resident_bytes() - before < 60_000_000
         # Small requests are served, and large ones once the others are given up.
@@ -286,7 +288,7 @@ async def test_connections_of_one_address_are_bounded(tmp_path: Path) -> None:
         async with Client.connect(node) as second, Client.connect(node) as third:
             assert await second.answers()
             assert await third.is_closed()
-        await until(lambda: len(node.server.connections) == 1)
+        await until(lambda: len(node.servers["PLAINTEXT"].connections) == 1)
         async with Client.connect(node) as again:
             assert await again.answers()
 

@@ -15,7 +15,7 @@ def test_values_are_parsed_by_their_kind_and_later_ones_win() -> None:
     values |= parse_assignments(["num.partitions=4", "listeners=PLAINTEXT://h:1,CONTROLLER://:2"])
     config, unknown = broker_config(values)
     assert (config.num_partitions, config.auto_create_topics_enable, unknown) == (4, False, ())
-    assert config.listener == ("h", 1)
+    assert config.named_listeners.first.endpoint == ("h", 1)
     assert config.given == ("num.partitions", "auto.create.topics.enable", "listeners")
 
 
@@ -87,13 +87,14 @@ def test_what_cannot_be_meant_is_refused(values: dict[str, str]) -> None:
     ],
 )
 def test_the_advertised_address_is_reachable_by_clients(listeners: str, advertised: str, told: str) -> None:
-    assert str(BrokerConfig(listeners=listeners, advertised_listeners=advertised).advertised(5)) == told
+    config = BrokerConfig(listeners=listeners, advertised_listeners=advertised)
+    assert str(config.advertised(config.named_listeners.first, 5)) == told
 
 
-@pytest.mark.parametrize("listeners", ["SSL://a:1", "a", "a:b", "a:70000", "CONTROLLER://a:1"])
+@pytest.mark.parametrize("listeners", ["a", "a:b", "a:70000", "CONTROLLER://a:1"])
 def test_an_address_that_is_none_is_refused(listeners: str) -> None:
     with pytest.raises(ConfigError, match="listeners"):
-        _ = BrokerConfig(listeners=listeners).listener
+        _ = BrokerConfig(listeners=listeners).named_listeners
 
 
 def checked(**values: str) -> BrokerConfig:
@@ -147,23 +148,28 @@ def test_a_value_that_promises_nothing_is_accepted(name: str, value: str) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"listeners": "PLAINTEXT://:1,SASL_SSL://:2"}, "one listener for clients is supported, not 2"),
-        ({"listeners": "PLAINTEXT://:1,SSL://:2"}, "one listener for clients is supported, not 2"),
-        ({"listeners": "SASL_SSL://:2"}, "SASL_SSL is SASL_SSL, which is not supported"),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "PLAINTEXT is there twice"),
         ({"listeners": "EXTERNAL://:1"}, "EXTERNAL has no security protocol"),
         (
-            {"listeners": "PLAINTEXT://:1", "listener_security_protocol_map": "PLAINTEXT:SSL"},
-            "PLAINTEXT is SSL, which is not supported",
-        ),
-        (
-            {"listeners": "EXTERNAL://:1", "listener_security_protocol_map": "EXTERNAL:SASL_PLAINTEXT"},
-            "EXTERNAL is SASL_PLAINTEXT, which is not supported",
-        ),
-        (
             {"listeners": "PLAINTEXT://:1,CONTROLLER://:2", "listener_security_protocol_map": "CONTROLLER:SSL"},
-            "CONTROLLER is SSL; supported: PLAINTEXT, SASL_PLAINTEXT",
+            "CONTROLLER is SSL, by which nodes cannot prove.*set SASL_SSL",
         ),
+        (
+            {"listeners": "SSL://:1,CONTROLLER://:2"},
+            "SSL is SSL, by which nodes cannot prove.*set SASL_SSL",
+        ),
+        ({"listeners": "SSL://:1,SASL_SSL://:2,CONTROLLER://:3"}, "set inter.broker.listener.name.*SSL, SASL_SSL"),
+        ({"listeners": "SASL_SSL://:1"}, "needs einmal.cluster.secret.file"),
+        (
+            {"listeners": "PLAINTEXT://:1,SSL://:2", "advertised_listeners": "PLAINTEXT://a:1"},
+            "advertised.listeners=PLAINTEXT://a:1 has no address for SSL",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:1", "advertised_listeners": "PLAINTEXT://a:1,SSL://a:2"},
+            "advertised.listeners: SSL is not in listeners",
+        ),
+        ({"inter_broker_listener_name": "CONTROLLER"}, "CONTROLLER cannot be in both"),
+        ({"controller_listener_names": ""}, "controller.listener.names is empty"),
         (
             {
                 "listeners": "PLAINTEXT://:1,CONTROLLER://:2",
@@ -175,7 +181,6 @@ def test_a_value_that_promises_nothing_is_accepted(name: str, value: str) -> Non
         ({"einmal_cluster_secret_file": "/secret"}, "einmal.cluster.secret.file protects nothing"),
         ({"inter_broker_listener_name": "INTERNAL"}, "inter.broker.listener.name=INTERNAL is not in listeners"),
         ({"log_dirs": "/a,/b"}, "one folder is supported"),
-        ({"controller_listener_names": "A,B"}, "one listener is supported"),
     ],
 )
 def test_a_listener_or_folder_that_would_be_dropped_is_refused(settings: dict[str, str], message: str) -> None:
@@ -191,11 +196,39 @@ def test_brokers_have_a_listener_of_their_own_under_any_name() -> None:
         advertised_listeners="EXTERNAL://example.test:9,REPLICATION://inside.test:8",
         einmal_cluster_secret_file="/secret",
     )
-    assert config.listener.port == 1
-    assert str(config.advertised(1)) == "example.test:9"
-    assert str(config.advertised_to_brokers(2)) == "inside.test:8"
+    listeners = config.named_listeners
+    external, replication = listeners.of_broker
+    assert listeners.first == external and external.endpoint.port == 1
+    assert listeners.between_brokers == replication
+    assert str(config.advertised(external, 1)) == "example.test:9"
+    assert str(config.advertised(replication, 2)) == "inside.test:8"
     assert not config.clients_may_act_as_brokers
-    assert config.uses_sasl
+
+
+@pytest.mark.parametrize(
+    ("listeners", "between", "may_act"),
+    [
+        ("PLAINTEXT://:1,CONTROLLER://:3", "PLAINTEXT", True),
+        ("EXTERNAL://:1,CONTROLLER://:3", "EXTERNAL", True),
+        ("EXTERNAL://:1,PLAINTEXT://:2,CONTROLLER://:3", "PLAINTEXT", False),
+        ("SASL_SSL://:1,CONTROLLER://:3", "SASL_SSL", False),
+    ],
+)
+def test_without_a_name_brokers_use_plaintext_or_the_only_listener(listeners: str, between: str, may_act: bool) -> None:
+    config = checked(
+        listeners=listeners,
+        listener_security_protocol_map="EXTERNAL:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        einmal_cluster_secret_file="/secret",
+    )
+    found = config.named_listeners.between_brokers
+    assert found is not None and found.name == between and found.is_between_nodes
+    assert config.clients_may_act_as_brokers is may_act
+
+
+def test_a_controller_has_several_listeners_and_others_use_the_first() -> None:
+    config = checked(listeners="PLAINTEXT://:1,B://:2,A://:3", controller_listener_names="A,B")
+    assert [each.name for each in config.named_listeners.of_controller] == ["B", "A"]
+    assert config.named_listeners.controllers_elsewhere.name == "A"
 
 
 def test_the_properties_that_apache_kafka_ships_with_are_accepted() -> None:

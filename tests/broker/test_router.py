@@ -15,16 +15,20 @@ from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.handlers.envelope import EnvelopeHandler
 from einmal.broker.front.router import Deferred, Router
 from einmal.broker.front.routes import route
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import PLAINTEXT, Endpoint, NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.rpc.authentication import Unauthenticated
 from einmal.seams import Clock
+from einmal.security.principal import ANONYMOUS, Principal
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api import api_versions, envelope, heartbeat
 from einmal.wire.errors import Truncated, UnknownVersion
 from einmal.wire.messages import RequestHeader, decode_response, encode_request, encode_request_header
 
 HEARTBEAT, API_VERSIONS, ENVELOPE = 12, 18, 58
+LISTENER = NamedListener(PLAINTEXT, Endpoint("h", 1), PLAINTEXT)
+NODES = LISTENER._replace(is_between_nodes=True)
+SASL = LISTENER._replace(protocol="SASL_SSL")
 FOUND = heartbeat.HeartbeatResponse(error_code=ErrorCode.rebalance_in_progress)
 
 
@@ -41,8 +45,8 @@ def turns() -> Turns:
     return Turns(cast(Clock, SimpleNamespace(now=lambda: Instant(0, 0))))
 
 
-def router(*handlers: Any, **options: Any) -> Router:
-    return Router([route(each) for each in handlers or [HeartbeatHandler()]], turns(), Audience.CLIENTS, **options)
+def router(*handlers: Any, listener: NamedListener = LISTENER, **options: Any) -> Router:
+    return Router([route(each) for each in handlers or [HeartbeatHandler()]], turns(), listener, **options)
 
 
 def frame(key: int = HEARTBEAT, version: int = 4, **fields: Any) -> bytearray:
@@ -119,7 +123,7 @@ async def test_only_as_many_large_requests_are_unpacked_at_once_as_memory_allows
 
     clock = iter(range(0, 1_000_000, 10))
     turns = Turns(cast(Clock, SimpleNamespace(now=lambda: Instant(0, next(clock)))))
-    one = Router([route(HeartbeatHandler())._replace(prepare_in_steps=in_three_steps)], turns, Audience.CLIENTS)
+    one = Router([route(HeartbeatHandler())._replace(prepare_in_steps=in_three_steps)], turns, LISTENER)
     deferred = [one.dispatch(frame(group_id=name * 30_000), "host") for name in "abcdef"]
     running = [asyncio.ensure_future(one.finish(cast(Deferred, each))) for each in deferred]
     for _ in range(4):
@@ -155,9 +159,31 @@ def test_a_later_version_of_api_versions_is_answered_in_version_0() -> None:
 def test_only_authentication_is_answered_before_it() -> None:
     origin = cast(Any, SimpleNamespace(authentication=SimpleNamespace(is_done=False, principal=None)))
     with pytest.raises(Unauthenticated):
-        router(authenticates=True).dispatch(frame(), "host", origin)
+        router(listener=SASL).dispatch(frame(), "host", origin)
     origin.authentication.is_done = True
-    assert error_of(router(authenticates=True).dispatch(frame(), "host", origin))
+    assert error_of(router(listener=SASL).dispatch(frame(), "host", origin))
+
+
+@pytest.mark.parametrize(
+    ("listener", "principal", "is_answered"),
+    [
+        (NODES, ANONYMOUS, True),
+        (LISTENER, ANONYMOUS, False),
+        (SASL, None, True),
+        (SASL, Principal("User", "alice"), False),
+        (SASL._replace(is_between_nodes=True), Principal("User", "alice"), False),
+    ],
+)
+def test_what_only_nodes_may_send_is_answered_where_the_sender_can_be_one(
+    listener: NamedListener, principal: Principal | None, is_answered: bool
+) -> None:
+    origin = cast(Any, SimpleNamespace(authentication=SimpleNamespace(is_done=True, principal=principal)))
+    one = router(listener=listener, of_nodes=(HEARTBEAT,))
+    if is_answered:
+        assert error_of(one.dispatch(frame(), "host", origin))
+    else:
+        with pytest.raises(Unauthenticated, match="only a node of this cluster"):
+            one.dispatch(frame(), "host", origin)
 
 
 # --- forwarding --------------------------------------------------------------------------------------------------
@@ -183,7 +209,7 @@ async def test_what_only_the_controller_answers_is_passed_on_unless_it_is_here(i
     channel: Any = Channel(envelope.EnvelopeResponse(response_data=encoded))
     routes = [route(HeartbeatHandler(), is_forwarded=True)]
     forwarding = Forwarding(controller(is_active=is_active), channel)
-    result = Router(routes, turns(), Audience.CLIENTS, forwarding=forwarding).dispatch(frame(), "host")
+    result = Router(routes, turns(), LISTENER, forwarding=forwarding).dispatch(frame(), "host")
     if is_active:
         assert error_of(result) is ErrorCode.rebalance_in_progress
     else:
@@ -194,7 +220,7 @@ async def test_the_error_of_this_node_is_the_answer_when_no_controller_answers()
     channel: Any = Channel(envelope.EnvelopeResponse(error_code=ErrorCode.not_controller))
     forwarding = Forwarding(controller(is_active=False), channel)
     routes = [route(HeartbeatHandler(), is_forwarded=True)]
-    result = Router(routes, turns(), Audience.CLIENTS, forwarding=forwarding).dispatch(frame(), "host")
+    result = Router(routes, turns(), LISTENER, forwarding=forwarding).dispatch(frame(), "host")
     assert await finish(result) == heartbeat.API.encode_response(4, FOUND)
 
 

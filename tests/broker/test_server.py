@@ -144,12 +144,12 @@ async def test_a_stream_of_large_requests_does_not_starve_a_small_one(tmp_path: 
 
 async def test_requests_wait_while_the_node_starts(tmp_path: Path) -> None:
     node = new_node(tmp_path)
-    node.server.start, start = (lambda: None), node.server.start  # type: ignore[method-assign]
+    node.servers["PLAINTEXT"].start, start = (lambda: None), node.servers["PLAINTEXT"].start  # type: ignore[method-assign]
     await node.start()
     async with Client.connect(node) as client:
         client.send(API_VERSIONS, 0, b"")
         # A request that was answered would not wait.
-        await until(lambda: any(connection._frames for connection in node.server.connections.all()))
+        await until(lambda: any(connection._frames for connection in node.servers["PLAINTEXT"].connections.all()))
         start()
         assert len(await client.receive()) > 4
     await node.stop()
@@ -178,7 +178,9 @@ async def test_a_peer_that_does_not_read_stops_being_served(tmp_path: Path) -> N
         # Four hundred megabytes of answers, asked for in one piece.
         for _ in range(400):
             deaf.send(1, 12, encode_fetch_request(12, request))
-        await until(lambda: any(not connection._can_write for connection in node.server.connections.all()))
+        await until(
+            lambda: any(not connection._can_write for connection in node.servers["PLAINTEXT"].connections.all())
+        )
         for _ in range(10):
             assert await good.answers()
         assert _resident_bytes() - before < 60_000_000

@@ -47,7 +47,7 @@ def test_the_settings_are_those_of_one_cluster(tmp_path: Path, count: int, repli
         config.check_roles()
         configs.append(config)
     assert [config.node_id for config in configs] == list(range(1, count + 1))
-    assert [config.listener.port for config in configs] == [each.port for each in plans]
+    assert [config.named_listeners.first.endpoint.port for config in configs] == [each.port for each in plans]
     assert len({config.controller_quorum_voters for config in configs}) == 1
     for config in configs:
         assert config.default_replication_factor == config.offsets_topic_replication_factor == replicas
@@ -79,10 +79,10 @@ def test_brokers_authenticate_on_loopback_by_a_secret_that_only_the_owner_can_re
     for each in plans:
         config, _unknown = broker_config(parse_properties(each.properties.read_text()))
         listeners = config.named_listeners
-        assert listeners.brokers is not None and listeners.controllers is not None
-        for listener in (listeners.brokers, listeners.controllers):
+        assert listeners.between_brokers is not None
+        for listener in (listeners.between_brokers, *listeners.of_controller):
             assert listener.endpoint.host == "127.0.0.1"
-            assert listener.is_authenticated
+            assert listener.authenticates
         assert not config.clients_may_act_as_brokers
     write_properties(plans, {})
     assert (tmp_path / "cluster.secret").read_text() == secret

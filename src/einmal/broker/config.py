@@ -17,7 +17,14 @@ from typing import Any, Final
 from einmal.broker.kafka_settings import why_refused
 from einmal.broker.listeners import ConfigError as ConfigError
 from einmal.broker.listeners import Endpoint as Endpoint
-from einmal.broker.listeners import Listeners, ListenerSettings, address_of, endpoints_of, listeners_of
+from einmal.broker.listeners import (
+    Listeners,
+    ListenerSettings,
+    NamedListener,
+    address_of,
+    endpoints_of,
+    listeners_of,
+)
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
@@ -47,17 +54,19 @@ class BrokerConfig:
         "PLAINTEXT://127.0.0.1:9092",
         "Addresses to listen on: for clients, for other brokers and for controllers; port 0 takes a free one.",
     )
-    controller_listener_names: str = _setting("CONTROLLER", "Name of the controllers' listener.")
+    controller_listener_names: str = _setting(
+        "CONTROLLER", "Names of the controllers' listeners; nodes connect to the first."
+    )
     inter_broker_listener_name: str = _setting(
-        "", "Name of the listener for other brokers; empty: they share the clients' listener."
+        "", "Name of the listener for other brokers; empty: PLAINTEXT, or the only one."
     )
-    listener_security_protocol_map: str = _setting(
-        "", "Security protocol of each listener, NAME:PROTOCOL,...; SASL_PLAINTEXT for brokers and controllers only."
-    )
+    listener_security_protocol_map: str = _setting("", "Security protocol of each listener, NAME:PROTOCOL,...")
     einmal_cluster_secret_file: str = _setting(
         "", "File with the secret by which brokers and controllers authenticate to each other (SCRAM-SHA-256)."
     )
-    advertised_listeners: str = _setting("", "Address that clients connect to; empty: that of listeners.")
+    advertised_listeners: str = _setting(
+        "", "Addresses that clients and other brokers connect to, of each listener; empty: those of listeners."
+    )
     log_dirs: str = _setting("", "Folder of all data.")
 
     # the metadata quorum
@@ -241,28 +250,15 @@ class BrokerConfig:
         )
 
     @property
-    def listener(self) -> Endpoint:
-        """Where a broker listens for clients. Raises ConfigError."""
-        clients = self.named_listeners.clients
-        assert clients is not None, "no broker"
-        return clients.endpoint
-
-    @property
-    def controller_listener(self) -> Endpoint | None:
-        """Where a controller listens for its cluster; None: the cluster is only this process. Raises ConfigError."""
-        controllers = self.named_listeners.controllers
-        return None if controllers is None else controllers.endpoint
-
-    @property
     def is_alone(self) -> bool:
         """Whether this process is the whole cluster, which nobody can join. Raises ConfigError."""
-        return not self.quorum_voters and self.controller_listener is None
+        return not self.quorum_voters and not self.named_listeners.of_controller
 
     @property
     def clients_may_act_as_brokers(self) -> bool:
-        """Whether brokers send to the clients' listener, where their requests cannot be distinguished from clients'."""
+        """Whether brokers share a listener with clients, whose requests cannot be distinguished. Raises ConfigError."""
         listeners = self.named_listeners
-        return listeners.clients is not None and listeners.brokers is None and not self.is_alone
+        return len(listeners.of_broker) == 1 and not self.is_alone and not listeners.of_broker[0].authenticates
 
     @property
     def connection_overrides(self) -> Mapping[str, int]:
@@ -283,44 +279,50 @@ class BrokerConfig:
         if voters and self.is_controller != (self.node_id in voters):
             role = "is a controller and not" if self.is_controller else "is no controller, but"
             raise ConfigError(f"node.id={self.node_id} {role} among controller.quorum.voters={_told(voters)}")
-        if self.is_controller and len(voters) > 1 and self.controller_listener is None:
+        listeners = self.named_listeners
+        if self.is_controller and len(voters) > 1 and not listeners.of_controller:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}:// for the others")
         if not self.is_controller and not voters:
             raise ConfigError("a broker that is no controller needs controller.quorum.voters")
-        if not self.is_broker and self.controller_listener is None:
+        if not self.is_broker and not listeners.of_controller:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
-        if self.uses_sasl and not self.einmal_cluster_secret_file:
-            raise ConfigError("SASL_PLAINTEXT between brokers and controllers needs einmal.cluster.secret.file")
-        if self.einmal_cluster_secret_file and not self.uses_sasl:
+        self._check_advertised(listeners)
+        self._check_security(listeners)
+
+    def _check_advertised(self, listeners: Listeners) -> None:
+        told = endpoints_of("advertised.listeners", self.advertised_listeners)
+        named = {each.name for each in listeners.all}
+        for name in told:
+            if name not in named:
+                raise ConfigError(f"advertised.listeners: {name} is not in listeners={self.listeners}")
+        for each in listeners.of_broker:
+            if told and each.name not in told and each != listeners.between_brokers:
+                raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for {each.name}")
+
+    def _check_security(self, listeners: Listeners) -> None:
+        if self.is_broker and not self.is_alone and listeners.between_brokers is None:
+            names = ", ".join(each.name for each in listeners.of_broker)
+            raise ConfigError(f"set inter.broker.listener.name to the listener that brokers use: one of {names}")
+        for each in () if self.is_alone else listeners.between_nodes:
+            if each.protocol == "SSL":
+                raise ConfigError(
+                    f"{each.name} is SSL, by which nodes cannot prove that they are of this cluster: set SASL_SSL for "
+                    "it in listener.security.protocol.map, which is TLS and the secret of einmal.cluster.secret.file"
+                )
+        uses_sasl = any(each.authenticates for each in (*listeners.all, *listeners.between_nodes))
+        if uses_sasl and not self.einmal_cluster_secret_file:
+            raise ConfigError("a listener with SASL_PLAINTEXT or SASL_SSL needs einmal.cluster.secret.file")
+        if self.einmal_cluster_secret_file and not uses_sasl:
             raise ConfigError(
-                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_PLAINTEXT "
-                "for inter.broker.listener.name and controller.listener.names"
+                "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_SSL or "
+                "SASL_PLAINTEXT for inter.broker.listener.name and controller.listener.names"
             )
 
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether brokers or controllers authenticate to each other. Raises ConfigError."""
-        listeners = self.named_listeners
-        of_brokers = listeners.brokers
-        return listeners.controllers_authenticate or (of_brokers is not None and of_brokers.is_authenticated)
-
-    def advertised(self, port: int) -> Endpoint:
-        """The address that clients receive; ``port``: the port that the listener is bound to. Raises ConfigError."""
-        if self.advertised_listeners:
-            clients = self.named_listeners.clients
-            told = endpoints_of("advertised.listeners", self.advertised_listeners)
-            if clients is None or clients.name not in told:
-                raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for clients")
-            endpoint = told[clients.name]
-            return endpoint if endpoint.port else endpoint._replace(port=port)
-        return self.listener.reachable(port)
-
-    def advertised_to_brokers(self, port: int) -> Endpoint:
-        """The address that other brokers receive, of a listener of their own; ``port`` as above. Raises ConfigError."""
-        brokers = self.named_listeners.brokers
-        assert brokers is not None, "brokers share the clients' listener"
-        told = endpoints_of("advertised.listeners", self.advertised_listeners).get(brokers.name)
-        return brokers.endpoint.reachable(port) if told is None else told
+    def advertised(self, listener: NamedListener, port: int) -> Endpoint:
+        """The address that others receive; ``port``: the one that the listener is bound to. Raises ConfigError."""
+        told = endpoints_of("advertised.listeners", self.advertised_listeners).get(listener.name)
+        endpoint = listener.endpoint.reachable(port) if told is None else told
+        return endpoint if endpoint.port else endpoint._replace(port=port)
 
     @property
     def flush_each(self) -> bool:

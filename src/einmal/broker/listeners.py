@@ -1,31 +1,29 @@
 """The listeners of a node, their users and their security protocols, from Kafka's settings of listeners.
 
-A broker has one listener for clients, and one for other brokers if ``inter.broker.listener.name`` names it; else they
-share one. A controller that others can reach has its own. Clients are not authenticated yet. Brokers and controllers
-can be, by the cluster's secret: this is the meaning of SASL_PLAINTEXT on their listeners.
+A broker has any number of listeners. One of them is for other brokers (``inter.broker.listener.name``), and may be for
+clients as well; those of ``controller.listener.names`` are for brokers and controllers. Where a listener uses SASL,
+nodes of the cluster authenticate by its secret: so a sender is known to be a node, or not to be one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple
 
 PLAINTEXT: Final = "PLAINTEXT"
-SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
-PROTOCOLS: Final = (PLAINTEXT, "SSL", SASL_PLAINTEXT, "SASL_SSL")
+PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """In the order of their numbers in Kafka's protocol."""
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 
 class Audience(Enum):
-    """The users of a listener."""
+    """The role that a listener belongs to: the broker's, for clients and other brokers, or the controller's."""
 
     CLIENTS = 0
-    BROKERS = 1
-    CONTROLLERS = 2
+    CONTROLLERS = 1
 
 
 class ConfigError(Exception):
@@ -45,13 +43,22 @@ class Endpoint(NamedTuple):
 
 
 class NamedListener(NamedTuple):
+    """``is_between_nodes``: other nodes of the cluster connect to it."""
+
     name: str
     endpoint: Endpoint
     protocol: str
+    audience: Audience = Audience.CLIENTS
+    is_between_nodes: bool = False
 
     @property
-    def is_authenticated(self) -> bool:
-        return self.protocol == SASL_PLAINTEXT
+    def authenticates(self) -> bool:
+        """Whether SASL comes before all else."""
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.protocol.endswith("SSL")
 
     @property
     def protocol_number(self) -> int:
@@ -60,14 +67,30 @@ class NamedListener(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """``clients`` None: the process is no broker. ``brokers`` None: they use the clients'. ``controllers`` None: nobody
-    can reach this controller, or the process is none. ``controllers_authenticate``: the listeners of all of them.
+    """``of_broker``: empty if the process is no broker. ``of_controller``: empty if nobody can reach this controller,
+    or the process is none. ``between_brokers``: the one of ``of_broker`` that other brokers use; None: the settings
+    name none. ``controllers_elsewhere``: the name and protocol of the listeners of other controllers.
     """
 
-    clients: NamedListener | None
-    brokers: NamedListener | None
-    controllers: NamedListener | None
-    controllers_authenticate: bool
+    of_broker: tuple[NamedListener, ...]
+    of_controller: tuple[NamedListener, ...]
+    between_brokers: NamedListener | None
+    controllers_elsewhere: NamedListener
+
+    @property
+    def all(self) -> tuple[NamedListener, ...]:
+        return self.of_broker + self.of_controller
+
+    @property
+    def first(self) -> NamedListener:
+        """For clients, rather than for brokers; of what is only a controller, the controller's."""
+        for_clients = [each for each in self.of_broker if each != self.between_brokers]
+        return next(iter((*for_clients, *self.of_broker, *self.of_controller)))
+
+    @property
+    def between_nodes(self) -> tuple[NamedListener, ...]:
+        """Those that this node uses to reach others."""
+        return (self.controllers_elsewhere, *filter(None, (self.between_brokers,)))
 
 
 class ListenerSettings(NamedTuple):
@@ -86,63 +109,62 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
     """Raises ConfigError for a listener that cannot do what its settings promise."""
     endpoints = endpoints_of("listeners", settings.listeners)
     protocols = _protocols(settings.security_protocol_map)
-    of_controllers, of_brokers = settings.controller_names.strip().upper(), settings.inter_broker_name.strip().upper()
-    if "," in of_controllers:
-        raise ConfigError(f"controller.listener.names={settings.controller_names}: one listener is supported")
-    named = {
-        name: NamedListener(name, endpoint, _protocol(name, protocols, of_controllers))
-        for name, endpoint in endpoints.items()
-    }
-    controllers = named.pop(of_controllers, None)
-    clients = brokers = None
-    if settings.is_broker:
-        if of_brokers and of_brokers not in named:
-            raise ConfigError(f"inter.broker.listener.name={of_brokers} is not in listeners={settings.listeners}")
-        if len(named) > 1:
-            brokers = named.pop(of_brokers, None)
-        clients = _only_one(list(named.values()), settings.listeners)
-    elif named:
-        raise ConfigError(f"listeners: {', '.join(named)} would serve nobody: this process is no broker")
-    if controllers is not None and not settings.is_controller:
-        raise ConfigError(f"listeners: {controllers.name} would serve nobody: this process is no controller")
-    elsewhere = _protocol(of_controllers, protocols, of_controllers)
-    _check_protocol(of_controllers, elsewhere)
-    if brokers is not None:
-        _check_protocol(brokers.name, brokers.protocol)
-    return Listeners(
-        clients=clients,
-        brokers=brokers,
-        controllers=controllers,
-        controllers_authenticate=elsewhere == SASL_PLAINTEXT,
-    )
-
-
-def _only_one(found: list[NamedListener], text: str) -> NamedListener:
-    if not found:
-        raise ConfigError(f"listeners={text} has no address for clients")
-    if len(found) > 1:
-        names = ", ".join(each.name for each in found)
-        raise ConfigError(f"listeners: one listener for clients is supported, not {len(found)} ({names})")
-    if found[0].protocol != PLAINTEXT:
-        raise ConfigError(
-            f"listeners: {found[0].name} is {found[0].protocol}, which is not supported: clients are neither encrypted "
-            "nor authenticated yet; use PLAINTEXT and keep the port off networks that you do not trust"
+    names = [name.strip().upper() for name in settings.controller_names.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("controller.listener.names is empty: name the controllers' listener, such as CONTROLLER")
+    of_brokers = settings.inter_broker_name.strip().upper()
+    if of_brokers in names:
+        raise ConfigError(f"{of_brokers} cannot be in both inter.broker.listener.name and controller.listener.names")
+    told = [name for name in endpoints if name not in names]
+    between = of_brokers or _shared(told)
+    named = [
+        NamedListener(
+            name,
+            endpoint,
+            _protocol(name, protocols, names),
+            Audience.CONTROLLERS if name in names else Audience.CLIENTS,
+            name in names or name == between,
         )
-    return found[0]
+        for name, endpoint in endpoints.items()
+    ]
+    of_broker = tuple(each for each in named if each.audience is Audience.CLIENTS)
+    of_controller = tuple(each for each in named if each.audience is Audience.CONTROLLERS)
+    elsewhere = NamedListener(
+        names[0], Endpoint("", 0), _protocol(names[0], protocols, names), Audience.CONTROLLERS, is_between_nodes=True
+    )
+    found = Listeners(of_broker, of_controller, next((x for x in of_broker if x.name == between), None), elsewhere)
+    _check(settings, found)
+    return found
 
 
-def _check_protocol(name: str, protocol: str) -> None:
-    if protocol not in (PLAINTEXT, SASL_PLAINTEXT):
-        raise ConfigError(f"listeners: {name} is {protocol}; supported: PLAINTEXT, SASL_PLAINTEXT")
+def _shared(names: Sequence[str]) -> str:
+    """The listener for other brokers where none is named, as on Kafka PLAINTEXT; else the only one; else none."""
+    return PLAINTEXT if PLAINTEXT in names else names[0] if len(names) == 1 else ""
 
 
-def _protocol(name: str, protocols: Mapping[str, str], of_controllers: str) -> str:
+def _check(settings: ListenerSettings, found: Listeners) -> None:
+    if settings.is_broker and settings.inter_broker_name.strip() and found.between_brokers is None:
+        raise ConfigError(
+            f"inter.broker.listener.name={settings.inter_broker_name} is not in listeners={settings.listeners}"
+        )
+    if settings.is_broker and not found.of_broker:
+        raise ConfigError(f"listeners={settings.listeners} has no address for clients")
+    for is_there, role, useless in (
+        (settings.is_broker, "broker", found.of_broker),
+        (settings.is_controller, "controller", found.of_controller),
+    ):
+        if useless and not is_there:
+            names = ", ".join(each.name for each in useless)
+            raise ConfigError(f"listeners: {names} would serve nobody: this process is no {role}")
+
+
+def _protocol(name: str, protocols: Mapping[str, str], of_controllers: Collection[str]) -> str:
     """Kafka's rules: as in the map, else as the name; a controllers' listener is PLAINTEXT by default."""
     if name in protocols:
         return protocols[name]
     if name in PROTOCOLS:
         return name
-    if name == of_controllers:
+    if name in of_controllers:
         return PLAINTEXT
     raise ConfigError(f"listeners: {name} has no security protocol in listener.security.protocol.map")
 

@@ -1,12 +1,12 @@
-"""The ports that this node listens on, one for each audience that its settings name, and their advertised addresses."""
+"""The ports that this node listens on, one for each of its listeners, and their advertised addresses."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from einmal.broker.config import BrokerConfig
-from einmal.broker.listeners import Audience, Endpoint
+from einmal.broker.listeners import Endpoint, NamedListener
 from einmal.seams import Listener, Network
 
 
@@ -14,34 +14,37 @@ class Listening:
     def __init__(self, config: BrokerConfig, network: Network) -> None:
         self._config = config
         self._network = network
-        self._listeners: dict[Audience, Listener] = {}
+        self._listeners: dict[str, Listener] = {}
 
-    async def open(self, audience: Audience, connection: Callable[[], asyncio.Protocol], endpoint: Endpoint) -> None:
+    async def open(self, listener: NamedListener, connection: Callable[[], asyncio.Protocol]) -> None:
         """Accept connections. Raises OSError."""
-        self._listeners[audience] = await self._network.listen(connection, *endpoint)
+        self._listeners[listener.name] = await self._network.listen(connection, *listener.endpoint)
 
-    def close(self, audience: Audience) -> None:
+    def close(self, listeners: Iterable[NamedListener]) -> None:
         """Accept no more."""
-        listener = self._listeners.get(audience)
-        if listener is not None:
-            listener.close()
+        for listener in listeners:
+            if listener.name in self._listeners:
+                self._listeners[listener.name].close()
+
+    def port_of(self, listener: NamedListener) -> int:
+        """Only after ``open``."""
+        assert listener.name in self._listeners, "the node has not been started"
+        return self._listeners[listener.name].port
 
     @property
     def port(self) -> int:
         """For clients, or of what is only a controller. Only after ``open``."""
-        listener = self._listeners.get(Audience.CLIENTS) or self._listeners.get(Audience.CONTROLLERS)
-        assert listener is not None, "the node has not been started"
-        return listener.port
+        return self.port_of(self._config.named_listeners.first)
 
     @property
     def endpoint(self) -> Endpoint:
         """The address that clients connect to, or other nodes. Only after ``open``."""
-        if not self._config.is_broker and self._config.controller_listener is not None:
-            return self._config.controller_listener._replace(port=self.port)
-        return self._config.advertised(self.port)
+        return self._advertised(self._config.named_listeners.first)
 
     @property
-    def endpoint_for_brokers(self) -> Endpoint | None:
-        """The address that other brokers connect to; None: the same. Only after ``open``."""
-        listener = self._listeners.get(Audience.BROKERS)
-        return None if listener is None else self._config.advertised_to_brokers(listener.port)
+    def advertised(self) -> list[tuple[NamedListener, Endpoint]]:
+        """The listeners of a broker and their addresses. Only after ``open``."""
+        return [(each, self._advertised(each)) for each in self._config.named_listeners.of_broker]
+
+    def _advertised(self, listener: NamedListener) -> Endpoint:
+        return self._config.advertised(listener, self.port_of(listener))

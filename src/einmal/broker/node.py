@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -34,9 +34,10 @@ from einmal.broker.coordinators.transaction_service import TransactionService
 from einmal.broker.front.apis import NodeParts, router
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.metadata_answers import EncodedAnswers
+from einmal.broker.front.router import Router
 from einmal.broker.front.server import Server
 from einmal.broker.identity import Identity, new_uuid
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.listening import Listening
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.broker.replicas.isr_updates import IsrUpdates
@@ -133,17 +134,13 @@ class Node:
         self.encoded_metadata = EncodedAnswers(self.metadata)
         self.fetch_sessions = FetchSessions(self.config.max_incremental_fetch_session_cache_slots, self.random)
         listeners = self.config.named_listeners
-        of_brokers = listeners.brokers is not None and listeners.brokers.is_authenticated
         parts = self._parts()
-        self.routers = {
-            Audience.CLIENTS: router(parts, Audience.CLIENTS),
-            Audience.BROKERS: router(parts, Audience.BROKERS, authenticates=of_brokers),
-            Audience.CONTROLLERS: router(parts, Audience.CONTROLLERS, authenticates=listeners.controllers_authenticate),
-        }
-        # What clients hold leaves the cluster's own listeners their share.
-        self.server = self._server(Audience.CLIENTS, self.response_memory)
-        self.broker_server = self._server(Audience.BROKERS, MemoryBudget(RESPONSE_BYTES_MAX))
-        self.controller_server = self._server(Audience.CONTROLLERS, MemoryBudget(RESPONSE_BYTES_MAX))
+        routers = {listener.name: router(parts, listener) for listener in listeners.all}
+        self._own_routers = {each.listener.audience: each for each in routers.values()}
+        if Audience.CONTROLLERS not in self._own_routers:
+            self._own_routers[Audience.CONTROLLERS] = router(parts, listeners.controllers_elsewhere)
+        self.servers = {name: self._server(each) for name, each in routers.items()}
+        """By the names of their listeners."""
 
     def _parts(self) -> NodeParts:
         """For the handlers of requests."""
@@ -172,13 +169,16 @@ class Node:
             groups=self.groups,
         )
 
-    def _server(self, audience: Audience, response_memory: MemoryBudget) -> Server:
+    def _server(self, router: Router) -> Server:
         queued_max = self.config.queued_max_request_bytes
         request_memory = MemoryBudget(sys.maxsize if queued_max < 0 else queued_max)
-        return Server(self.routers[audience], self.config, self.clock, request_memory, response_memory)
+        # What clients hold leaves the cluster's own listeners their share.
+        is_for_clients = router.listener == self.config.named_listeners.first or not router.listener.is_between_nodes
+        response_memory = self.response_memory if is_for_clients else MemoryBudget(RESPONSE_BYTES_MAX)
+        return Server(router, self.config, self.clock, request_memory, response_memory)
 
     def _answer_itself(self, audience: Audience, frame: bytearray) -> Awaitable[bytes]:
-        return self.routers[audience].answer(frame, "itself")
+        return self._own_routers[audience].answer(frame, "itself")
 
     @property
     def port(self) -> int:
@@ -232,16 +232,14 @@ class Node:
 
     async def _listen(self) -> None:
         """Answer other controllers, so that one can be elected. Clients and brokers wait for ``_take_part``."""
-        address = self.config.controller_listener
-        if address is not None:
-            await self.listening.open(Audience.CONTROLLERS, self.controller_server.connection, address)
-            self.controller_server.start()
-        if self.config.is_broker:
+        listeners = self.config.named_listeners
+        for listener in listeners.of_controller:
+            server = self.servers[listener.name]
+            await self.listening.open(listener, server.connection)
+            server.start()
+        for listener in listeners.of_broker:
             # The port is bound before anything is written that names it.
-            await self.listening.open(Audience.CLIENTS, self.server.connection, self.config.listener)
-            brokers = self.config.named_listeners.brokers
-            if brokers is not None:
-                await self.listening.open(Audience.BROKERS, self.broker_server.connection, brokers.endpoint)
+            await self.listening.open(listener, self.servers[listener.name].connection)
 
     async def _take_part(self) -> None:
         """Register, follow the image up to the registration, be unfenced; then answer clients and brokers."""
@@ -251,8 +249,8 @@ class Node:
         self.partitions.check_internal()
         await self.transactions.start()
         self.isr_updates.start()
-        self.server.start()
-        self.broker_server.start()
+        for listener in self.config.named_listeners.of_broker:
+            self.servers[listener.name].start()
 
     async def stop(self) -> None:
         """Clean stop: hand leadership over, accept no connections, close the existing ones, flush everything.
@@ -263,12 +261,10 @@ class Node:
         # others: a stopping controller hands its own leadership over. Then nothing is written any more.
         await self.lifecycle.shut_down()
         await self.lifecycle.stop()
-        self.listening.close(Audience.CLIENTS)
-        self.listening.close(Audience.BROKERS)
+        listeners = self.config.named_listeners
         self._stopping.set()
         self.cleaner.stop()
-        self.server.stop()
-        self.broker_server.stop()
+        self._close(listeners.of_broker)
         await self.transactions.stop()
         await self.groups.stop()
         await self.fetchers.stop()
@@ -277,8 +273,7 @@ class Node:
         self.controller.resign()
         if self._is_loaded:
             await self.quorum.stop()
-        self.listening.close(Audience.CONTROLLERS)
-        self.controller_server.stop()
+        self._close(listeners.of_controller)
         self.metadata.stop()
         self.topic_creation.stop()
         self.peers.close()
@@ -287,6 +282,11 @@ class Node:
         await self.partitions.close()
         if is_whole:
             self.lifecycle.stopped_cleanly()
+
+    def _close(self, listeners: Sequence[NamedListener]) -> None:
+        self.listening.close(listeners)
+        for listener in listeners:
+            self.servers[listener.name].stop()
 
     def _look_for_power_cut(self) -> None:
         """Whether the machine may have been restarted since data was last written here. Raises OSError."""

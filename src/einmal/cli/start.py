@@ -72,7 +72,9 @@ _OF_EACH: Final = frozenset(
 )
 """What the brokers of a cluster on this machine cannot have in common."""
 _BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
-_OF_CONTROLLERS: Final = "choose another address for CONTROLLER:// in listeners, and in every controller.quorum.voters"
+_OF_OTHERS: Final = (
+    "choose another address for it in listeners; a controller's is in every controller.quorum.voters, too"
+)
 _STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
@@ -159,8 +161,8 @@ def _warn_of_unknown(keys: Sequence[str]) -> None:
 
 def _listeners_at(config: BrokerConfig, host: str | None, port: int | None) -> str:
     """The listeners, with another address for clients. Raises ConfigError."""
-    clients = config.named_listeners.clients
-    if clients is None:
+    clients = config.named_listeners.first
+    if not config.is_broker:
         raise ConfigError("--host and --port are for clients, and this process is no broker: use -X listeners=...")
     endpoints = endpoints_of("listeners", config.listeners)
     told = clients.endpoint
@@ -191,7 +193,7 @@ def _run_cluster(
         if key in _OF_EACH and key != "listeners":
             logging.warning("%s is chosen for each of the %d brokers: the configured value is ignored", key, count)
     folder = (data_dir or _default_data_dir() / f"cluster-of-{count}").expanduser().absolute()
-    told = config.listener
+    told = config.named_listeners.first.endpoint
     # A second one would write down other ports for the brokers of the first.
     with _lock(folder):
         return run_cluster(
@@ -330,10 +332,13 @@ def _warn_of_impersonation(config: BrokerConfig) -> None:
     """What whoever reaches a listener can do, where several processes are one cluster and do not authenticate."""
     if config.is_alone:
         return
+    open_to_all = [each.name for each in config.named_listeners.between_nodes if not each.authenticates]
     if config.clients_may_act_as_brokers:
-        problem = "clients and brokers share the listener PLAINTEXT, where any client can act as a broker"
-    elif not config.uses_sasl:
-        problem = "the listeners of brokers and controllers do not authenticate: whoever reaches them can act as one"
+        problem = f"clients and brokers share the listener {open_to_all[-1]}, where any client can act as a broker"
+    elif open_to_all:
+        problem = (
+            f"nobody authenticates on {' and '.join(open_to_all)}: who reaches it can act as a broker or controller"
+        )
     else:
         return
     logging.warning(
@@ -387,14 +392,14 @@ def _explain(error: OSError, config: BrokerConfig) -> _StartError:
     if not isinstance(error, ListenError):
         return _StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
     address = Endpoint(error.host, error.port)
-    is_clients = config.is_broker and address == config.listener
+    is_clients = config.is_broker and address == config.named_listeners.first.endpoint
     if error.errno == errno.EADDRINUSE:
-        hint = "take another port with --port, or any free one with --port 0" if is_clients else _OF_CONTROLLERS
+        hint = "take another port with --port, or any free one with --port 0" if is_clients else _OF_OTHERS
         return _StartError(f"{address} is in use", hint)
     if error.errno == errno.EACCES:
-        hint = "take a port above 1023 with --port" if is_clients else _OF_CONTROLLERS
+        hint = "take a port above 1023 with --port" if is_clients else _OF_OTHERS
         return _StartError(f"no permission to listen on {address}", hint)
-    hint = "choose an address of this machine with --host" if is_clients else _OF_CONTROLLERS
+    hint = "choose an address of this machine with --host" if is_clients else _OF_OTHERS
     return _StartError(f"cannot listen on {address}: {error.strerror}", hint)
 
 

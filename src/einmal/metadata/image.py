@@ -143,9 +143,9 @@ class BrokerImage:
         """Whether it may lead and be in sync: neither fenced nor shutting down."""
         return not self.is_fenced and not self.in_controlled_shutdown
 
-    def end_point(self, *, for_brokers: bool = False) -> BrokerEndpoint:
-        """Its address for clients, or for other brokers: the last one that it registers."""
-        return self.end_points[-1 if for_brokers else 0]
+    def end_point(self, listener: str) -> BrokerEndpoint | None:
+        """Its address on the listener of this name; None: it has no such listener."""
+        return next((each for each in self.end_points if each.name == listener), None)
 
     def record(self) -> RegisterBrokerRecord:
         """The record that builds this image."""

@@ -210,14 +210,8 @@ class BrokerLifecycle:
         }
 
     def _listeners(self) -> list[dict[str, Any]]:
-        """The addresses of this broker: for clients, then for other brokers, if those use another one."""
-        listeners = self._config.named_listeners
-        assert listeners.clients is not None, "no broker"
-        told = [_listener(listeners.clients, self._listening.endpoint)]
-        for_brokers = self._listening.endpoint_for_brokers
-        if listeners.brokers is not None and for_brokers is not None:
-            told.append(_listener(listeners.brokers, for_brokers))
-        return told
+        """The addresses of this broker, by which clients and other brokers are directed."""
+        return [_listener(listener, endpoint) for listener, endpoint in self._listening.advertised]
 
     def _why_refused(self, error: ErrorCode) -> str:
         if error is ErrorCode.inconsistent_cluster_id:

@@ -85,7 +85,7 @@ from einmal.broker.front.produced_batches import Destinations
 from einmal.broker.front.router import Router
 from einmal.broker.front.routes import ApiRoute, Handler, route
 from einmal.broker.front.setting_descriptions import SettingDescriptions
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
@@ -130,7 +130,7 @@ class NodeParts:
 
 
 class On(Flag):
-    """Listeners. ``AUTHENTICATED``: those of brokers or controllers that ask for a secret."""
+    """Listeners. ``AUTHENTICATED``: those with SASL. What is on ``CONTROLLERS`` alone is for nodes of the cluster."""
 
     BROKERS = auto()
     CONTROLLERS = auto()
@@ -175,7 +175,8 @@ def _about(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiVersionsHandler:
 
 def _envelope(parts: NodeParts, entries: tuple[Entry, ...]) -> ApiRoute:
     forwarded = [entry.build(parts, entries) for entry in entries if entry.is_forwarded]
-    return route(EnvelopeHandler(parts.controller, Router(forwarded, parts.turns, Audience.CONTROLLERS)))
+    listener = parts.config.named_listeners.controllers_elsewhere
+    return route(EnvelopeHandler(parts.controller, Router(forwarded, parts.turns, listener)))
 
 
 APIS: Final = (
@@ -351,17 +352,16 @@ def entries_on(listener: On) -> tuple[Entry, ...]:
     return tuple(entry for entry in APIS if entry.on & listener)
 
 
-def router(parts: NodeParts, audience: Audience, *, authenticates: bool = False) -> Router:
+def router(parts: NodeParts, listener: NamedListener) -> Router:
     """The router of one listener."""
-    is_of_controllers = audience is Audience.CONTROLLERS
-    listener = On.CONTROLLERS if is_of_controllers else On.BROKERS
-    entries = entries_on(listener | On.AUTHENTICATED if authenticates else listener)
+    is_of_controllers = listener.audience is Audience.CONTROLLERS
+    on = On.CONTROLLERS if is_of_controllers else On.BROKERS
+    entries = entries_on(on | On.AUTHENTICATED if listener.authenticates else on)
     return Router(
         [entry.build(parts, entries) for entry in entries],
         parts.turns,
-        audience,
-        authenticates=authenticates,
-        clients_may_act_as_brokers=parts.config.clients_may_act_as_brokers,
+        listener,
+        of_nodes=frozenset(entry.key for entry in entries if entry.on is On.CONTROLLERS),
         forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
         unsupported=_about(parts, entries).unsupported,
     )

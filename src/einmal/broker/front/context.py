@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from einmal.broker.front.refused_batches import RefusedBatches
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import PLAINTEXT, Audience, Endpoint, NamedListener
 from einmal.broker.resources.turns import Paced, Turns
 from einmal.broker.rpc.authentication import Authentication
 from einmal.security.principal import Principal
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_OF_CLIENTS: Final = NamedListener(PLAINTEXT, Endpoint("", 0), PLAINTEXT)
 _CHUNK: Final = 1_000
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Values | bytes | list[Buffer] | None
@@ -76,19 +77,21 @@ class Origin(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """``audience``: of the listener that the request came to. ``origin`` None: the node asks itself.
+    """``listener``: the one that the request came to. ``origin`` None: the node asks itself.
 
-    ``principal``: who has sent it; None: a node of the cluster. ``clients_may_act_as_brokers``: brokers come to the
-    clients' listener too.
+    ``principal``: who has sent it; None: a node of the cluster, by its secret.
     """
 
     header: RequestHeader
     client_address: str
     turns: Turns
-    audience: Audience = Audience.CLIENTS
+    listener: NamedListener = _OF_CLIENTS
     origin: Origin | None = None
     principal: Principal | None = None
-    clients_may_act_as_brokers: bool = False
+
+    @property
+    def audience(self) -> Audience:
+        return self.listener.audience
 
     @property
     def api_version(self) -> int:
@@ -104,15 +107,13 @@ class RequestContext:
 
     @property
     def may_be_from_broker(self) -> bool:
-        """Whether a node of the cluster can have sent the request; else only a client can."""
-        if self.origin is None:
-            return self.principal is None
-        return self.audience is not Audience.CLIENTS or self.clients_may_act_as_brokers
+        """Whether a node of the cluster can have sent the request; else only a client can.
 
-    @property
-    def for_brokers(self) -> bool:
-        """Whether the sender should be directed to the listeners for brokers."""
-        return self.audience is Audience.BROKERS
+        Where nodes do not authenticate, they cannot be distinguished from clients on the listeners that they use.
+        """
+        if self.origin is None or self.listener.authenticates:
+            return self.principal is None
+        return self.listener.is_between_nodes
 
     def refuse_client(self, what: str) -> ErrorCode:
         """The error for a client that sends a request for brokers only; logged."""

@@ -16,11 +16,11 @@ WRONG_BROKER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader
 
 
 class LeaderHints:
-    """Of one answer. ``endpoints``: of all leaders that were named."""
+    """Of one answer. ``listener``: the name of that which the request came to. ``endpoints``: of all leaders named."""
 
-    def __init__(self, image: ClusterImage, *, for_brokers: bool = False) -> None:
+    def __init__(self, image: ClusterImage, listener: str) -> None:
         self._image = image
-        self._for_brokers = for_brokers
+        self._listener = listener
         self._endpoints: dict[int, NodeEndpoint] = {}
 
     @property
@@ -34,8 +34,8 @@ class LeaderHints:
             return None
         partition = topic.partitions[topic_partition.partition]
         broker = self._image.brokers.get(partition.leader)
-        if broker is None or not broker.end_points:
+        end_point = None if broker is None else broker.end_point(self._listener)
+        if broker is None or end_point is None:
             return None
-        end_point = broker.end_point(for_brokers=self._for_brokers)
         self._endpoints[broker.broker_id] = NodeEndpoint(broker.broker_id, end_point.host, end_point.port, broker.rack)
         return LeaderIdAndEpoch(partition.leader, partition.leader_epoch)

@@ -22,7 +22,7 @@ class MetadataKey(NamedTuple):
     with_topic_operations: bool
     with_cluster_operations: bool
     controller_id: int
-    for_brokers: bool
+    listener: str
 
 
 class EncodedAnswers:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 import struct
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from einmal.broker.front.context import Body, Buffer, HandlerResult, Origin, Parked, RequestContext
 from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.routes import ApiRoute
-from einmal.broker.listeners import Audience
+from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
 from einmal.broker.rpc.authentication import OPEN_APIS, Unauthenticated
@@ -58,7 +58,7 @@ class Deferred(NamedTuple):
 class Router:
     """The APIs of one listener.
 
-    ``authenticates``: only nodes of the cluster are answered. ``forwarding`` None: no request is forwarded from here.
+    ``of_nodes``: keys of APIs for nodes of the cluster only. ``forwarding`` None: no request is forwarded from here.
     ``unsupported``: the answer to an ApiVersions request of a version that is not supported; None: there is none.
     """
 
@@ -66,18 +66,16 @@ class Router:
         self,
         routes: Iterable[ApiRoute],
         turns: Turns,
-        audience: Audience,
+        listener: NamedListener,
         *,
-        authenticates: bool = False,
-        clients_may_act_as_brokers: bool = False,
+        of_nodes: Collection[int] = (),
         forwarding: Forwarding | None = None,
         unsupported: Callable[[], Values] | None = None,
     ) -> None:
         self._routes = {each.key: each for each in routes}
         self._turns = turns
-        self._audience = audience
-        self._authenticates = authenticates
-        self._clients_may_act_as_brokers = clients_may_act_as_brokers
+        self.listener = listener
+        self._of_nodes = of_nodes
         self._forwarding = forwarding
         self._unsupported = unsupported
         self._unpacked = UnpackedRequests()
@@ -91,7 +89,7 @@ class Router:
         """
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
-        is_open = not self._authenticates or origin is None or origin.authentication.is_done
+        is_open = not self.listener.authenticates or origin is None or origin.authentication.is_done
         if not is_open and api_key not in OPEN_APIS:
             raise Unauthenticated(f"api key {api_key} before SaslAuthenticate")
         route = self._routes[api_key]
@@ -100,15 +98,9 @@ class Router:
             return self._refuse_version(header)
         if origin is not None:
             principal = origin.authentication.principal
-        context = RequestContext(
-            header,
-            client_address,
-            self._turns,
-            self._audience,
-            origin,
-            principal,
-            self._clients_may_act_as_brokers,
-        )
+        context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
+        if api_key in self._of_nodes and not context.may_be_from_broker:
+            raise Unauthenticated(f"only a node of this cluster may send api key {api_key}, not {principal}")
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")

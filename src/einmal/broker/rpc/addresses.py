@@ -1,7 +1,8 @@
 """Where the nodes of the cluster are: voters by the settings, brokers by what they have registered.
 
 Several connections may lead to one node: each *lane* is one of its own, so that a long poll holds up no vote and no
-heartbeat. What concerns the quorum goes to a node's controller listener, all else to its listener for brokers.
+heartbeat. What concerns the quorum goes to a node's controller listener, all else to its listener that this node's
+inter.broker.listener.name has the name of.
 """
 
 from __future__ import annotations
@@ -10,39 +11,47 @@ from typing import Final, NamedTuple
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
-from einmal.broker.listeners import PROTOCOLS, SASL_PLAINTEXT, Audience
+from einmal.broker.listeners import PLAINTEXT, PROTOCOLS, Audience
 from einmal.types import BrokerId
 
 _CONTROLLER_LANES: Final = ("quorum", "quorum-fetch", "controller", "heartbeat")
 
 
 class PeerLocation(NamedTuple):
-    """``authenticates``: a connection is one only after both sides have shown that they know the cluster's secret."""
+    """``protocol``: of the listener there."""
 
     host: str
     port: int
     lane: str
-    authenticates: bool
+    protocol: str
+
+    @property
+    def authenticates(self) -> bool:
+        """A connection is one only after both sides have shown that they know the cluster's secret."""
+        return self.protocol.startswith("SASL_")
 
 
 class Addresses:
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata) -> None:
         self._voters = config.quorum_voters
-        self._controllers_authenticate = config.named_listeners.controllers_authenticate
+        listeners = config.named_listeners
+        self._controllers_protocol = listeners.controllers_elsewhere.protocol
+        between = listeners.between_brokers
+        self._of_brokers = config.inter_broker_listener_name.strip().upper() or (between.name if between else PLAINTEXT)
         self._metadata = metadata
         self.node_id = config.node_id
         """This node's own."""
 
     def location_of(self, node_id: int, lane: str) -> PeerLocation | None:
-        """None: nobody knows where the node is."""
+        """None: nobody knows where the node is, or it has no such listener."""
         voter = self._voters.get(node_id)
         broker = self._metadata.image.brokers.get(BrokerId(node_id))
         if voter is not None and (lane in _CONTROLLER_LANES or broker is None):
-            return PeerLocation(*voter, lane, self._controllers_authenticate)
-        if broker is None or not broker.end_points:
+            return PeerLocation(*voter, lane, self._controllers_protocol)
+        point = None if broker is None else broker.end_point(self._of_brokers)
+        if point is None:
             return None
-        point = broker.end_point(for_brokers=True)
-        return PeerLocation(point.host, point.port, lane, PROTOCOLS[point.security_protocol] == SASL_PLAINTEXT)
+        return PeerLocation(point.host, point.port, lane, PROTOCOLS[point.security_protocol])
 
 
 def audience_of(lane: str) -> Audience:

@@ -80,7 +80,7 @@ class Peers:
             return await self._ask_self(api_key, version, body, lane)
         place = self._addresses.location_of(node_id, lane)
         if place is None:
-            raise NoAnswer(f"node {node_id} is not known", was_sent=False)
+            raise NoAnswer(f"node {node_id} is not known, or has no inter.broker.listener.name", was_sent=False)
         connection = await self._connection(place, timeout_ms)
         return await connection.send(api_key, version, body, timeout_ms)
 

@@ -1,8 +1,8 @@
 """DescribeCluster: the cluster's id, and its brokers or controllers.
 
 API: 60. Versions: 0-2.
-Behaviour: a broker describes the brokers; only where this process is no broker are the controllers described (KIP-919),
-and asking either one for the other gets MISMATCHED_ENDPOINT_TYPE.
+Behaviour: a broker describes the brokers that have the listener which the request came to; only where this process is
+no broker are the controllers described (KIP-919), and asking either one for the other gets MISMATCHED_ENDPOINT_TYPE.
 Version notes: v1 endpoint type; v2 fenced brokers, if they are asked for.
 """
 
@@ -16,7 +16,6 @@ from einmal.broker.control.quorum_runtime import QuorumRuntime
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.handlers.metadata import CLUSTER_OPERATIONS, told_controller_id
-from einmal.metadata.image import BrokerImage
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_cluster import (
     API,
@@ -64,16 +63,13 @@ class DescribeClusterHandler:
 
     def _brokers(self, context: RequestContext, with_fenced: bool) -> list[DescribeClusterBroker]:
         return [
-            _broker(broker, context.for_brokers)
+            DescribeClusterBroker(broker.broker_id, point.host, point.port, broker.rack, broker.is_fenced)
             for broker in self.metadata.image.brokers.values()
             if with_fenced or not broker.is_fenced
+            for point in (broker.end_point(context.listener.name),)
+            if point is not None
         ]
 
     def _controllers(self) -> list[DescribeClusterBroker]:
         voters = self.config.quorum_voters
         return [DescribeClusterBroker(node_id, host, port) for node_id, (host, port) in sorted(voters.items())]
-
-
-def _broker(broker: BrokerImage, for_brokers: bool) -> DescribeClusterBroker:
-    point = broker.end_point(for_brokers=for_brokers)
-    return DescribeClusterBroker(broker.broker_id, point.host, point.port, broker.rack, broker.is_fenced)

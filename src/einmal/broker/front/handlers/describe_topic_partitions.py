@@ -7,16 +7,15 @@ Version notes: none.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.metadata import TOPIC_OPERATIONS, offline_replicas
+from einmal.broker.front.handlers.metadata import TOPIC_OPERATIONS, AliveBrokers, alive_on, offline_replicas
 from einmal.metadata.image import PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
-from einmal.types import BrokerId, ErrorCode
+from einmal.types import ErrorCode
 from einmal.wire.api.describe_topic_partitions import (
     API,
     Cursor,
@@ -38,7 +37,7 @@ class DescribeTopicPartitionsHandler:
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         image = self.metadata.image
-        alive = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
+        alive = alive_on(image, context.listener.name)
         room = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
         names = sorted(dict.fromkeys(topic.name for topic in request.topics)) or sorted(image.topics)
         first_partition = 0
@@ -66,9 +65,7 @@ class DescribeTopicPartitionsHandler:
         return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
 
 
-def _topic(
-    topic: TopicImage, first: int, after: int, alive: Container[BrokerId]
-) -> DescribeTopicPartitionsResponseTopic:
+def _topic(topic: TopicImage, first: int, after: int, alive: AliveBrokers) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -78,12 +75,10 @@ def _topic(
     )
 
 
-def _partition(
-    index: int, partition: PartitionImage, alive: Container[BrokerId]
-) -> DescribeTopicPartitionsResponsePartition:
-    is_led = partition.leader in alive
+def _partition(index: int, partition: PartitionImage, alive: AliveBrokers) -> DescribeTopicPartitionsResponsePartition:
+    is_led = partition.leader in alive.reachable
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.none if is_led else ErrorCode.leader_not_available,
+        error_code=alive.error_of(partition.leader),
         partition_index=index,
         leader_id=partition.leader if is_led else NO_LEADER,
         leader_epoch=partition.leader_epoch,
@@ -91,5 +86,5 @@ def _partition(
         isr_nodes=partition.isr,
         eligible_leader_replicas=partition.elr,
         last_known_elr=partition.last_known_elr,
-        offline_replicas=offline_replicas(partition, alive),
+        offline_replicas=offline_replicas(partition, alive.reachable),
     )

@@ -61,7 +61,7 @@ class FetchHandler:
 
     def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         if context.audience is Audience.CONTROLLERS or any(topic in _METADATA for topic, _partitions in request.topics):
-            is_from_member = context.audience is Audience.CONTROLLERS
+            is_from_member = context.audience is Audience.CONTROLLERS and context.may_be_from_broker
             if request.replica_id >= 0 and not is_from_member:
                 context.refuse_client("Fetch of a replica")
             return _parked(self.quorum.handle_fetch(context.api_version, request, is_from_member=is_from_member))
@@ -130,7 +130,7 @@ def _hint(
     """The leaders of partitions that this broker does not lead."""
     if context.api_version < _NODE_ENDPOINTS:
         return ()
-    hints = LeaderHints(fetch.image, for_brokers=context.for_brokers)
+    hints = LeaderHints(fetch.image, context.listener.name)
     for topic, results in topics.items():
         for number, fetched in enumerate(results):
             if fetched.error_code in WRONG_BROKER:

@@ -1,7 +1,8 @@
 """FindCoordinator: which broker coordinates a group or a transactional id.
 
 API: 10. Versions: 0-6.
-Behaviour: the leader of the partition that the id's hash falls into, COORDINATOR_NOT_AVAILABLE while nobody leads it.
+Behaviour: the leader of the partition that the id's hash falls into, COORDINATOR_NOT_AVAILABLE while nobody leads it
+who has the listener that the request came to.
 The coordinator's topic is created when it is first asked for.
 Version notes: v1 transactional ids; v4 many keys at once (KIP-699); v5 TRANSACTION_ABORTABLE; v6 share groups, which
 are refused with INVALID_REQUEST.
@@ -56,13 +57,12 @@ class FindCoordinatorHandler:
         return ErrorCode.none if error is ErrorCode.none else ErrorCode.coordinator_not_available
 
     def _found(self, context: RequestContext, key_type: int, key: str, error: ErrorCode) -> Coordinator:
-        leader = None
-        if error is ErrorCode.none:
-            leader = _leader(self.metadata.image, _TOPICS[key_type], key)
-            error = ErrorCode.none if leader is not None else ErrorCode.coordinator_not_available
-        if leader is None:
+        leader = _leader(self.metadata.image, _TOPICS[key_type], key) if error is ErrorCode.none else None
+        point = None if leader is None else leader.end_point(context.listener.name)
+        if error is ErrorCode.none and point is None:
+            error = ErrorCode.coordinator_not_available
+        if leader is None or point is None:
             return Coordinator(key, node_id=-1, host="", port=-1, error_code=error, error_message=error.name)
-        point = leader.end_point(for_brokers=context.for_brokers)
         return Coordinator(key, leader.broker_id, point.host, point.port, error_code=error, error_message=None)
 
 

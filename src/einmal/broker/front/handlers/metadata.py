@@ -11,7 +11,7 @@ asked for by id from v12 on.
 from __future__ import annotations
 
 from collections.abc import Container, Coroutine
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -42,8 +42,31 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 _Asked = tuple[tuple[str | None, UUID], ...] | None
 """Names and ids; None: all topics."""
 
+_LISTENER_NOT_FOUND: Final = 6
+"""The first version with this error."""
 _CREATED_MAX: Final = 100
 """Topics that one request may create."""
+
+
+class AliveBrokers(NamedTuple):
+    """Brokers by whether they have the listener that a request came to. ``hidden``: those that have not."""
+
+    reachable: Container[BrokerId]
+    hidden: Container[BrokerId]
+
+    def error_of(self, leader: BrokerId) -> ErrorCode:
+        if leader in self.reachable:
+            return ErrorCode.none
+        return ErrorCode.listener_not_found if leader in self.hidden else ErrorCode.leader_not_available
+
+
+def alive_on(image: ClusterImage, listener: str) -> AliveBrokers:
+    reachable: set[BrokerId] = set()
+    hidden: set[BrokerId] = set()
+    for broker in image.brokers.values():
+        if not broker.is_fenced:
+            (hidden if broker.end_point(listener) is None else reachable).add(broker.broker_id)
+    return AliveBrokers(reachable, hidden)
 
 
 @handler
@@ -83,13 +106,13 @@ class MetadataHandler:
             request.include_topic_authorized_operations,
             request.include_cluster_authorized_operations,
             controller_id,
-            context.for_brokers,
+            context.listener.name,
         )
         answer = None if errors else self.encoded_answers.get(key)
         if answer is None:
             response = MetadataResponse(
-                brokers=_brokers(image, context.for_brokers),
-                topics=_topics(image, asked, errors, request.include_topic_authorized_operations),
+                brokers=_brokers(image, context.listener.name),
+                topics=_topics(context, image, asked, errors, request.include_topic_authorized_operations),
                 cluster_id=self.quorum.cluster_id,
                 controller_id=controller_id,
                 cluster_authorized_operations=(
@@ -117,20 +140,23 @@ def told_controller_id(quorum: QuorumRuntime, image: ClusterImage, node_id: int)
     return node_id if broker is None or broker.is_fenced else broker.broker_id
 
 
-def _brokers(image: ClusterImage, for_brokers: bool) -> list[MetadataBroker]:
+def _brokers(image: ClusterImage, listener: str) -> list[MetadataBroker]:
     return [
         MetadataBroker(broker.broker_id, point.host, point.port, broker.rack)
         for broker in image.brokers.values()
-        if not broker.is_fenced and broker.end_points
-        for point in (broker.end_point(for_brokers=for_brokers),)
+        if not broker.is_fenced
+        for point in (broker.end_point(listener),)
+        if point is not None
     ]
 
 
 def _topics(
-    image: ClusterImage, asked: _Asked, errors: dict[str, ErrorCode], with_operations: bool
+    context: RequestContext, image: ClusterImage, asked: _Asked, errors: dict[str, ErrorCode], with_operations: bool
 ) -> list[MetadataTopic]:
     operations = TOPIC_OPERATIONS if with_operations else NO_AUTHORIZED_OPERATIONS
-    alive = {broker.broker_id for broker in image.brokers.values() if not broker.is_fenced}
+    alive = alive_on(image, context.listener.name)
+    if context.api_version < _LISTENER_NOT_FOUND:
+        alive = alive._replace(hidden=())
     if asked is None:
         return [_topic(topic, alive, operations) for topic in image.topics.values()]
     answers = []
@@ -148,7 +174,7 @@ def _topics(
     return answers
 
 
-def _topic(topic: TopicImage, alive: Container[BrokerId], operations: int) -> MetadataTopic:
+def _topic(topic: TopicImage, alive: AliveBrokers, operations: int) -> MetadataTopic:
     return MetadataTopic(
         topic.name,
         topic.topic_id,
@@ -158,16 +184,16 @@ def _topic(topic: TopicImage, alive: Container[BrokerId], operations: int) -> Me
     )
 
 
-def _partition(index: int, partition: PartitionImage, alive: Container[BrokerId]) -> MetadataPartition:
-    is_led = partition.leader in alive
+def _partition(index: int, partition: PartitionImage, alive: AliveBrokers) -> MetadataPartition:
+    is_led = partition.leader in alive.reachable
     return MetadataPartition(
         index,
         partition.leader if is_led else NO_LEADER,
         partition.leader_epoch,
         partition.replicas,
         partition.isr,
-        offline_replicas(partition, alive),
-        ErrorCode.none if is_led else ErrorCode.leader_not_available,
+        offline_replicas(partition, alive.reachable),
+        alive.error_of(partition.leader),
     )
 
 

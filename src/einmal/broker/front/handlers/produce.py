@@ -185,13 +185,13 @@ class ProduceHandler:
     def _encode(self, context: RequestContext, batches: ProducedBatches) -> bytes:
         endpoints: Sequence[NodeEndpoint] = ()
         if batches.has_refused and context.api_version >= _CURRENT_LEADER:
-            endpoints = _hint(self.destinations.metadata.image, batches)
+            endpoints = _hint(context, self.destinations.metadata.image, batches)
         return encode_produce_response(context.api_version, ProduceResponse(batches.topics, node_endpoints=endpoints))
 
 
-def _hint(image: ClusterImage, batches: ProducedBatches) -> Sequence[NodeEndpoint]:
+def _hint(context: RequestContext, image: ClusterImage, batches: ProducedBatches) -> Sequence[NodeEndpoint]:
     """The leaders of partitions that this broker does not lead."""
-    hints = LeaderHints(image)
+    hints = LeaderHints(image, context.listener.name)
     for topic, results in batches.topics:
         name = topic if isinstance(topic, str) else image.topic_names.get(topic, "")
         for number, result in enumerate(results):
