@@ -31,10 +31,13 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.producer_ids import ProducerIdBlocks, ProducerIds
 from einmal.broker.coordinators.transaction_service import TransactionService
+from einmal.broker.front.access import Access
 from einmal.broker.front.apis import NodeParts, router
+from einmal.broker.front.failed_authentications import FailedAuthentications
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.metadata_answers import EncodedAnswers
 from einmal.broker.front.router import Router
+from einmal.broker.front.sasl_listeners import SaslListeners
 from einmal.broker.front.server import Server
 from einmal.broker.identity import Identity, new_uuid
 from einmal.broker.listeners import Audience, NamedListener
@@ -56,7 +59,6 @@ from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION, ClusterImage, ImageDelta
 from einmal.seams import Clock, Network
-from einmal.wire.scram import ScramServer
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class Node:
         self.credentials = Credentials(config, disk, random)
         self.listening = Listening(config, network)
         self.metadata = ClusterMetadata(self)
+        self.sasl = SaslListeners(config, self.credentials, self.metadata, disk, clock)
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.peers = Peers(Addresses(config, self.metadata), self.credentials, network, self._answer_itself)
         self._build_quorum()
@@ -98,7 +101,7 @@ class Node:
 
     def _build_quorum(self) -> None:
         config, metadata, peers, clock = self.config, self.metadata, self.peers, self.clock
-        self.controller = ControllerRuntime(config, metadata, peers, clock)
+        self.controller = ControllerRuntime(config, metadata, peers, clock, self.random)
         storage = QuorumStorage(config, self.identity, self.partitions, self.disk)
         self.quorum = QuorumRuntime(config, storage, metadata, self.controller, peers, clock, self.random)
         self.controller_channel = ControllerChannel(peers, self.quorum)
@@ -152,7 +155,9 @@ class Node:
             supervisor=self.supervisor,
             response_memory=self.response_memory,
             new_uuid=partial(new_uuid, self.random),
-            new_exchange=lambda: ScramServer(self.credentials.secret, self.credentials.new_nonce()),
+            access=Access(None),
+            sasl=self.sasl.servers,
+            failed_authentications=FailedAuthentications(self.clock),
             peers=self.peers,
             controller_channel=self.controller_channel,
             topic_creation=self.topic_creation,
@@ -175,7 +180,9 @@ class Node:
         # What clients hold leaves the cluster's own listeners their share.
         is_for_clients = router.listener == self.config.named_listeners.first or not router.listener.is_between_nodes
         response_memory = self.response_memory if is_for_clients else MemoryBudget(RESPONSE_BYTES_MAX)
-        return Server(router, self.config, self.clock, request_memory, response_memory)
+        sasl = self.sasl.servers.get(router.listener.name)
+        first_max = None if sasl is None else sasl.settings.receive_max
+        return Server(router, self.config, self.clock, request_memory, response_memory, first_max)
 
     def _answer_itself(self, audience: Audience, frame: bytearray) -> Awaitable[bytes]:
         return self._own_routers[audience].answer(frame, "itself")
@@ -218,6 +225,7 @@ class Node:
             self.disk.sync_directory(self.directory.parent)
         self.identity.load(self.config, self.disk, self.random, lambda: bool(self.partitions.folders.all()))
         self.credentials.load()
+        self.sasl.start()
         self._look_for_power_cut()
         self._epoch_files.load()
         await self.quorum.load()
@@ -275,6 +283,7 @@ class Node:
             await self.quorum.stop()
         self._close(listeners.of_controller)
         self.metadata.stop()
+        self.sasl.stop()
         self.topic_creation.stop()
         self.peers.close()
         await asyncio.gather(*self._chores, return_exceptions=True)

@@ -15,6 +15,7 @@ from einmal.broker.rpc.authentication import NODE_MECHANISM, Authentication, Cre
 from einmal.metadata.scram_users import MECHANISM_NUMBERS
 from einmal.seams import Clock
 from einmal.security.errors import SaslError, TokenError
+from einmal.security.mechanisms import PLAIN
 from einmal.security.scram import HASHES, ITERATIONS_MIN
 from einmal.security.scram_server import ScramCredential, ScramServerExchange, ScramUsers, node_credential
 from einmal.security.secret import Secret
@@ -24,7 +25,7 @@ from einmal.security.server_mechanisms import (
     ServerExchange,
     TokenToVerify,
 )
-from einmal.security.server_settings import PLAIN, SaslServerSettings
+from einmal.security.server_settings import SaslServerSettings
 from einmal.types import ErrorCode
 
 RENEWAL_MS_MIN: Final = 1_000

@@ -10,6 +10,7 @@ Version notes: v1 the lifetime of a session.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from einmal.broker.front.context import Origin, RequestContext
@@ -30,8 +31,10 @@ _HINT: Final = "Check user and password; a user has a password of its own for ea
 
 @handler
 class SaslAuthenticateHandler:
+    """``sasl``: by the names of listeners."""
+
     api: ClassVar = API
-    sasl: SaslServer
+    sasl: Mapping[str, SaslServer]
     failed: FailedAuthentications
 
     async def handle(self, context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
@@ -39,7 +42,7 @@ class SaslAuthenticateHandler:
         if origin is None or origin.authentication.exchange is None:
             return SaslAuthenticateResponse(ErrorCode.illegal_sasl_state, "SaslHandshake comes first.")
         try:
-            answer = await self.sasl.proceed(origin.authentication, request.auth_bytes)
+            answer = await self.sasl[context.listener.name].proceed(origin.authentication, request.auth_bytes)
         except SaslError as error:
             return await self._refuse(context, origin, str(error))
         if answer.refusal:
@@ -54,7 +57,7 @@ class SaslAuthenticateHandler:
         told = getattr(authentication.exchange, "refusal", "")
         if not told:
             self._log(context, origin, reason)
-        await asyncio.sleep(self.sasl.failed_delay_s)
+        await asyncio.sleep(self.sasl[context.listener.name].failed_delay_s)
         origin.close_after_answers()
         kind = "re-authentication" if authentication.is_done else "authentication"
         message = f"{mechanism} {kind} failed{': ' + told if told else ''}. {_HINTS.get(mechanism, _HINT)}"

@@ -9,6 +9,7 @@ Version notes: after v0, which is not supported, the exchange would come in fram
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import ClassVar
 
 from einmal.broker.front.context import RequestContext
@@ -23,15 +24,18 @@ _NAME_MAX = 40
 
 @handler
 class SaslHandshakeHandler:
+    """``sasl``: by the names of listeners."""
+
     api: ClassVar = API
-    sasl: SaslServer
+    sasl: Mapping[str, SaslServer]
     failed: FailedAuthentications
 
     async def handle(self, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        mechanisms = self.sasl.offered
+        sasl = self.sasl[context.listener.name]
+        mechanisms = sasl.offered
         if context.origin is None:
             return SaslHandshakeResponse(ErrorCode.illegal_sasl_state, mechanisms)
-        error = self.sasl.begin(context.origin.authentication, request.mechanism)
+        error = sasl.begin(context.origin.authentication, request.mechanism)
         if error is ErrorCode.unsupported_sasl_mechanism:
             self.failed.log(
                 context.client_address,
@@ -39,6 +43,6 @@ class SaslHandshakeHandler:
                 repr(request.mechanism[:_NAME_MAX]),
                 f"the listener has no such mechanism; it has {', '.join(mechanisms)}",
             )
-            await asyncio.sleep(self.sasl.failed_delay_s)
+            await asyncio.sleep(sasl.failed_delay_s)
             context.origin.close_after_answers()
         return SaslHandshakeResponse(error, mechanisms)
