@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from einmal.broker.kafka_settings import why_refused
 from einmal.broker.listeners import ConfigError as ConfigError
@@ -25,19 +25,48 @@ from einmal.broker.listeners import (
     endpoints_of,
     listeners_of,
 )
+from einmal.security.properties import parse_properties as parse_properties
+from einmal.security.secret import Secret
 
 _HOUR_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+OF_LISTENER: Final = "listener.name."
+"""The prefix of a listener's own settings: its name in lower case and the key follow."""
 
 
 def _setting(
-    default: Any, about: str, *, low: int | None = None, high: int = _INT32_MAX, one_of: tuple[str, ...] = ()
+    default: Any,
+    about: str,
+    *,
+    low: int | None = None,
+    high: int = _INT32_MAX,
+    one_of: tuple[str, ...] = (),
+    of_listener: bool = False,
 ) -> Any:
-    """``high``: by default the largest INT, the type of most of Apache Kafka's settings."""
-    return field(default=default, metadata={"about": about, "low": low, "high": high, "one_of": one_of})
+    """``high``: by default the largest INT, the type of most of Apache Kafka's settings.
+
+    ``of_listener``: a listener may have a value of its own, under the prefix ``listener.name.<name>.``.
+    """
+    metadata = {"about": about, "low": low, "high": high, "one_of": one_of, "of_listener": of_listener}
+    return field(default=default, metadata=metadata)
+
+
+_NOT_SET: Final = Secret("")
+
+
+class ListenerSetting(NamedTuple):
+    """A listener's own value of a setting. ``listener``: in lower case."""
+
+    listener: str
+    key: str
+    value: Any
+
+    @property
+    def full_key(self) -> str:
+        return f"{OF_LISTENER}{self.listener}.{self.key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +97,42 @@ class BrokerConfig:
         "", "Addresses that clients and other brokers connect to, of each listener; empty: those of listeners."
     )
     log_dirs: str = _setting("", "Folder of all data.")
+
+    # TLS
+    ssl_keystore_location: str = _setting("", "File of the private key and the certificate chain.", of_listener=True)
+    ssl_keystore_type: str = _setting("", "Format of this file: PEM.", of_listener=True)
+    ssl_keystore_certificate_chain: str = _setting(
+        "", "Certificate chain in PEM, in place of the file.", of_listener=True
+    )
+    ssl_keystore_key: Secret = _setting(_NOT_SET, "Private key in PEM, in place of the file.", of_listener=True)
+    ssl_keystore_password: Secret = _setting(_NOT_SET, "No effect on PEM: must be empty.", of_listener=True)
+    ssl_key_password: Secret = _setting(_NOT_SET, "Password of an encrypted private key.", of_listener=True)
+    ssl_truststore_location: str = _setting(
+        "", "File of the authorities that sign certificates of clients and other nodes.", of_listener=True
+    )
+    ssl_truststore_type: str = _setting("", "Format of this file: PEM.", of_listener=True)
+    ssl_truststore_certificates: str = _setting("", "Authorities in PEM, in place of the file.", of_listener=True)
+    ssl_truststore_password: Secret = _setting(_NOT_SET, "No effect on PEM: must be empty.", of_listener=True)
+    ssl_client_auth: str = _setting(
+        "none",
+        "Certificates of clients: none, requested or required.",
+        one_of=("none", "requested", "required"),
+        of_listener=True,
+    )
+    ssl_enabled_protocols: str = _setting("TLSv1.2,TLSv1.3", "Versions of TLS: TLSv1.2, TLSv1.3.", of_listener=True)
+    ssl_protocol: str = _setting(
+        "TLSv1.3", "No effect: ssl.enabled.protocols holds.", one_of=("TLSv1.3", "TLSv1.2", "TLS"), of_listener=True
+    )
+    ssl_cipher_suites: str = _setting("", "Cipher suites, under Java's or OpenSSL's names.", of_listener=True)
+    ssl_endpoint_identification_algorithm: str = _setting(
+        "https",
+        "https: another node's certificate must name its host; empty: any certificate of the authorities will do.",
+        one_of=("https", ""),
+        of_listener=True,
+    )
+    ssl_principal_mapping_rules: str = _setting(
+        "DEFAULT", "Rules that make a user's name of a client certificate's distinguished name.", of_listener=True
+    )
 
     # the metadata quorum
     controller_quorum_voters: str = _setting(
@@ -216,6 +281,7 @@ class BrokerConfig:
 
     # keys of the settings that were set; the others have Kafka's defaults
     given: tuple[str, ...] = ()
+    of_listeners: tuple[ListenerSetting, ...] = ()
 
     @property
     def directory(self) -> PurePosixPath:
@@ -271,6 +337,12 @@ class BrokerConfig:
             overrides[address.strip("[]")] = int(count)
         return overrides
 
+    def of_listener(self, name: str) -> BrokerConfig:
+        """The settings as they hold for one listener: ``listener.name.<name>.<key>`` above ``<key>``."""
+        own = {SETTINGS[each.key].name: each.value for each in self.of_listeners if each.listener == name.lower()}
+        keys = tuple(each.key for each in self.of_listeners if each.listener == name.lower())
+        return replace(self, **own, given=(*self.given, *keys)) if own else self
+
     def check_roles(self) -> None:
         """Whether roles, voters, listeners and folders fit together. Raises ConfigError."""
         if "," in self.log_dirs:
@@ -288,6 +360,10 @@ class BrokerConfig:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
         self._check_advertised(listeners)
         self._check_security(listeners)
+        named = {each.name.lower() for each in (*listeners.all, listeners.controllers_elsewhere)}
+        for each in self.of_listeners:
+            if each.listener not in named:
+                raise ConfigError(f"{each.full_key}: no listener has this name; listeners={self.listeners}")
 
     def _check_advertised(self, listeners: Listeners) -> None:
         told = endpoints_of("advertised.listeners", self.advertised_listeners)
@@ -344,24 +420,6 @@ _SAME_IN_MS: Final[Mapping[str, tuple[str, int]]] = {
 _SAME: Final[Mapping[str, str]] = {"log.dir": "log.dirs", "broker.id": "node.id"}
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``key=value``, ``#`` and ``!`` comments, a backslash at a line's end continues it."""
-    values: dict[str, str] = {}
-    carried = ""
-    for line in text.splitlines():
-        line = carried + line.strip()
-        carried = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            carried = line[:-1]
-            continue
-        separators = [place for place in (line.find("="), line.find(":")) if place >= 0]
-        at = min(separators, default=len(line))
-        values[line[:at].strip()] = line[at + 1 :].strip()
-    return values
-
-
 def parse_assignments(items: Iterable[str]) -> dict[str, str]:
     """``key=value`` items of a command line. Raises ConfigError."""
     values = {}
@@ -379,8 +437,14 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
     Raises ConfigError, also for a key that would promise a feature that einmal lacks.
     """
     known: dict[str, Any] = {}
+    of_listeners: dict[tuple[str, str], ListenerSetting] = {}
     unknown = []
     for key, text in values.items():
+        text = text.strip()
+        if key.startswith(OF_LISTENER):
+            own = _of_listener(key, text)
+            of_listeners[own.listener, own.key] = own
+            continue
         key = _SAME.get(key, key)
         if key in _SAME_IN_MS:
             target, factor = _SAME_IN_MS[key]
@@ -392,17 +456,41 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
                     known[target.replace(".", "_")] = count * factor if count >= 0 else -1
         elif key in SETTINGS:
             known[SETTINGS[key].name] = _parse(key, text)
+        elif _sets_known_providers(key, text):
+            continue
         elif (reason := why_refused(key, text)) is not None:
             raise ConfigError(reason)
         else:
             unknown.append(key)
     base = base or BrokerConfig()
     given = dict.fromkeys((*base.given, *(name.replace("_", ".") for name in known)))
-    return replace(base, **known, given=tuple(given)), tuple(unknown)
+    all_own = {**{(each.listener, each.key): each for each in base.of_listeners}, **of_listeners}
+    return replace(base, **known, given=tuple(given), of_listeners=tuple(all_own.values())), tuple(unknown)
+
+
+def _sets_known_providers(key: str, text: str) -> bool:
+    """Whether it names what ``security.properties`` resolves references by, under Apache Kafka's names."""
+    if key == "config.providers":
+        return {each.strip() for each in text.split(",")} <= {"file", "env"}
+    return key in ("config.providers.file.class", "config.providers.env.class")
+
+
+def _of_listener(full_key: str, text: str) -> ListenerSetting:
+    """Raises ConfigError."""
+    listener, separator, key = full_key.removeprefix(OF_LISTENER).partition(".")
+    if not separator or listener != listener.lower():
+        raise ConfigError(f"{full_key}: a listener's own setting is {OF_LISTENER}<name in lower case>.<setting>")
+    if key not in SETTINGS:
+        raise ConfigError(f"{full_key} is not supported: {why_refused(key, text) or 'there is no such setting'}")
+    if not SETTINGS[key].metadata["of_listener"]:
+        raise ConfigError(f"{full_key}: {key} is the same for all listeners: set it without the prefix")
+    return ListenerSetting(listener, key, _parse(key, text))
 
 
 def _parse(key: str, text: str) -> Any:
     setting = SETTINGS[key]
+    if isinstance(setting.default, Secret):
+        return Secret(text)
     if isinstance(setting.default, bool):
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{key} is true or false, not {text!r}")

@@ -35,6 +35,8 @@ from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import endpoints_of
 from einmal.cli.log_limits import LimitedHandler
 from einmal.seams import ListenError
+from einmal.security.errors import SecuritySettingError
+from einmal.security.properties import read_file, resolved
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
@@ -138,7 +140,16 @@ def _values(assignments: Sequence[str], config_file: Path | None) -> dict[str, s
     return values | parse_assignments(assignments)
 
 
+def _resolved(values: Mapping[str, str]) -> dict[str, str]:
+    """The settings without references to files and to the environment. Raises _StartError."""
+    try:
+        return {key: resolved(key, value, os.environ, read_file) for key, value in values.items()}
+    except SecuritySettingError as error:
+        raise _StartError(error.meaning, error.hint) from error
+
+
 def _config(port: int | None, host: str | None, data_dir: Path | None, values: Mapping[str, str]) -> BrokerConfig:
+    values = _resolved(values)
     config, unknown = broker_config(values)
     if len(config.quorum_voters) > 1:
         config, unknown = broker_config({**_OF_SEVERAL, **values})
@@ -187,7 +198,8 @@ def _run_cluster(
 ) -> int:
     from einmal.cli.local_cluster import run as run_cluster
 
-    config, unknown = broker_config(values)
+    # Their files have the references, not the secrets behind them.
+    config, unknown = broker_config(_resolved(values))
     _warn_of_unknown(unknown)
     for key in values:
         if key in _OF_EACH and key != "listeners":

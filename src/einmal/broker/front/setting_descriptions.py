@@ -14,14 +14,15 @@ from einmal.broker.config import SETTINGS, BrokerConfig
 from einmal.broker.replicas.topic_settings import setting
 from einmal.metadata.configs import CHANGED_FOR_ALL
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.security.secret import Secret
 from einmal.wire.api.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
 
 _DYNAMIC_TOPIC: Final = 1
 _DYNAMIC_DEFAULT: Final = 3
 _STATIC_BROKER: Final = 4
 _DEFAULT: Final = 5
-_KINDS: Final = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
-_TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+_KINDS: Final = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING", Secret: "PASSWORD"}
+_TYPES: Final = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7, "PASSWORD": 9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,15 @@ class SettingDescriptions:
             if names is not None and key not in names:
                 continue
             value = getattr(self.config, item.name)
-            text = str(value).lower() if isinstance(value, bool) else str(value)
             kind = _TYPES[_KINDS[type(value)]]
             read_only = key not in CHANGED_FOR_ALL
-            synonyms = self._of_broker(key, text)
+            synonyms = self._of_broker(key, _text(value))
             entries.append(_entry(key, synonyms, kind, read_only=read_only, about=item.metadata["about"]))
+        for own in self.config.of_listeners:
+            if names is None or own.full_key in names:
+                kind = _TYPES[_KINDS[type(own.value)]]
+                synonyms = [DescribeConfigsSynonym(own.full_key, _text(own.value), _STATIC_BROKER)]
+                entries.append(_entry(own.full_key, synonyms, kind, read_only=True))
         return entries
 
     def of_cluster(self, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
@@ -73,7 +78,7 @@ class SettingDescriptions:
                 entries.append(_entry(key, synonyms, kind, read_only=False, about=about))
         return entries
 
-    def _of_broker(self, key: str, value: str) -> list[DescribeConfigsSynonym]:
+    def _of_broker(self, key: str, value: str | None) -> list[DescribeConfigsSynonym]:
         """Where a broker's setting comes from, what holds first; ``value``: in its file, or by default."""
         synonyms = []
         for_all = self.metadata.image.cluster_setting(key)
@@ -81,6 +86,13 @@ class SettingDescriptions:
             synonyms.append(DescribeConfigsSynonym(key, for_all, _DYNAMIC_DEFAULT))
         source = _STATIC_BROKER if key in self.config.given else _DEFAULT
         return [*synonyms, DescribeConfigsSynonym(key, value, source)]
+
+
+def _text(value: object) -> str | None:
+    """None: nobody is told it."""
+    if isinstance(value, Secret):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _entry(
@@ -91,7 +103,7 @@ def _entry(
         value=synonyms[0].value,
         read_only=read_only,
         config_source=synonyms[0].source,
-        is_sensitive=False,
+        is_sensitive=kind == _TYPES["PASSWORD"],
         synonyms=synonyms,
         config_type=kind,
         documentation=about,
