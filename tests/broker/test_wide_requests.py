@@ -43,6 +43,17 @@ WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
         2,
         {"dirs": [{"path": f"/{index}", "topics": [{"name": "t", "partitions": [0]}]} for index in INDEXES]},
     ),
+    "AlterUserScramCredentials": (
+        51,
+        0,
+        {"deletions": [{"name": f"u{index}", "mechanism": 1} for index in INDEXES], "upsertions": []},
+    ),
+    "AlterUserScramCredentials of one user": (
+        51,
+        0,
+        {"deletions": [{"name": "u", "mechanism": 1}] * ELEMENTS, "upsertions": []},
+    ),
+    "DescribeUserScramCredentials": (50, 0, {"users": [{"name": f"u{index}"} for index in INDEXES]}),
     "DeleteRecords of topics": (
         21,
         2,

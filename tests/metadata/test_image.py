@@ -16,9 +16,11 @@ from einmal.metadata.records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 
@@ -102,10 +104,22 @@ def test_the_records_of_a_snapshot_make_an_equal_image() -> None:
             BrokerRegistrationChangeRecord(ONE, 1, in_controlled_shutdown=1),
             PartitionChangeRecord(0, A, (), NO_LEADER, (TWO, ONE), (ONE,), (TWO,), RECOVERING, (TWO,), (ONE,)),
             FeatureLevelRecord("off", 0),
+            UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4_096),
+            UserScramCredentialRecord("alice", 2, b"salt", b"stored", b"server", 8_192),
+            UserScramCredentialRecord("bob", 2, b"salt", b"stored", b"server", 8_192),
+            UserScramCredentialRecord("bob", 2, b"another", b"stored", b"server", 8_192),
+            RemoveUserScramCredentialRecord("alice", 1),
         ]
     )
     assert image_of(list(image.snapshot_records())) == image
     assert image_of(list(ClusterImage().snapshot_records())) == ClusterImage()
+
+
+def test_a_copy_of_an_image_has_users_of_its_own() -> None:
+    image = image_of([UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4_096)])
+    copy = image.copy()
+    image.apply([RemoveUserScramCredentialRecord("alice", 1)])
+    assert (list(copy.scram_credentials), image.scram_credentials) == ([1], {})
 
 
 def test_a_topics_own_setting_comes_before_that_of_all_brokers() -> None:

@@ -18,9 +18,11 @@ from einmal.metadata.records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
     decode,
     encode,
 )
@@ -49,6 +51,8 @@ RECORDS: list[MetadataRecord] = [
     BrokerRegistrationChangeRecord(ONE, 7, in_controlled_shutdown=1),
     UnregisterBrokerRecord(ONE, 7),
     NoOpRecord(),
+    UserScramCredentialRecord("älice", 1, b"salt", bytes(32), bytes(range(32)), 4_096),
+    RemoveUserScramCredentialRecord("älice", 2),
     TopicRecord("t", TOPIC_ID),
     PartitionRecord(
         0, TOPIC_ID, (ONE, TWO, THREE), (), NO_LEADER, LeaderEpoch(5), 9, (ONE,), (TWO,), RECOVERING, (THREE,), (ONE,)
@@ -75,6 +79,14 @@ def test_a_record_is_read_as_it_was_written(record: MetadataRecord) -> None:
 def test_a_topic_record_has_krafts_bytes() -> None:
     # Frame version 1, API key 2, version 0, compact string, id, no tags.
     assert encode(TopicRecord("ab", TOPIC_ID))[1] == b"\x01\x02\x00\x03ab" + TOPIC_ID.bytes + b"\x00"
+
+
+def test_a_users_credential_has_krafts_bytes() -> None:
+    # Frame version 1, API key 11, version 0, name, mechanism, salt, stored key, server key, iterations, no tags.
+    record = UserScramCredentialRecord("ab", 1, b"s", b"st", b"ser", 4_096)
+    assert encode(record)[1] == b"\x01\x0b\x00\x03ab\x01\x02s\x03st\x04ser\x00\x00\x10\x00\x00"
+    assert encode(RemoveUserScramCredentialRecord("ab", 2))[1] == b"\x01\x16\x00\x03ab\x02\x00"
+    assert "ser" not in repr(record).replace("UserScramCredentialRecord", "")
 
 
 def test_a_change_of_a_partition_has_krafts_bytes() -> None:

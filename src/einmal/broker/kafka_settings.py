@@ -23,10 +23,10 @@ _FLUSH: Final = "only log.flush.interval.messages=1 (every write is flushed befo
 _REFUSED: Final[Mapping[str, str]] = {
     "allow.everyone.if.no.acl.found": _NO_SECURITY,
     "authorizer.class.name": _NO_SECURITY,
-    "connections.max.reauth.ms": _NO_SECURITY,
     "delegation.token.*": _NO_SECURITY,
     "principal.builder.class": _NO_SECURITY,
-    "sasl.*": _NO_SECURITY,
+    "sasl.*": "clients authenticate by PLAIN, SCRAM or OAUTHBEARER, without classes of your own, Kerberos or logins of "
+    "the broker (docs/security.md): remove it",
     "security.inter.broker.protocol": "set inter.broker.listener.name and listener.security.protocol.map instead",
     "security.providers": _NO_SECURITY,
     "ssl.engine.factory.class": "certificates are read from PEM only: remove it, and set ssl.keystore.location",
@@ -45,7 +45,6 @@ _REFUSED: Final[Mapping[str, str]] = {
 """What to do, by name or by prefix."""
 
 _HARMLESS: Final[Mapping[str, str]] = {
-    "connections.max.reauth.ms": "0",
     "remote.log.storage.system.enable": "false",
     "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
     "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
@@ -61,7 +60,7 @@ _HARMLESS: Final[Mapping[str, str]] = {
 _NAMES_WITHOUT_EFFECT: Final = """
     add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds background.threads
-    compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
+    compression.gzip.level compression.lz4.level compression.zstd.level
     controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
     controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
     controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes controller.quorum.retry.backoff.ms

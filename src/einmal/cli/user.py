@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,7 +23,7 @@ user = typer.Typer(help="Users with SCRAM passwords: list, create, delete.", no_
 _PASSWORD_MAX: Final = 4_096
 
 
-class Mechanism(str, Enum):
+class Mechanism(StrEnum):
     """Of SCRAM."""
 
     SHA_256 = "SCRAM-SHA-256"

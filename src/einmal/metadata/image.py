@@ -280,15 +280,22 @@ class ClusterImage:
                 self._change_registration(record)
             case UnregisterBrokerRecord():
                 del self.brokers[record.broker_id]
+            case FeatureLevelRecord():
+                self.features[record.name] = record.feature_level
+            case ProducerIdsRecord():
+                self.next_producer_id = record.next_producer_id
+            case _:
+                self._replay_security(record)
+
+    def _replay_security(self, record: MetadataRecord) -> None:
+        match record:
             case UserScramCredentialRecord():
                 credential = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
                 self.scram_credentials.setdefault(record.mechanism, {})[record.name] = credential
             case RemoveUserScramCredentialRecord():
                 del self.scram_credentials[record.mechanism][record.name]
-            case FeatureLevelRecord():
-                self.features[record.name] = record.feature_level
-            case ProducerIdsRecord():
-                self.next_producer_id = record.next_producer_id
+                if not self.scram_credentials[record.mechanism]:
+                    del self.scram_credentials[record.mechanism]
             case NoOpRecord():
                 pass
 

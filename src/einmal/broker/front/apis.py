@@ -230,7 +230,11 @@ APIS: Final = (
     _entry(_BROKERS, SyncGroupHandler.api, lambda parts: SyncGroupHandler(parts.groups)),
     _entry(_BROKERS, DescribeGroupsHandler.api, lambda parts: DescribeGroupsHandler(parts.groups)),
     _entry(_BROKERS, ListGroupsHandler.api, lambda parts: ListGroupsHandler(parts.groups)),
-    _entry(_AUTHENTICATED, SaslHandshakeHandler.api, lambda parts: SaslHandshakeHandler(parts.sasl, parts.failed_authentications)),
+    _entry(
+        _AUTHENTICATED,
+        SaslHandshakeHandler.api,
+        lambda parts: SaslHandshakeHandler(parts.sasl, parts.failed_authentications),
+    ),
     Entry(_BOTH, ApiVersionsHandler.api.key, ApiVersionsHandler.api.versions, False, _api_versions),
     _entry(
         _BOTH,
@@ -292,7 +296,11 @@ APIS: Final = (
     _entry(
         _BROKERS, DescribeLogDirsHandler.api, lambda parts: DescribeLogDirsHandler(parts.partitions, parts.directory)
     ),
-    _entry(_AUTHENTICATED, SaslAuthenticateHandler.api, lambda parts: SaslAuthenticateHandler(parts.sasl, parts.failed_authentications)),
+    _entry(
+        _AUTHENTICATED,
+        SaslAuthenticateHandler.api,
+        lambda parts: SaslAuthenticateHandler(parts.sasl, parts.failed_authentications),
+    ),
     _entry(
         _BOTH, CreatePartitionsHandler.api, lambda parts: CreatePartitionsHandler(parts.controller), is_forwarded=True
     ),

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: which users have credentials for SCRAM, by which mechanism and with how many iterations.
+"""DescribeUserScramCredentials: the users with credentials for SCRAM, their mechanisms and iterations.
 
 API: 50. Versions: 0.
 Behaviour: salts and keys are never told (KIP-554). No users named: all of them. RESOURCE_NOT_FOUND for one without a

@@ -31,10 +31,10 @@ class SaslHandshakeHandler:
     failed: FailedAuthentications
 
     async def handle(self, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+        if context.origin is None:
+            return SaslHandshakeResponse(ErrorCode.illegal_sasl_state)
         sasl = self.sasl[context.listener.name]
         mechanisms = sasl.offered
-        if context.origin is None:
-            return SaslHandshakeResponse(ErrorCode.illegal_sasl_state, mechanisms)
         error = sasl.begin(context.origin.authentication, request.mechanism)
         if error is ErrorCode.unsupported_sasl_mechanism:
             self.failed.log(
