@@ -48,7 +48,8 @@ class AlterUserScramCredentialsHandler:
     ) -> AlterUserScramCredentialsResponse:
         changes: dict[str, ScramChange] = {}
         is_allowed = self.access.allows(context, AclOperation.ALTER, ResourceType.CLUSTER)
-        async for asked in context.paced((*request.deletions, *request.upsertions)):
+        wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
+        async for asked in context.paced(wanted):
             change = _change(asked) if is_allowed else _not_allowed(asked.name)
             former = changes.get(asked.name)
             if former is None:
