@@ -21,7 +21,7 @@ def test_nothing_is_nobody() -> None:
 
 def test_users_are_read_as_kafka_storage_reads_them() -> None:
     text = r'SCRAM-SHA-256=[name=admin,password="a \"quoted\", pass\\word"],'
-    text += 'SCRAM-SHA-512=[name=bob,password=b,iterations=4096]'
+    text += "SCRAM-SHA-512=[name=bob,password=b,iterations=4096]"
     admin, bob = first_users(Secret(text))
     assert (admin.mechanism, admin.name, bob.mechanism, bob.name) == (SHA_256, "admin", SHA_512, "bob")
     made = admin.credential(bytes)

@@ -39,6 +39,7 @@ from einmal.broker.front.metadata_answers import EncodedAnswers
 from einmal.broker.front.router import Router
 from einmal.broker.front.sasl_listeners import SaslListeners
 from einmal.broker.front.server import Server
+from einmal.broker.front.tls_server import TlsServer
 from einmal.broker.identity import Identity, new_uuid
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.listening import Listening
@@ -55,6 +56,7 @@ from einmal.broker.rpc.addresses import Addresses
 from einmal.broker.rpc.authentication import Credentials
 from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.broker.rpc.peers import Peers
+from einmal.broker.tls import REFRESH_SECONDS, NodeTls
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION, ClusterImage, ImageDelta
@@ -85,7 +87,9 @@ class Node:
         self.metadata = ClusterMetadata(self)
         self.sasl = SaslListeners(config, self.credentials, self.metadata, disk, clock)
         self.partitions = Partitions(config, self.directory, disk, clock)
-        self.peers = Peers(Addresses(config, self.metadata), self.credentials, network, self._answer_itself)
+        self.tls = NodeTls(config, disk, clock)
+        addresses = Addresses(config, self.metadata)
+        self.peers = Peers(addresses, self.credentials, self.tls, network, self._answer_itself)
         self._build_quorum()
         self._build_replicas()
         self._build_coordinators()
@@ -144,6 +148,9 @@ class Node:
             self._own_routers[Audience.CONTROLLERS] = router(parts, listeners.controllers_elsewhere)
         self.servers = {name: self._server(each) for name, each in routers.items()}
         """By the names of their listeners."""
+        self._tls_servers = {
+            name: TlsServer(server, tls) for name, server in self.servers.items() if (tls := self.tls.of(name))
+        }
 
     def _parts(self) -> NodeParts:
         """For the handlers of requests."""
@@ -212,6 +219,8 @@ class Node:
         # After every log is recovered, and not before: the start after a power failure may die, too.
         if self.partitions.opener.lost_power and not self.partitions.may_open_more:
             self._boot.write()
+        if self.tls.is_used:
+            self._every(REFRESH_SECONDS, "reading certificates", self.tls.refresh)
         self._every(_CHECKPOINT_SECONDS, "checkpointing", self._look_after_partitions)
         self._every(self.config.log_retention_check_interval_ms / 1000, "retention", self._retain)
         if self.config.log_cleaner_enable:
@@ -226,6 +235,7 @@ class Node:
         self.identity.load(self.config, self.disk, self.random, lambda: bool(self.partitions.folders.all()))
         self.credentials.load()
         self.sasl.start()
+        self.tls.load()
         self._look_for_power_cut()
         self._epoch_files.load()
         await self.quorum.load()
@@ -242,12 +252,15 @@ class Node:
         """Answer other controllers, so that one can be elected. Clients and brokers wait for ``_take_part``."""
         listeners = self.config.named_listeners
         for listener in listeners.of_controller:
-            server = self.servers[listener.name]
-            await self.listening.open(listener, server.connection)
-            server.start()
+            await self.listening.open(listener, self._accepting(listener).connection)
+            self.servers[listener.name].start()
         for listener in listeners.of_broker:
             # The port is bound before anything is written that names it.
-            await self.listening.open(listener, self.servers[listener.name].connection)
+            await self.listening.open(listener, self._accepting(listener).connection)
+
+    def _accepting(self, listener: NamedListener) -> Server | TlsServer:
+        """What makes the protocols of the listener's connections."""
+        return self._tls_servers.get(listener.name) or self.servers[listener.name]
 
     async def _take_part(self) -> None:
         """Register, follow the image up to the registration, be unfenced; then answer clients and brokers."""
@@ -295,6 +308,7 @@ class Node:
     def _close(self, listeners: Sequence[NamedListener]) -> None:
         self.listening.close(listeners)
         for listener in listeners:
+            self._accepting(listener).stop()
             self.servers[listener.name].stop()
 
     def _look_for_power_cut(self) -> None:

@@ -67,6 +67,35 @@ def explained(error: BaseException) -> HandshakeFailure | None:
     return HandshakeFailure(reason.replace("_", " ").lower() or "unknown TLS error", "check the broker's log")
 
 
+def refusal_of_client(error: ssl.SSLError) -> str:
+    """Why a listener does not accept a client, or a client not this broker; and what to do."""
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the client's certificate cannot be verified ({error.verify_message}): ssl.truststore.* has the "
+            "authorities whose clients are accepted"
+        )
+    for mark, (meaning, hint) in _REFUSALS.items():
+        if mark in reason:
+            return f"{meaning}: {hint}"
+    if reason.startswith(("TLSV1_ALERT", "SSLV3_ALERT", "TLSV13_ALERT")) or "_ALERT_" in reason:
+        alert = reason.partition("_ALERT_")[2].replace("_", " ").lower()
+        return f"the client refuses this broker ({alert}): check its ssl.truststore or ssl.ca.location, and host names"
+    return reason.replace("_", " ").lower() or str(error)
+
+
+_REFUSALS: Final = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": (
+        "the client sends no certificate",
+        "ssl.client.auth=required asks for one (the client's ssl.keystore.*)",
+    ),
+    "UNSUPPORTED_PROTOCOL": ("no version of TLS in common", "see ssl.enabled.protocols"),
+    "VERSION_TOO_LOW": ("no version of TLS in common", "see ssl.enabled.protocols"),
+    "NO_SHARED_CIPHER": ("no cipher suite in common", "see ssl.cipher.suites"),
+    "NO_SUITABLE_SIGNATURE_ALGORITHM": ("no signature algorithm in common", "use an RSA or ECDSA certificate"),
+}
+
+
 def _verification(error: ssl.SSLCertVerificationError) -> HandshakeFailure:
     code = error.verify_code
     if code in _HOST_MISMATCH or "ostname mismatch" in str(error):

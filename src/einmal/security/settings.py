@@ -102,7 +102,7 @@ def normalise(given: Mapping[str, Any]) -> Security:
     ]
     if unused:
         warnings.append(f"security.protocol={protocol}: {', '.join(sorted(unused))} have no effect")
-    tls = _tls(given) if uses_tls else None
+    tls = tls_settings(given) if uses_tls else None
     if tls is not None and not tls.verifies_certificate:
         warnings.append("enable.ssl.certificate.verification=false: anyone on the network can pose as the broker")
     elif tls is not None and not tls.verifies_host:
@@ -119,7 +119,8 @@ def normalise(given: Mapping[str, Any]) -> Security:
 # --- TLS --------------------------------------------------------------------------------------------------------
 
 
-def _tls(given: Mapping[str, Any]) -> TlsSettings:
+def tls_settings(given: Mapping[str, Any]) -> TlsSettings:
+    """Of a client, or of a listener: ``given`` as for ``normalise``. Raises SecuritySettingError."""
     _check_store(given, "truststore")
     _check_store(given, "keystore")
     authority = _one_of(given, "the trusted certificates", _AUTHORITY)

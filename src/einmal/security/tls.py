@@ -1,21 +1,34 @@
-"""An ``ssl`` context from TLS settings: TLS 1.2 or newer. Reads the files that the settings name."""
+"""``ssl`` contexts of clients and listeners from TLS settings: TLS 1.2 or newer. Reads the files that they name."""
 
 from __future__ import annotations
 
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from einmal.security.errors import SecuritySettingError
+from einmal.security.secret import Secret
 from einmal.security.settings import Pem, TlsSettings
 
 _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
 _KEY_END: Final = "PRIVATE KEY-----"
 _ENCRYPTED: Final = ("BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED")
 _PEM_MAX: Final = 16 * 1024 * 1024
+_VERIFICATION: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_SUITES_OF_13: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
+
+
+class ServerOptions(NamedTuple):
+    """Of a listener, as its settings have them."""
+
+    client_auth: str
+    protocols: str
+    cipher_suites: str
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -31,6 +44,101 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.certificate is not None and settings.key is not None:
         _load_certificate(context, settings, settings.certificate, settings.key)
     return context
+
+
+def server_context(settings: TlsSettings, options: ServerOptions) -> ssl.SSLContext:
+    """A listener's context. Raises SecuritySettingError."""
+    if settings.certificate is None or settings.key is None:
+        raise SecuritySettingError(
+            "a listener with SSL or SASL_SSL has no certificate",
+            "set ssl.keystore.type=PEM and ssl.keystore.location; or ssl.keystore.key and its certificate.chain",
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    oldest, newest = _versions(options.protocols)
+    context.minimum_version, context.maximum_version = oldest, newest
+    # A session that is resumed would bring back a certificate that may have expired since.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    context.verify_mode = _VERIFICATION[options.client_auth]
+    if options.client_auth != "none":
+        if settings.authority is None:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        else:
+            _load_authority(context, settings.authority)
+    if options.cipher_suites:
+        _set_ciphers(context, options.cipher_suites)
+    _load_certificate(context, settings, settings.certificate, settings.key)
+    return context
+
+
+def leaf_of(settings: TlsSettings) -> bytes:
+    """The own certificate in DER. Raises SecuritySettingError."""
+    assert settings.certificate is not None
+    try:
+        return ssl.PEM_cert_to_DER_cert(_certificates(_text(settings.certificate)).partition(_END)[0] + _END)
+    except ValueError as error:
+        raise SecuritySettingError(f"{_named(settings.certificate)} has no certificate in PEM", "check it") from error
+
+
+def read_into(pem: Pem | None, read: Callable[[str], str]) -> Pem | None:
+    """The same with the file's content, which ``read`` returns. Raises SecuritySettingError."""
+    if pem is None or pem.location is None:
+        return pem
+    try:
+        return Pem(_named(pem), None, Secret(read(pem.location)))
+    except OSError as error:
+        raise _unreadable(pem, error) from error
+
+
+def _versions(protocols: str) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+    named = [each.strip() for each in protocols.split(",") if each.strip()]
+    unknown = [each for each in named if each not in _VERSIONS]
+    if unknown or not named:
+        raise SecuritySettingError(
+            f"ssl.enabled.protocols={protocols}: {', '.join(unknown) or 'none'} is not supported",
+            f"supported: {', '.join(_VERSIONS)}",
+        )
+    versions = [_VERSIONS[each] for each in named]
+    return min(versions), max(versions)
+
+
+def _set_ciphers(context: ssl.SSLContext, suites: str) -> None:
+    """Suites by Java's or OpenSSL's names. Those of TLS 1.3 are all on, or all off: Python cannot choose among them."""
+    named = [each.strip() for each in suites.split(",") if each.strip()]
+    of_13 = [each for each in named if each in _SUITES_OF_13]
+    older = [_openssl_name(each) for each in named if each not in _SUITES_OF_13]
+    if of_13 and len(of_13) < len(_SUITES_OF_13) and context.maximum_version is ssl.TLSVersion.TLSv1_3:
+        raise SecuritySettingError(
+            f"ssl.cipher.suites={suites}: the suites of TLS 1.3 cannot be chosen one by one",
+            f"name all of them ({', '.join(_SUITES_OF_13)}) or none",
+        )
+    if not of_13:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if not older:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if context.minimum_version > context.maximum_version:
+        raise SecuritySettingError(
+            f"ssl.cipher.suites={suites} has no suite of a version in ssl.enabled.protocols", "correct one of them"
+        )
+    for each in older:
+        try:
+            context.set_ciphers(each)
+        except ssl.SSLError:
+            raise SecuritySettingError(
+                f"ssl.cipher.suites: OpenSSL has no {each}", "see `openssl ciphers -stdname` for names"
+            ) from None
+    if older:
+        context.set_ciphers(":".join(older))
+
+
+def _openssl_name(suite: str) -> str:
+    """TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256 to OpenSSL."""
+    if not suite.startswith("TLS_") or "_WITH_" not in suite:
+        return suite
+    exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    cipher = cipher.removesuffix("_SHA256") if cipher.startswith("CHACHA20") else cipher
+    cipher = cipher.replace("AES_", "AES").replace("_CBC", "").replace("_", "-")
+    return cipher if exchange == "RSA" else f"{exchange.replace('_', '-')}-{cipher}"
 
 
 def _load_authority(context: ssl.SSLContext, pem: Pem) -> None:
@@ -84,9 +192,13 @@ def _text(pem: Pem) -> str:
         with Path(pem.location).open(encoding="utf-8", errors="replace") as file:
             return file.read(_PEM_MAX)
     except OSError as error:
-        raise SecuritySettingError(
-            f"{_named(pem)} cannot be read: {error.strerror or error}", "correct the path or its permissions"
-        ) from error
+        raise _unreadable(pem, error) from error
+
+
+def _unreadable(pem: Pem, error: OSError) -> SecuritySettingError:
+    return SecuritySettingError(
+        f"{_named(pem)} cannot be read: {error.strerror or error}", "correct the path or its permissions"
+    )
 
 
 def _named(pem: Pem) -> str:
@@ -95,8 +207,7 @@ def _named(pem: Pem) -> str:
 
 def _certificates(text: str) -> str:
     """Only the certificates: keytool and openssl write their names between them, in any encoding."""
-    end = "-----END CERTIFICATE-----"
-    found = [_CERTIFICATE + each.partition(end)[0] + end for each in text.split(_CERTIFICATE)[1:]]
+    found = [_CERTIFICATE + each.partition(_END)[0] + _END for each in text.split(_CERTIFICATE)[1:]]
     return "\n".join(found) + "\n"
 
 

@@ -4,6 +4,7 @@ WireError
 ├── Truncated         the bytes end before the message does, or a length points past the end
 ├── UnknownVersion    an API key or version that is not supported
 ├── Malformed         a field that does not fit the schema
+├── OtherProtocol     the client speaks TLS or HTTP
 ├── Unanswered        refused records in a request that has no response
 └── CorruptBatch      a record batch whose magic, length, count or CRC-32C is wrong
     ├── InvalidRecord one of its records is malformed
@@ -25,6 +26,12 @@ class UnknownVersion(WireError):
 
 class Malformed(WireError):
     pass
+
+
+class OtherProtocol(WireError):
+    def __init__(self, protocol: str) -> None:
+        super().__init__(f"the client speaks {protocol}")
+        self.protocol = protocol
 
 
 class Unanswered(WireError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from einmal.wire.errors import Malformed, TooLarge
+from einmal.wire.errors import Malformed, OtherProtocol, TooLarge, WireError
 
 _LENGTH: Final = struct.Struct(">i")
 Part = bytes | bytearray | memoryview
@@ -22,7 +22,21 @@ SIZE_MIN: Final = 10
 """Minimum size of a request: its header. A stream of empty frames would cost a hundred times its bytes."""
 
 
-def _refusal(length: int, max_size: int) -> Malformed | TooLarge:
+_HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+
+
+def other_protocol(first: bytes) -> str | None:
+    """What a client speaks by its first bytes; None: what a frame may begin with."""
+    if first[:2] == b"\x16\x03":
+        return "TLS"
+    if first[:4] in _HTTP:
+        return "HTTP"
+    return None
+
+
+def _refusal(length: int, max_size: int) -> WireError:
+    if (spoken := other_protocol(_LENGTH.pack(length))) is not None:
+        return OtherProtocol(spoken)
     if length < SIZE_MIN:
         return Malformed(f"frame of {length} bytes")
     return TooLarge(f"frame of {length} bytes, the limit is {max_size}")

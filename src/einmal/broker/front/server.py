@@ -26,7 +26,7 @@ from einmal.broker.front.router import Deferred, Parts, Router
 from einmal.broker.resources.memory_budget import MemoryBudget, Share
 from einmal.broker.rpc.authentication import Authentication
 from einmal.seams import Clock
-from einmal.wire.errors import WireError
+from einmal.wire.errors import OtherProtocol, WireError
 from einmal.wire.frames import FrameReceiver
 from einmal.wire.messages import RequestHeader
 
@@ -466,7 +466,14 @@ class Connection(asyncio.BufferedProtocol):
     # --- failures ---
 
     def _refuse(self, error: WireError) -> None:
-        log.warning("connection closed: %s: %s", type(error).__name__, error, extra={"client": self.address})
+        listener = self._server.router.listener
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, OtherProtocol):
+            reason = (
+                f"{error}, and this listener {listener.protocol}: set the client's security.protocol to "
+                f"{listener.protocol}, or use the port of a listener of its protocol"
+            )
+        log.warning("connection closed: %s", reason, extra={"client": self.address, "listener": listener.name})
         self._abort()
 
     def _fail(self, error: BaseException) -> None:

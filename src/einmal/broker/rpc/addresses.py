@@ -18,11 +18,12 @@ _CONTROLLER_LANES: Final = ("quorum", "quorum-fetch", "controller", "heartbeat")
 
 
 class PeerLocation(NamedTuple):
-    """``protocol``: of the listener there."""
+    """``listener`` and ``protocol``: of the listener there."""
 
     host: str
     port: int
     lane: str
+    listener: str
     protocol: str
 
     @property
@@ -30,12 +31,16 @@ class PeerLocation(NamedTuple):
         """A connection is one only after both sides have shown that they know the cluster's secret."""
         return self.protocol.startswith("SASL_")
 
+    @property
+    def is_encrypted(self) -> bool:
+        return self.protocol.endswith("SSL")
+
 
 class Addresses:
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata) -> None:
         self._voters = config.quorum_voters
         listeners = config.named_listeners
-        self._controllers_protocol = listeners.controllers_elsewhere.protocol
+        self._controllers = listeners.controllers_elsewhere
         between = listeners.between_brokers
         self._of_brokers = config.inter_broker_listener_name.strip().upper() or (between.name if between else PLAINTEXT)
         self._metadata = metadata
@@ -47,11 +52,11 @@ class Addresses:
         voter = self._voters.get(node_id)
         broker = self._metadata.image.brokers.get(BrokerId(node_id))
         if voter is not None and (lane in _CONTROLLER_LANES or broker is None):
-            return PeerLocation(*voter, lane, self._controllers_protocol)
+            return PeerLocation(*voter, lane, self._controllers.name, self._controllers.protocol)
         point = None if broker is None else broker.end_point(self._of_brokers)
         if point is None:
             return None
-        return PeerLocation(point.host, point.port, lane, PROTOCOLS[point.security_protocol])
+        return PeerLocation(point.host, point.port, lane, point.name, PROTOCOLS[point.security_protocol])
 
 
 def audience_of(lane: str) -> Audience:

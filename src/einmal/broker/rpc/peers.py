@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from einmal.broker.listeners import Audience
 from einmal.broker.rpc.addresses import Addresses, PeerLocation, audience_of
 from einmal.broker.rpc.authentication import Credentials, authenticate_node
+from einmal.broker.tls import NodeTls
 from einmal.rpc.connection import Answer, Connection, NoAnswer
 from einmal.rpc.sasl import SaslRefused
 from einmal.seams import Network
 from einmal.security.errors import SaslError
+from einmal.security.handshake import explained
 from einmal.wire.frames import Part
 from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
 
@@ -45,10 +48,16 @@ class Asker(Protocol):
 
 class Peers:
     def __init__(
-        self, addresses: Addresses, credentials: Credentials, network: Network, answer_itself: AnswerItself
+        self,
+        addresses: Addresses,
+        credentials: Credentials,
+        tls: NodeTls,
+        network: Network,
+        answer_itself: AnswerItself,
     ) -> None:
         self._addresses = addresses
         self._credentials = credentials
+        self._tls = tls
         self._network = network
         self._answer_itself = answer_itself
         self._connections: dict[PeerLocation, Connection] = {}
@@ -117,11 +126,19 @@ class Peers:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 _transport, connection = await self._network.connect(
-                    lambda: Connection(name, self._credentials.user), place.host, place.port
+                    lambda: Connection(name, self._credentials.user),
+                    place.host,
+                    place.port,
+                    tls=self._context(place),
                 )
                 assert isinstance(connection, Connection)
                 if place.authenticates:
                     await self._authenticate(connection, timeout_ms)
+        except ssl.SSLError as error:
+            found = explained(error)
+            reason = f"{found.reason}: {found.hint}" if found is not None else str(error)
+            log.warning("TLS handshake with another node failed: %s", reason, extra={"peer": name})
+            raise NoAnswer(f"{name}: TLS handshake failed: {reason}", was_sent=False) from error
         except (OSError, TimeoutError) as error:
             raise NoAnswer(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
         if self._is_closed:
@@ -129,6 +146,15 @@ class Peers:
             raise NoAnswer(f"{name}: this node is stopping", was_sent=False)
         self._connections[place] = connection
         return connection
+
+    def _context(self, place: PeerLocation) -> ssl.SSLContext | None:
+        """None: the listener there is not encrypted."""
+        if not place.is_encrypted:
+            return None
+        tls = self._tls.of(place.listener)
+        if tls is None:
+            raise NoAnswer(f"{place.host}:{place.port} has TLS, and {place.listener} here has not", was_sent=False)
+        return tls.client
 
     async def _authenticate(self, connection: Connection, timeout_ms: int) -> None:
         credentials = self._credentials

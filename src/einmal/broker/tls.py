@@ -1,0 +1,186 @@
+"""TLS of this node's listeners, and of its connections to other nodes: contexts, and new ones when the files change.
+
+The files are read at the start, and again in the background at an interval. A change holds for new connections; what
+cannot be used is logged once, and what was loaded before stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Any, Final, NamedTuple
+
+from einmal.broker.config import BrokerConfig, ConfigError
+from einmal.broker.listeners import NamedListener
+from einmal.log.disk import Disk
+from einmal.seams import Clock
+from einmal.security.certificates import subject_of, valid_until
+from einmal.security.errors import SecuritySettingError
+from einmal.security.principal import USER, Principal
+from einmal.security.principal_mapping import PrincipalMapping
+from einmal.security.settings import TlsSettings, tls_settings
+from einmal.security.tls import ServerOptions, leaf_of, read_into, server_context, tls_context
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS: Final = 10.0
+_FILES: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.key.password",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.certificates",
+    "ssl.truststore.password",
+    "ssl.endpoint.identification.algorithm",
+)
+
+
+class _Contexts(NamedTuple):
+    """``server`` None: this node only connects to such listeners. ``ends``: of its certificate; None: it has none."""
+
+    server: ssl.SSLContext | None
+    client: ssl.SSLContext
+    ends: datetime | None
+
+
+class ListenerTls:
+    """Of one listener. ``is_here``: this node listens there; else it only connects to those of other nodes."""
+
+    def __init__(self, listener: NamedListener, config: BrokerConfig, disk: Disk, clock: Clock, *, is_here: bool):
+        self.listener = listener
+        self._is_here = is_here
+        self._disk = disk
+        self._clock = clock
+        self._config = config.of_listener(listener.name)
+        self._loaded: _Contexts | None = None
+        self._source: TlsSettings | None = None
+        """What was loaded last, or could not be: with the content of all files."""
+        self._problem = ""
+        """Of the files as they are now; empty: none."""
+
+    def load(self) -> None:
+        """Raises ConfigError."""
+        try:
+            self._mapping = PrincipalMapping(self._config.ssl_principal_mapping_rules)
+            self._source = self._read()
+            self._loaded = self._made(self._source)
+        except SecuritySettingError as error:
+            raise ConfigError(f"listener {self.listener.name}: {error.meaning}: {error.hint}") from error
+        self._warn_of_end(self._loaded)
+
+    async def refresh(self) -> None:
+        """Take the files' new content."""
+        try:
+            source = await self._disk.in_background(self._read)
+            if source == self._source:
+                return
+            self._source = source
+            made = await self._disk.in_background(lambda: self._made(source))
+        except SecuritySettingError as error:
+            if self._problem != error.meaning:
+                log.warning(
+                    "the changed certificate files are not used: %s: %s", error.meaning, error.hint, extra=self._about
+                )
+            self._problem = error.meaning
+            return
+        self._problem = ""
+        self._loaded = made
+        log.info("new connections use the changed certificate files", extra=self._about)
+        self._warn_of_end(made)
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        assert self._loaded is not None and self._loaded.server is not None, "the files have not been loaded"
+        return self._loaded.server
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        assert self._loaded is not None, "the files have not been loaded"
+        return self._loaded.client
+
+    def principal_of(self, certificate: bytes) -> Principal:
+        """Of a client's certificate in DER. Raises NoRuleMatches, or ValueError for broken DER."""
+        return Principal(USER, self._mapping.name_of(subject_of(certificate)))
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> TlsSettings:
+        """Raises SecuritySettingError."""
+        settings = tls_settings(_given(self._config))
+        certificate = read_into(settings.certificate, self._text)
+        is_one = settings.key is settings.certificate
+        return replace(
+            settings,
+            authority=read_into(settings.authority, self._text),
+            certificate=certificate,
+            key=certificate if is_one else read_into(settings.key, self._text),
+        )
+
+    def _text(self, path: str) -> str:
+        return self._disk.read_file(PurePosixPath(path)).decode(errors="replace")
+
+    def _made(self, settings: TlsSettings) -> _Contexts:
+        """Raises SecuritySettingError."""
+        config = self._config
+        options = ServerOptions(config.ssl_client_auth, config.ssl_enabled_protocols, config.ssl_cipher_suites)
+        server = server_context(settings, options) if self._is_here else None
+        ends = valid_until(leaf_of(settings)) if settings.certificate is not None else None
+        return _Contexts(server, tls_context(settings), ends)
+
+    def _warn_of_end(self, loaded: _Contexts) -> None:
+        now = datetime.fromtimestamp(self._clock.now().wall_ms / 1000, UTC)
+        if loaded.ends is not None and loaded.ends <= now:
+            log.warning("the certificate has expired at %s: renew it", loaded.ends, extra=self._about)
+
+    @property
+    def _about(self) -> dict[str, str]:
+        return {"listener": self.listener.name}
+
+
+class NodeTls:
+    """Of all listeners that are encrypted, and of those that this node connects to elsewhere."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
+        listeners = config.named_listeners
+        here = [each.name for each in listeners.all]
+        wanted = {each.name: each for each in (*listeners.between_nodes, *listeners.all) if each.is_encrypted}
+        if config.is_alone and listeners.controllers_elsewhere.name not in here:
+            wanted.pop(listeners.controllers_elsewhere.name, None)
+        self._of: Mapping[str, ListenerTls] = {
+            name: ListenerTls(each, config, disk, clock, is_here=name in here) for name, each in wanted.items()
+        }
+
+    def load(self) -> None:
+        """Raises ConfigError."""
+        for each in self._of.values():
+            each.load()
+
+    async def refresh(self) -> None:
+        for each in self._of.values():
+            await each.refresh()
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._of)
+
+    def of(self, listener: str) -> ListenerTls | None:
+        """None: it is not encrypted."""
+        return self._of.get(listener)
+
+
+def _given(config: BrokerConfig) -> dict[str, Any]:
+    """The settings of certificates that are set, as a client has them."""
+    given: dict[str, Any] = {}
+    for key in _FILES:
+        value = getattr(config, key.replace(".", "_"))
+        if value or key == "ssl.endpoint.identification.algorithm":
+            given[key] = value
+    return given
