@@ -514,6 +514,11 @@ class BrokerConfig:
                     f"listener {each.name} is {each.protocol}, and nobody could authenticate there: set "
                     f"{OF_LISTENER}{each.name.lower()}.sasl.enabled.mechanisms, for instance to SCRAM-SHA-512"
                 )
+        if self.sasl_enabled_mechanisms and not any(each.authenticates for each in listeners.all):
+            raise ConfigError(
+                "sasl.enabled.mechanisms protects nothing: listener.security.protocol.map must set SASL_SSL or "
+                "SASL_PLAINTEXT for a listener"
+            )
         _ = self.first_users
 
     def advertised(self, listener: NamedListener, port: int) -> Endpoint:

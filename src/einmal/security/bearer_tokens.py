@@ -31,7 +31,7 @@ class UnknownKey(TokenError):
     """No key has the id that the token names; newer keys may."""
 
 
-class Claims(NamedTuple):
+class VerifiedClaims(NamedTuple):
     """``ends_s``: Unix time."""
 
     user: str
@@ -105,7 +105,7 @@ def require_library() -> None:
         )
 
 
-def verified(token: Secret, keys: KeySet, settings: JwtSettings) -> Claims:
+def verified(token: Secret, keys: KeySet, settings: JwtSettings) -> VerifiedClaims:
     """The claims of a valid token. Raises TokenError; its text has no part of the token."""
     import jwt
 
@@ -138,7 +138,7 @@ def verified(token: Secret, keys: KeySet, settings: JwtSettings) -> Claims:
     scope = claims.get(settings.scope_claim)
     if scope is not None and not isinstance(scope, str | list):
         raise TokenError(f"the token's claim {settings.scope_claim} is neither a text nor a list", may_pass=False)
-    return Claims(user, float(claims["exp"]))
+    return VerifiedClaims(user, float(claims["exp"]))
 
 
 def _reason(error: jwt.PyJWTError) -> str:
