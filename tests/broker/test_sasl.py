@@ -242,7 +242,7 @@ async def test_first_users_are_those_of_a_new_cluster_only(tmp_path: Path) -> No
             assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
 
 
-async def test_nodes_and_clients_share_a_listener_and_are_told_apart(tmp_path: Path) -> None:
+async def test_nodes_and_clients_share_a_listener_and_are_distinguished(tmp_path: Path) -> None:
     """A user that is called as a node is none, and the cluster's secret is nobody's password."""
     secret_file = tmp_path / "secret"
     secret_file.write_text(SECRET)

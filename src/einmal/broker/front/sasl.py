@@ -71,7 +71,7 @@ class SaslServer:
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """The mechanisms that a client is told of."""
+        """The mechanisms in the response to SaslHandshake."""
         return self.settings.mechanisms or (NODE_MECHANISM,)
 
     @property

@@ -2,7 +2,7 @@
 
 API: 36. Versions: 0-2.
 Behaviour: SASL_AUTHENTICATION_FAILED ends the connection, after ``connection.failed.authentication.delay.ms``, during
-which other connections are served; the message does not tell whether the user exists (KIP-152). ILLEGAL_SASL_STATE
+which other connections are served; the message does not reveal whether the user exists (KIP-152). ILLEGAL_SASL_STATE
 without a SaslHandshake. The session of another user, or mechanism, is not renewed (KIP-368).
 Version notes: v1 the lifetime of a session.
 """
