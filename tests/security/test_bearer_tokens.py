@@ -6,59 +6,27 @@ import base64
 import hmac
 import json
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from einmal.security.bearer_tokens import KeySet, UnknownKey, require_library, verified
 from einmal.security.errors import TokenError
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
-
-SETTINGS = JwtSettings("file:///keys", ("einmal",), "https://id.example.com", clock_skew_s=5)
-
-
-class Provider(NamedTuple):
-    """A private key and how its tokens are signed. ``published``: the public one."""
-
-    key: Any
-    algorithm: str
-    published: dict[str, Any]
-
-
-def provider(algorithm: str = "RS256", key_id: str = "one") -> Provider:
-    from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
-
-    key: Any
-    if algorithm.startswith("ES"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        published = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    elif algorithm == "EdDSA":
-        key = ed25519.Ed25519PrivateKey.generate()
-        published = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    else:
-        key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-        published = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    published.pop("key_ops", None)
-    return Provider(key, algorithm, {**published, "kid": key_id, "use": "sig"})
-
+from tests.security.identity_provider import AUDIENCE, ISSUER, Provider, provider, published, signed_token
 
 PROVIDER = provider()
+SETTINGS = JwtSettings("file:///keys", (AUDIENCE,), ISSUER, clock_skew_s=5)
 
 
 def key_set(*providers: Provider, **changes: Any) -> KeySet:
-    return KeySet(json.dumps({"keys": [{**each.published, **changes} for each in providers]}).encode())
+    return KeySet(published(*providers, **changes))
 
 
 def token(by: Provider = PROVIDER, headers: dict[str, Any] | None = None, **claims: Any) -> Secret:
-    now = int(time.time())
-    told = {"sub": "alice", "aud": "einmal", "iss": "https://id.example.com", "iat": now, "exp": now + 60, **claims}
-    told = {name: value for name, value in told.items() if value is not None}
-    key_id = {"kid": by.published["kid"]} if headers is None else headers
-    return Secret(jwt.encode(told, by.key, by.algorithm, headers=key_id))
+    return Secret(signed_token(by, headers, **claims))
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS512", "ES256", "EdDSA"])
