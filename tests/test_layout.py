@@ -48,6 +48,7 @@ LARGER = {
     "cli/topic.py:produce": "the options of a command",
     "cli/topic.py:consume": "the options of a command",
     "cli/txn.py:abort": "the options of a command",
+    "cli/user.py:create": "the options of a command",
     "client/aio/raw.py:PartitionWriter.__init__": "public",
     "broker/coordinators/shard_runtime.py:ShardRuntime.__init__": "its collaborators, by keyword",
     "replication/leader.py:Leader.__init__": "the state that a leader starts from, by keyword",

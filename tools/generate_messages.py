@@ -63,6 +63,8 @@ SUPPORTED: Final = {
     "offset_delete": (0, 0),
     "describe_client_quotas": (0, 1),
     "alter_client_quotas": (0, 1),
+    "describe_user_scram_credentials": (0, 0),
+    "alter_user_scram_credentials": (0, 0),
     "vote": (0, 2),
     "begin_quorum_epoch": (0, 1),
     "end_quorum_epoch": (0, 1),

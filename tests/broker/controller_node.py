@@ -104,7 +104,8 @@ class ControllerNode:
         self.connections: dict[int, _Connection] = {}
         self.epochs: dict[int, int] = {}
         self.incarnations = 0
-        self.controller = ControllerRuntime(self.config, cast(ClusterMetadata, self.metadata), self, self.clock)
+        metadata = cast(ClusterMetadata, self.metadata)
+        self.controller = ControllerRuntime(self.config, metadata, self, self.clock, random.Random(1))
 
     @property
     def image(self) -> ClusterImage:

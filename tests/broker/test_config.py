@@ -118,7 +118,7 @@ def checked(**values: str) -> BrokerConfig:
         ("ssl.engine.factory.class", "a.B"),
         ("ssl.provider", "SunJSSE"),
         ("ssl.keymanager.algorithm", "PKIX"),
-        ("sasl.enabled.mechanisms", "SCRAM-SHA-512"),
+        ("sasl.kerberos.service.name", "kafka"),
         ("listener.name.client.ssl.engine.factory.class", "a.B"),
         ("listener.name.client.principal.builder.class", "a.B"),
         ("security.inter.broker.protocol", "SSL"),
@@ -213,7 +213,8 @@ def test_nodes_that_authenticate_need_no_super_user() -> None:
             "SSL is SSL, by which nodes cannot prove.*set SASL_SSL",
         ),
         ({"listeners": "SSL://:1,SASL_SSL://:2,CONTROLLER://:3"}, "set inter.broker.listener.name.*SSL, SASL_SSL"),
-        ({"listeners": "SASL_SSL://:1"}, "needs einmal.cluster.secret.file"),
+        ({"listeners": "SASL_SSL://:1"}, "nobody could authenticate there"),
+        ({"sasl_enabled_mechanisms": "PLAIN"}, "sasl.enabled.mechanisms protects nothing"),
         (
             {"listeners": "PLAINTEXT://:1,SSL://:2", "advertised_listeners": "PLAINTEXT://a:1"},
             "advertised.listeners=PLAINTEXT://a:1 has no address for SSL",

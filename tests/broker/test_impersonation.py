@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from einmal.broker.node import Node
-from einmal.broker.rpc.authentication import authenticate
+from einmal.broker.rpc.authentication import authenticate_node
 from einmal.metadata.image import METADATA_TOPIC_ID
 from einmal.rpc.connection import Connection, NoAnswer
+from einmal.security.secret import Secret
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire import fetch
 from tests.broker.cluster import Cluster
@@ -165,10 +166,10 @@ async def test_only_clients_with_the_secret_are_authenticated(tmp_path: Path, se
         )
         try:
             if is_let_in:
-                await authenticate(connection, "test", secret, "nonceofmine", 5_000)
+                await authenticate_node(connection, "test", Secret(secret), "nonceofmine", 5_000)
             else:
                 with pytest.raises(NoAnswer, match="authentication failed"):
-                    await authenticate(connection, "test", secret, "nonceofmine", 5_000)
+                    await authenticate_node(connection, "test", Secret(secret), "nonceofmine", 5_000)
         finally:
             connection.close()
 

@@ -18,7 +18,7 @@ from einmal.broker.front.router import Deferred, Router
 from einmal.broker.front.routes import route
 from einmal.broker.listeners import PLAINTEXT, Endpoint, NamedListener
 from einmal.broker.resources.turns import Turns
-from einmal.broker.rpc.authentication import Unauthenticated
+from einmal.broker.rpc.authentication import Authentication, Unauthenticated
 from einmal.seams import Clock
 from einmal.security.principal import ANONYMOUS, Principal
 from einmal.types import ErrorCode, Instant
@@ -158,7 +158,7 @@ def test_a_later_version_of_api_versions_is_answered_in_version_0() -> None:
 
 
 def test_only_authentication_is_answered_before_it() -> None:
-    origin = cast(Any, SimpleNamespace(authentication=SimpleNamespace(is_done=False, principal=None)))
+    origin = cast(Any, SimpleNamespace(authentication=Authentication()))
     with pytest.raises(Unauthenticated):
         router(listener=SASL).dispatch(frame(), "host", origin)
     origin.authentication.is_done = True
@@ -178,7 +178,8 @@ def test_only_authentication_is_answered_before_it() -> None:
 def test_what_only_nodes_may_send_is_answered_where_the_sender_can_be_one(
     listener: NamedListener, principal: Principal | None, is_answered: bool
 ) -> None:
-    origin = cast(Any, SimpleNamespace(authentication=SimpleNamespace(is_done=True, principal=principal)))
+    authentication = SimpleNamespace(principal=principal, check=lambda api_key, now_ms: None)
+    origin = cast(Any, SimpleNamespace(authentication=authentication))
     one = router(listener=listener, of_nodes=(HEARTBEAT,))
     if is_answered:
         assert error_of(one.dispatch(frame(), "host", origin))

@@ -62,6 +62,17 @@ WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     ),
     "CreateAcls": (30, 3, {"creations": [{**_ACL, "resource_name": f"t{index}"} for index in INDEXES]}),
     "DeleteAcls": (31, 3, {"filters": [_ACL_FILTER] * ELEMENTS}),
+    "AlterUserScramCredentials": (
+        51,
+        0,
+        {"deletions": [{"name": f"u{index}", "mechanism": 1} for index in INDEXES], "upsertions": []},
+    ),
+    "AlterUserScramCredentials of one user": (
+        51,
+        0,
+        {"deletions": [{"name": "u", "mechanism": 1}] * ELEMENTS, "upsertions": []},
+    ),
+    "DescribeUserScramCredentials": (50, 0, {"users": [{"name": f"u{index}"} for index in INDEXES]}),
     "DeleteRecords of topics": (
         21,
         2,

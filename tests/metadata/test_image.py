@@ -20,9 +20,11 @@ from einmal.metadata.records import (
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
@@ -121,10 +123,22 @@ def test_the_records_of_a_snapshot_make_an_equal_image() -> None:
             FeatureLevelRecord("off", 0),
             ClientQuotaRecord((QuotaEntityPart("user", "a"),), "request_percentage", 0.5),
             ClientQuotaRecord((QuotaEntityPart("user", "a"),), "producer_byte_rate", 5.0),
+            UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4_096),
+            UserScramCredentialRecord("alice", 2, b"salt", b"stored", b"server", 8_192),
+            UserScramCredentialRecord("bob", 2, b"salt", b"stored", b"server", 8_192),
+            UserScramCredentialRecord("bob", 2, b"another", b"stored", b"server", 8_192),
+            RemoveUserScramCredentialRecord("alice", 1),
         ]
     )
     assert image_of(list(image.snapshot_records())) == image
     assert image_of(list(ClusterImage().snapshot_records())) == ClusterImage()
+
+
+def test_a_copy_of_an_image_has_users_of_its_own() -> None:
+    image = image_of([UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4_096)])
+    copy = image.copy()
+    image.apply([RemoveUserScramCredentialRecord("alice", 1)])
+    assert (list(copy.scram_credentials), image.scram_credentials) == ([1], {})
 
 
 def test_a_topics_own_setting_comes_before_that_of_all_brokers() -> None:

@@ -22,9 +22,11 @@ from einmal.metadata.records import (
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
     decode,
     encode,
 )
@@ -55,6 +57,8 @@ RECORDS: list[MetadataRecord] = [
     BrokerRegistrationChangeRecord(ONE, 7, in_controlled_shutdown=1),
     UnregisterBrokerRecord(ONE, 7),
     NoOpRecord(),
+    UserScramCredentialRecord("älice", 1, b"salt", bytes(32), bytes(range(32)), 4_096),
+    RemoveUserScramCredentialRecord("älice", 2),
     TopicRecord("t", TOPIC_ID),
     PartitionRecord(
         0, TOPIC_ID, (ONE, TWO, THREE), (), NO_LEADER, LeaderEpoch(5), 9, (ONE,), (TWO,), RECOVERING, (THREE,), (ONE,)
@@ -106,6 +110,14 @@ def test_an_acl_with_a_number_that_has_no_name_is_refused(position: int) -> None
     encoded[position] = 99
     with pytest.raises(WireError, match="99"):
         decode(None, bytes(encoded))
+
+
+def test_a_users_credential_has_krafts_bytes() -> None:
+    # Frame version 1, API key 11, version 0, name, mechanism, salt, stored key, server key, iterations, no tags.
+    record = UserScramCredentialRecord("ab", 1, b"s", b"st", b"ser", 4_096)
+    assert encode(record)[1] == b"\x01\x0b\x00\x03ab\x01\x02s\x03st\x04ser\x00\x00\x10\x00\x00"
+    assert encode(RemoveUserScramCredentialRecord("ab", 2))[1] == b"\x01\x16\x00\x03ab\x02\x00"
+    assert "ser" not in repr(record).replace("UserScramCredentialRecord", "")
 
 
 def test_a_change_of_a_partition_has_krafts_bytes() -> None:

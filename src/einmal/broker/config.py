@@ -26,9 +26,17 @@ from einmal.broker.listeners import (
     listeners_of,
 )
 from einmal.security.errors import SecuritySettingError
+from einmal.security.mechanisms import MECHANISMS
 from einmal.security.principal import ANONYMOUS, Principal, parse_principal
 from einmal.security.properties import parse_properties as parse_properties
+from einmal.security.scram_bootstrap import FirstUser, first_users
 from einmal.security.secret import Secret
+from einmal.security.server_settings import (
+    CALLBACK_HANDLERS,
+    TOKEN_VALIDATORS,
+    SaslServerSettings,
+    sasl_server_settings,
+)
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The only authorizer, under its name in Apache Kafka."""
@@ -51,28 +59,32 @@ def _setting(
     high: int = _INT32_MAX,
     one_of: tuple[str, ...] = (),
     of_listener: bool = False,
+    of_mechanism: bool = False,
 ) -> Any:
     """``high``: by default the largest INT, the type of most of Apache Kafka's settings.
 
     ``of_listener``: a listener may have a value of its own, under the prefix ``listener.name.<name>.``.
+    ``of_mechanism``: and for each SASL mechanism, under ``listener.name.<name>.<mechanism>.``.
     """
-    metadata = {"about": about, "low": low, "high": high, "one_of": one_of, "of_listener": of_listener}
-    return field(default=default, metadata=metadata)
+    metadata = {"about": about, "low": low, "high": high, "one_of": one_of}
+    return field(default=default, metadata={**metadata, "of_listener": of_listener, "of_mechanism": of_mechanism})
 
 
 _NOT_SET: Final = Secret("")
 
 
 class ListenerSetting(NamedTuple):
-    """A listener's own value of a setting. ``listener``: in lower case."""
+    """A listener's own value of a setting. ``listener``: in lower case. ``mechanism``: of SASL; empty: of all."""
 
     listener: str
     key: str
     value: Any
+    mechanism: str = ""
 
     @property
     def full_key(self) -> str:
-        return f"{OF_LISTENER}{self.listener}.{self.key}"
+        of_mechanism = f"{self.mechanism.lower()}." if self.mechanism else ""
+        return f"{OF_LISTENER}{self.listener}.{of_mechanism}{self.key}"
 
 
 _AUTHENTICATE_NODES: Final = (
@@ -109,6 +121,83 @@ class BrokerConfig:
         "", "Addresses that clients and other brokers connect to, of each listener; empty: those of listeners."
     )
     log_dirs: str = _setting("", "Folder of all data.")
+
+    # SASL
+    einmal_bootstrap_scram_credentials: Secret = _setting(
+        _NOT_SET, "First users of a new cluster: MECHANISM=[name=...,password=...], as kafka-storage's --add-scram."
+    )
+    sasl_enabled_mechanisms: str = _setting(
+        "",
+        "Mechanisms by which clients authenticate: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+        of_listener=True,
+    )
+    sasl_jaas_config: Secret = _setting(
+        _NOT_SET, "Login module; PLAIN's has the users: user_NAME=PASSWORD.", of_listener=True, of_mechanism=True
+    )
+    sasl_server_max_receive_size: int = _setting(
+        524_288, "Largest request of a client that has not authenticated.", low=1_024, of_listener=True
+    )
+    connection_failed_authentication_delay_ms: int = _setting(
+        100, "Delay of the response to a failed authentication.", low=0, of_listener=True
+    )
+    connections_max_reauth_ms: int = _setting(
+        0,
+        "Clients must authenticate again after so long (KIP-368); 0: never.",
+        low=0,
+        high=_INT64_MAX,
+        of_listener=True,
+        of_mechanism=True,
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = _setting(
+        "",
+        "Keys that bearer tokens are verified by (JWKS): https:// or file://.",
+        of_listener=True,
+        of_mechanism=True,
+    )
+    sasl_oauthbearer_expected_audience: str = _setting(
+        "", "Audiences, of which a bearer token must have one; empty: any.", of_listener=True, of_mechanism=True
+    )
+    sasl_oauthbearer_expected_issuer: str = _setting(
+        "", "Issuer of bearer tokens; empty: any.", of_listener=True, of_mechanism=True
+    )
+    sasl_oauthbearer_sub_claim_name: str = _setting(
+        "sub", "Claim of a bearer token with the user's name.", of_listener=True, of_mechanism=True
+    )
+    sasl_oauthbearer_scope_claim_name: str = _setting(
+        "scope", "Claim of a bearer token with its scope.", of_listener=True, of_mechanism=True
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = _setting(
+        30,
+        "How far the clocks of broker and identity provider may differ.",
+        low=0,
+        of_listener=True,
+        of_mechanism=True,
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _setting(
+        3_600_000,
+        "Interval at which these keys are fetched.",
+        low=1_000,
+        high=_INT64_MAX,
+        of_listener=True,
+        of_mechanism=True,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = _setting(
+        100,
+        "First pause after these keys could not be fetched.",
+        low=1,
+        high=_INT64_MAX,
+        of_listener=True,
+        of_mechanism=True,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = _setting(
+        10_000, "Longest pause.", low=1, high=_INT64_MAX, of_listener=True, of_mechanism=True
+    )
+    sasl_oauthbearer_jwt_validator_class: str = _setting(
+        "", "No effect: tokens are verified as described.", one_of=("", *TOKEN_VALIDATORS), of_mechanism=True
+    )
+    sasl_server_callback_handler_class: str = _setting(
+        "", "No effect: tokens are verified as described.", one_of=("", *CALLBACK_HANDLERS), of_mechanism=True
+    )
 
     # TLS
     ssl_keystore_location: str = _setting("", "File of the private key and the certificate chain.", of_listener=True)
@@ -377,9 +466,33 @@ class BrokerConfig:
 
     def of_listener(self, name: str) -> BrokerConfig:
         """The settings as they hold for one listener: ``listener.name.<name>.<key>`` above ``<key>``."""
-        own = {SETTINGS[each.key].name: each.value for each in self.of_listeners if each.listener == name.lower()}
-        keys = tuple(each.key for each in self.of_listeners if each.listener == name.lower())
+        told = [each for each in self.of_listeners if each.listener == name.lower() and not each.mechanism]
+        own = {SETTINGS[each.key].name: each.value for each in told}
+        keys = tuple(each.key for each in told)
         return replace(self, **own, given=(*self.given, *keys)) if own else self
+
+    def sasl_of(self, listener: str) -> SaslServerSettings:
+        """How clients authenticate there. Raises ConfigError."""
+        of_all = self.of_listener(listener)
+        own = {
+            (each.key, each.mechanism): each.value for each in self.of_listeners if each.listener == listener.lower()
+        }
+
+        def find(name: str, mechanism: str = "") -> Any:
+            return own.get((name, mechanism), getattr(of_all, SETTINGS[name].name))
+
+        try:
+            return sasl_server_settings(find)
+        except SecuritySettingError as error:
+            raise ConfigError(f"listener {listener}: {error.meaning}; {error.hint}") from None
+
+    @property
+    def first_users(self) -> tuple[FirstUser, ...]:
+        """Those of a new cluster. Raises ConfigError."""
+        try:
+            return first_users(self.einmal_bootstrap_scram_credentials)
+        except SecuritySettingError as error:
+            raise ConfigError(f"{error.meaning}; {error.hint}") from None
 
     def check_roles(self) -> None:
         """Whether roles, voters, listeners and folders fit together. Raises ConfigError."""
@@ -424,14 +537,27 @@ class BrokerConfig:
                     f"{each.name} is SSL, by which nodes cannot prove that they are of this cluster: set SASL_SSL for "
                     "it in listener.security.protocol.map, which is TLS and the secret of einmal.cluster.secret.file"
                 )
-        uses_sasl = any(each.authenticates for each in (*listeners.all, *listeners.between_nodes))
-        if uses_sasl and not self.einmal_cluster_secret_file:
-            raise ConfigError("a listener with SASL_PLAINTEXT or SASL_SSL needs einmal.cluster.secret.file")
-        if self.einmal_cluster_secret_file and not uses_sasl:
+        between_nodes = () if self.is_alone else listeners.between_nodes
+        if any(each.authenticates for each in between_nodes) and not self.einmal_cluster_secret_file:
+            raise ConfigError("SASL_PLAINTEXT or SASL_SSL between nodes needs einmal.cluster.secret.file")
+        if self.einmal_cluster_secret_file and not any(each.authenticates for each in (*listeners.all, *between_nodes)):
             raise ConfigError(
                 "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_SSL or "
                 "SASL_PLAINTEXT for inter.broker.listener.name and controller.listener.names"
             )
+        for each in listeners.all:
+            is_for_nodes = each.is_between_nodes and self.einmal_cluster_secret_file
+            if each.authenticates and not self.sasl_of(each.name).mechanisms and not is_for_nodes:
+                raise ConfigError(
+                    f"listener {each.name} is {each.protocol}, and nobody could authenticate there: set "
+                    f"{OF_LISTENER}{each.name.lower()}.sasl.enabled.mechanisms, for instance to SCRAM-SHA-512"
+                )
+        if self.sasl_enabled_mechanisms and not any(each.authenticates for each in listeners.all):
+            raise ConfigError(
+                "sasl.enabled.mechanisms protects nothing: listener.security.protocol.map must set SASL_SSL or "
+                "SASL_PLAINTEXT for a listener"
+            )
+        _ = self.first_users
 
     def _check_authorizer(self) -> None:
         """Whether access can be decided as the settings promise. Raises ConfigError."""
@@ -514,13 +640,13 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
     Raises ConfigError, also for a key that would promise a feature that einmal lacks.
     """
     known: dict[str, Any] = {}
-    of_listeners: dict[tuple[str, str], ListenerSetting] = {}
+    of_listeners: dict[str, ListenerSetting] = {}
     unknown = []
     for key, text in values.items():
         text = text.strip()
         if key.startswith(OF_LISTENER):
             own = _of_listener(key, text)
-            of_listeners[own.listener, own.key] = own
+            of_listeners[own.full_key] = own
             continue
         key = _SAME.get(key, key)
         if key in _SAME_IN_MS:
@@ -541,7 +667,7 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
             unknown.append(key)
     base = base or BrokerConfig()
     given = dict.fromkeys((*base.given, *(name.replace("_", ".") for name in known)))
-    all_own = {**{(each.listener, each.key): each for each in base.of_listeners}, **of_listeners}
+    all_own = {**{each.full_key: each for each in base.of_listeners}, **of_listeners}
     return replace(base, **known, given=tuple(given), of_listeners=tuple(all_own.values())), tuple(unknown)
 
 
@@ -557,11 +683,22 @@ def _of_listener(full_key: str, text: str) -> ListenerSetting:
     listener, separator, key = full_key.removeprefix(OF_LISTENER).partition(".")
     if not separator or listener != listener.lower():
         raise ConfigError(f"{full_key}: a listener's own setting is {OF_LISTENER}<name in lower case>.<setting>")
+    mechanism, own_key = _mechanism_of(key)
+    if mechanism and own_key in SETTINGS and SETTINGS[own_key].metadata["of_mechanism"]:
+        return ListenerSetting(listener, own_key, _parse(own_key, text), mechanism)
     if key not in SETTINGS:
         raise ConfigError(f"{full_key} is not supported: {why_refused(key, text) or 'there is no such setting'}")
     if not SETTINGS[key].metadata["of_listener"]:
         raise ConfigError(f"{full_key}: {key} is the same for all listeners: set it without the prefix")
     return ListenerSetting(listener, key, _parse(key, text))
+
+
+def _mechanism_of(key: str) -> tuple[str, str]:
+    """The SASL mechanism that a listener's setting is for, and the setting."""
+    for mechanism in MECHANISMS:
+        if key.startswith(f"{mechanism.lower()}."):
+            return mechanism, key[len(mechanism) + 1 :]
+    return "", key
 
 
 def _parse(key: str, text: str) -> Any:

@@ -12,20 +12,17 @@ from typing import Final
 
 from einmal.misspelt import nearest_name
 
-_NO_SECURITY: Final = (
-    "clients are neither encrypted nor authenticated nor authorized yet: remove it, and keep the ports off networks "
-    "that you do not trust (docs/security.md)"
-)
+_NO_CLASSES: Final = "no class of your own runs here: remove it"
 _NO_POLICY: Final = "requests are not checked by classes of your own: remove it"
 _FLUSH: Final = "only log.flush.interval.messages=1 (every write is flushed before it is acknowledged) is supported"
 
 _REFUSED: Final[Mapping[str, str]] = {
-    "connections.max.reauth.ms": _NO_SECURITY,
-    "delegation.token.*": _NO_SECURITY,
-    "principal.builder.class": _NO_SECURITY,
-    "sasl.*": _NO_SECURITY,
+    "delegation.token.*": "delegation tokens are not supported: remove it",
+    "principal.builder.class": _NO_CLASSES,
+    "sasl.*": "clients authenticate by PLAIN, SCRAM or OAUTHBEARER, without classes of your own, Kerberos or logins of "
+    "the broker (docs/security.md): remove it",
     "security.inter.broker.protocol": "set inter.broker.listener.name and listener.security.protocol.map instead",
-    "security.providers": _NO_SECURITY,
+    "security.providers": _NO_CLASSES,
     "ssl.engine.factory.class": "certificates are read from PEM only: remove it, and set ssl.keystore.location",
     "ssl.*": "TLS of OpenSSL has no such setting: remove it",
     "alter.config.policy.class.name": _NO_POLICY,
@@ -40,7 +37,6 @@ _REFUSED: Final[Mapping[str, str]] = {
 """What to do, by name or by prefix."""
 
 _HARMLESS: Final[Mapping[str, str]] = {
-    "connections.max.reauth.ms": "0",
     "remote.log.storage.system.enable": "false",
     "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
     "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
@@ -56,7 +52,7 @@ _HARMLESS: Final[Mapping[str, str]] = {
 _NAMES_WITHOUT_EFFECT: Final = """
     add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds background.threads
-    compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms
+    compression.gzip.level compression.lz4.level compression.zstd.level
     controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
     controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
     controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes controller.quorum.retry.backoff.ms

@@ -35,9 +35,11 @@ from einmal.broker.front.access import Access
 from einmal.broker.front.apis import NodeParts, router
 from einmal.broker.front.arrivals import Arrivals, ConnectionRate
 from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.front.failed_authentications import FailedAuthentications
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.metadata_answers import EncodedAnswers
 from einmal.broker.front.router import Router
+from einmal.broker.front.sasl_listeners import SaslListeners
 from einmal.broker.front.server import Server
 from einmal.broker.front.tls_server import TlsServer
 from einmal.broker.identity import Identity, new_uuid
@@ -62,7 +64,6 @@ from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION, ClusterImage, ImageDelta
 from einmal.seams import Clock, Network
 from einmal.security.authorizer import StandardAuthorizer
-from einmal.wire.scram import ScramServer
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Node:
         self.authorizer = self._new_authorizer()
         self.metadata = ClusterMetadata(self, self.authorizer)
         self.access = Access(self.authorizer, lambda: self.metadata.is_current)
+        self.sasl = SaslListeners(config, self.credentials, self.metadata, disk, clock)
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.tls = NodeTls(config, disk, clock)
         addresses = Addresses(config, self.metadata)
@@ -114,7 +116,7 @@ class Node:
 
     def _build_quorum(self) -> None:
         config, metadata, peers, clock = self.config, self.metadata, self.peers, self.clock
-        self.controller = ControllerRuntime(config, metadata, peers, clock)
+        self.controller = ControllerRuntime(config, metadata, peers, clock, self.random)
         storage = QuorumStorage(config, self.identity, self.partitions, self.disk)
         self.quorum = QuorumRuntime(config, storage, metadata, self.controller, peers, clock, self.random)
         self.controller_channel = ControllerChannel(peers, self.quorum)
@@ -175,7 +177,8 @@ class Node:
             response_memory=self.response_memory,
             throttles=self.throttles,
             new_uuid=partial(new_uuid, self.random),
-            new_exchange=lambda: ScramServer(self.credentials.secret, self.credentials.new_nonce()),
+            sasl=self.sasl.servers,
+            failed_authentications=FailedAuthentications(self.clock),
             peers=self.peers,
             controller_channel=self.controller_channel,
             topic_creation=self.topic_creation,
@@ -200,9 +203,12 @@ class Node:
         # What clients hold, and how often they connect, leaves the cluster's own listeners their share.
         if not self.config.named_listeners.is_for_clients(router.listener):
             memory = self._request_memory(), MemoryBudget(RESPONSE_BYTES_MAX)
-            return Server(router, own, self.clock, *memory, Arrivals(None, self.clock, rates) if rates else None)
-        arrivals = Arrivals(self.throttles, self.clock, [*rates, *self.connection_rates])
-        return Server(router, own, self.clock, self.request_memory, self.response_memory, arrivals)
+            arrivals = Arrivals(None, self.clock, rates) if rates else None
+        else:
+            memory = self.request_memory, self.response_memory
+            arrivals = Arrivals(self.throttles, self.clock, [*rates, *self.connection_rates])
+        sasl = self.sasl.servers.get(router.listener.name)
+        return Server(router, own, self.clock, *memory, arrivals, None if sasl is None else sasl.settings.receive_max)
 
     def _request_memory(self) -> MemoryBudget:
         queued_max = self.config.queued_max_request_bytes
@@ -257,6 +263,7 @@ class Node:
             self.disk.sync_directory(self.directory.parent)
         self.identity.load(self.config, self.disk, self.random, lambda: bool(self.partitions.folders.all()))
         self.credentials.load()
+        self.sasl.start()
         self.tls.load()
         self._look_for_power_cut()
         self._epoch_files.load()
@@ -318,6 +325,7 @@ class Node:
             await self.quorum.stop()
         self._close(listeners.of_controller)
         self.metadata.stop()
+        self.sasl.stop()
         self.topic_creation.stop()
         self.peers.close()
         await asyncio.gather(*self._chores, return_exceptions=True)

@@ -26,6 +26,7 @@ from einmal.cli.run import run
 from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
 from einmal.cli.txn import txn
+from einmal.cli.user import user
 
 app = typer.Typer(
     name="einmal",
@@ -97,6 +98,7 @@ app.add_typer(group, name="group")
 app.add_typer(quota, name="quota")
 app.add_typer(txn, name="txn")
 app.add_typer(acl, name="acl")
+app.add_typer(user, name="user")
 
 
 def main() -> None:

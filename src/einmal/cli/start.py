@@ -316,7 +316,7 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     _on_signals(stopping)
     if stops_with_stdin:
         _on_end_of_stdin(stopping)
-    node = Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.Random())
+    node = Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.SystemRandom())
     try:
         if not await _started(node, stopping):
             return

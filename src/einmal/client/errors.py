@@ -318,6 +318,10 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.invalid_group_id: _Entry(FatalError, "the group id is not allowed", "set group.id"),
     ErrorCode.group_id_not_found: _Entry(RequestRefused, "there is no such group", "check its spelling"),
     ErrorCode.non_empty_group: _Entry(RequestRefused, "the group has members", "stop its consumers first"),
+    ErrorCode.unacceptable_credential: _Entry(
+        RequestRefused, "the broker does not accept this user or password", "correct what the detail names"
+    ),
+    ErrorCode.resource_not_found: _Entry(RequestRefused, "there is no such user", "check its name and mechanism"),
     ErrorCode.network_exception: _Entry(
         RetriableError,
         "no broker could be reached, or the connection was lost",

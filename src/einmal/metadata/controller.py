@@ -27,6 +27,7 @@ from einmal.metadata.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from einmal.metadata.scram_users import ScramDecisions
 from einmal.metadata.topics import TopicDecisions
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, ProducerId, ProducerIdAndEpoch
@@ -50,6 +51,7 @@ class Controller(
     FeatureDecisions,
     ClientQuotaDecisions,
     AclDecisions,
+    ScramDecisions,
 ):
     """``image``: the metadata when this controller took over; the controller modifies it."""
 
@@ -82,6 +84,9 @@ class Controller(
         value in the controller's file overrides those in the brokers' files.
         """
         plan = self._plan()
+        if not self.image.features:
+            # A new cluster, in whose first batch they are: a later start does not bring back who was deleted.
+            plan.records += self.defaults.scram_credentials
         levels = {**self.defaults.features, **self.image.features, **self.defaults.fixed_features}
         for name, level in levels.items():
             if self.image.features.get(name) != level:

@@ -90,6 +90,18 @@ class _Text:
             raise Malformed("a string of a metadata record is not UTF-8") from error
 
 
+class _Bytes:
+    def write(self, buffer: bytearray, value: bytes) -> None:
+        write_uvarint(buffer, len(value) + 1)
+        buffer += value
+
+    def read(self, reader: Reader) -> bytes:
+        size = reader.uvarint()
+        if size == 0:
+            raise Malformed("no bytes in a metadata record that needs them")
+        return reader.take(size - 1)
+
+
 class _Uuid:
     def write(self, buffer: bytearray, value: UUID) -> None:
         buffer += value.bytes
@@ -153,6 +165,7 @@ FLOAT64: Final = _Number(">d")
 BOOL: Final = _Number(">?")
 TEXT: Final = _Text()
 NULLABLE_TEXT: Final = _Text(nullable=True)
+BYTES: Final = _Bytes()
 UUIDS: Final = Array(_Uuid())
 A_UUID: Final = _Uuid()
 BROKERS: Final = Array(INT32)

@@ -1,4 +1,4 @@
-"""The cluster's metadata: brokers, topics, partitions, settings, quotas, features, producer ids, ACLs.
+"""The cluster's metadata: brokers, topics, partitions, settings, quotas, features, producer ids, users, ACLs.
 
 Built by ``replay`` and ``apply`` alone, from the records of ``__cluster_metadata`` in their order. Values inside are
 immutable: a ``TopicImage`` is a snapshot. A partition's epoch grows with each change of it, its leader epoch when a
@@ -31,12 +31,15 @@ from einmal.metadata.records import (
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.security.acl import Acl
+from einmal.security.scram_server import ScramCredential
 from einmal.types import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 TOPIC_RESOURCE: Final = 2
@@ -189,6 +192,8 @@ class ClusterImage:
     topic_names: dict[UUID, str] = field(default_factory=dict)
     configs: dict[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     """The explicit settings, by resource type and name."""
+    scram_credentials: dict[int, dict[str, ScramCredential]] = field(default_factory=dict)
+    """By Kafka's number of the mechanism, and user."""
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = ProducerId(0)
     client_quotas: ClientQuotas = field(default_factory=ClientQuotas)
@@ -205,6 +210,7 @@ class ClusterImage:
             dict(self.topics),
             dict(self.topic_names),
             dict(self.configs),
+            {mechanism: dict(users) for mechanism, users in self.scram_credentials.items()},
             dict(self.features),
             self.next_producer_id,
             self.client_quotas.copy(),
@@ -315,6 +321,13 @@ class ClusterImage:
                 del self.acl_ids[self.acls.pop(record.acl_id)]
             case ClientQuotaRecord():
                 self.client_quotas.replay(record)
+            case UserScramCredentialRecord():
+                credential = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+                self.scram_credentials.setdefault(record.mechanism, {})[record.name] = credential
+            case RemoveUserScramCredentialRecord():
+                del self.scram_credentials[record.mechanism][record.name]
+                if not self.scram_credentials[record.mechanism]:
+                    del self.scram_credentials[record.mechanism]
             case NoOpRecord():
                 pass
 
@@ -393,6 +406,9 @@ class ClusterImage:
         yield from self.client_quotas.records()
         for acl_id, acl in self.acls.items():
             yield AccessControlEntryRecord(acl_id, *acl)
+        for mechanism, users in self.scram_credentials.items():
+            for user, credential in users.items():
+                yield UserScramCredentialRecord(user, mechanism, *credential)
         if self.next_producer_id:
             # The owner of the last block does not matter any more.
             yield ProducerIdsRecord(BrokerId(-1), -1, self.next_producer_id)

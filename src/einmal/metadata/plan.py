@@ -13,7 +13,7 @@ from uuid import UUID
 
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.partition_change import Circumstances, Election, Outcome, change, record_of
-from einmal.metadata.records import MetadataRecord
+from einmal.metadata.records import MetadataRecord, UserScramCredentialRecord
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId
 
@@ -41,6 +41,8 @@ class ControllerDefaults:
     """None: leaders are moved back only on request."""
     features: Mapping[str, int] = field(default_factory=dict)
     fixed_features: Mapping[str, int] = field(default_factory=dict)
+    scram_credentials: tuple[UserScramCredentialRecord, ...] = ()
+    """Of a new cluster."""
 
 
 @dataclass(frozen=True, slots=True)

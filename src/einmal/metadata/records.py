@@ -8,7 +8,7 @@ image (KIP-500, KIP-631; eligible leader replicas: KIP-966).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from einmal.metadata.fields import (
     A_UUID,
     BOOL,
     BROKERS,
+    BYTES,
     FLOAT64,
     INT8,
     INT16,
@@ -155,6 +156,24 @@ class RemoveTopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UserScramCredentialRecord:
+    """A user's credential, new or changed (KIP-554). ``mechanism``: Kafka's number, see ``scram_users``."""
+
+    name: str
+    mechanism: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveUserScramCredentialRecord:
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureLevelRecord:
     """Level 0: the feature is off."""
 
@@ -233,12 +252,14 @@ MetadataRecord: TypeAlias = (
     | PartitionChangeRecord
     | ConfigRecord
     | RemoveTopicRecord
+    | UserScramCredentialRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
     | ClientQuotaRecord
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
     | NoOpRecord
+    | RemoveUserScramCredentialRecord
 )
 
 
@@ -342,6 +363,21 @@ _LAYOUTS: Final[Mapping[type[Any], _Layout]] = {
         ),
     ),
     RemoveTopicRecord: _Layout(9, 0, Structure(RemoveTopicRecord, (Field("topic_id", A_UUID),))),
+    UserScramCredentialRecord: _Layout(
+        11,
+        0,
+        Structure(
+            UserScramCredentialRecord,
+            (
+                Field("name", TEXT),
+                Field("mechanism", INT8),
+                Field("salt", BYTES),
+                Field("stored_key", BYTES),
+                Field("server_key", BYTES),
+                Field("iterations", INT32),
+            ),
+        ),
+    ),
     FeatureLevelRecord: _Layout(
         12, 0, Structure(FeatureLevelRecord, (Field("name", TEXT), Field("feature_level", INT16)))
     ),
@@ -396,6 +432,9 @@ _LAYOUTS: Final[Mapping[type[Any], _Layout]] = {
         19, 0, Structure(RemoveAccessControlEntryRecord, (Field("acl_id", A_UUID),))
     ),
     NoOpRecord: _Layout(20, 0, Structure(NoOpRecord, ())),
+    RemoveUserScramCredentialRecord: _Layout(
+        22, 0, Structure(RemoveUserScramCredentialRecord, (Field("name", TEXT), Field("mechanism", INT8)))
+    ),
 }
 _STRUCTURES: Final[Mapping[int, Structure]] = {layout.api_key: layout.structure for layout in _LAYOUTS.values()}
 

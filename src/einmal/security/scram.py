@@ -1,4 +1,7 @@
-"""The client's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding.
+"""The client's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding, and its keys.
+
+``scram_server`` is the other side. Nodes of a cluster authenticate to each other in the same way, with the cluster's
+secret as the password and ``NODE_EXTENSION`` in the first message: no client's user name can be mistaken for a node's.
 
 User and password are UTF-8 as they stand, without SASLprep: Apache Kafka stores and checks credentials so (its
 ``ScramFormatter.normalize`` only encodes), and a normalised password would not match. ASCII is the same either way.
@@ -23,7 +26,9 @@ ITERATIONS_MIN: Final = 4_096
 """RFC 7677; fewer make a stolen exchange cheap to search."""
 ITERATIONS_MAX: Final = 1_000_000
 """About a second; a hostile broker must not occupy the client for longer."""
-_MESSAGE_MAX: Final = 4_096
+NODE_EXTENSION: Final = "einmal=node"
+"""By which a node announces that its password is the cluster's secret; an extension of RFC 5802, and signed as such."""
+MESSAGE_MAX: Final = 4_096
 _NO_BINDING: Final = "biws"
 """``n,,`` in base64."""
 _SERVER_FIRST: Final = re.compile(r"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([0-9]{1,10})(?:,.*)?")
@@ -41,14 +46,14 @@ class ScramKeys(NamedTuple):
 class ScramExchange:
     """``first()``, then ``next`` with every answer of the broker until it returns None: authenticated.
 
-    ``nonce``: random and printable, without a comma. Raises SaslError.
+    ``nonce``: random and printable, without a comma. ``extension``: ``name=value``. Raises SaslError.
     """
 
-    def __init__(self, mechanism: str, user: str, password: Secret, nonce: str) -> None:
+    def __init__(self, mechanism: str, user: str, password: Secret, nonce: str, extension: str = "") -> None:
         self._hash = HASHES[mechanism]
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={_escaped(user)},r={nonce}"
+        self._bare = ",".join(filter(None, (f"n={_escaped(user)}", f"r={nonce}", extension)))
         self._signature: bytes | None = None
 
     def first(self) -> bytes:
@@ -95,7 +100,14 @@ class ScramExchange:
 @lru_cache(maxsize=8)
 def scram_keys(algorithm: str, password: Secret, salt: bytes, iterations: int) -> ScramKeys:
     """Cached, because a client authenticates on every connection, and again when a session ends."""
-    salted = hashlib.pbkdf2_hmac(algorithm, password.reveal().encode(), salt, iterations)
+    return keys_of(algorithm, salted_password(algorithm, password, salt, iterations))
+
+
+def salted_password(algorithm: str, password: Secret, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(algorithm, password.reveal().encode(), salt, iterations)
+
+
+def keys_of(algorithm: str, salted: bytes) -> ScramKeys:
     client = hmac.digest(salted, b"Client Key", algorithm)
     return ScramKeys(client, hashlib.new(algorithm, client).digest(), hmac.digest(salted, b"Server Key", algorithm))
 
@@ -105,8 +117,8 @@ def _escaped(user: str) -> str:
 
 
 def _text(message: bytes) -> str:
-    if len(message) > _MESSAGE_MAX:
-        raise SaslError(f"the broker's message has {len(message)} bytes; at most {_MESSAGE_MAX} are accepted")
+    if len(message) > MESSAGE_MAX:
+        raise SaslError(f"the broker's message has {len(message)} bytes; at most {MESSAGE_MAX} are accepted")
     try:
         return message.decode()
     except UnicodeDecodeError:

@@ -18,11 +18,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from einmal.security import https
 from einmal.security.errors import TokenError
 from einmal.security.secret import Secret
 from einmal.security.settings import ClientCredentials, TokenCallable, TokenFile
 
-_TIMEOUT_S: Final = 10.0
 _ANSWER_MAX: Final = 64 * 1024
 _FRESH: Final = 0.8
 """Part of a token's life in which it is used again."""
@@ -94,13 +94,6 @@ def _read(path: str) -> str:
         raise TokenError(f"the token file {path} cannot be read: {reason}", may_pass=False) from error
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect could carry the client's secret elsewhere."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str, float | None]:
     host = urllib.parse.urlsplit(source.url).hostname
     fields = {"grant_type": "client_credentials"} | ({"scope": source.scope} if source.scope else {})
@@ -108,10 +101,8 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
     request = urllib.request.Request(source.url, urllib.parse.urlencode(fields).encode(), method="POST")
     request.add_header("Authorization", f"Basic {base64.b64encode(credentials).decode()}")
     request.add_header("Accept", "application/json")
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
     try:
-        with opener.open(request, timeout=_TIMEOUT_S) as response:
-            body = response.read(_ANSWER_MAX + 1)
+        body = https.send(request, _ANSWER_MAX + 1, context)
     except urllib.error.HTTPError as error:
         with error:
             reason = _refusal(error.read(_ANSWER_MAX))

@@ -116,6 +116,10 @@ class FrameReceiver:
         self._filled = 0
         self._size = 0
 
+    def limit(self, max_size: int) -> None:
+        """Refuse larger frames from now on."""
+        self._max_size = max_size
+
     @property
     def reserved(self) -> int:
         """Memory of an incomplete frame."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,8 @@ from einmal.metadata import records
 from einmal.metadata.controller import CallOnBrokers, Controller
 from einmal.metadata.features import FIRST_LEVELS, TRANSACTION_VERSION
 from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
+from einmal.metadata.records import UserScramCredentialRecord
+from einmal.metadata.scram_users import MECHANISM_NUMBERS
 from einmal.rpc.connection import NoAnswer
 from einmal.seams import Clock
 from einmal.shard.decision import Decision
@@ -45,11 +48,14 @@ _ERRORS: Final = {
 
 
 class ControllerRuntime:
-    def __init__(self, config: BrokerConfig, metadata: ClusterMetadata, peers: Asker, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, metadata: ClusterMetadata, peers: Asker, clock: Clock, source: random.Random
+    ) -> None:
         self._config = config
         self._metadata = metadata
         self._peers = peers
         self._clock = clock
+        self._source = source
         self._runtime: ShardRuntime[Controller] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -102,9 +108,21 @@ class ControllerRuntime:
                 own_broker=BrokerId(config.node_id) if config.is_broker else None,
                 preferred_leaders_every_ms=rebalance_ms if config.auto_leader_rebalance_enable else None,
                 features={**FIRST_LEVELS, **transaction_version},
+                scram_credentials=self._first_users(),
                 fixed_features=transaction_version if TRANSACTION_VERSION in config.given else {},
             ),
             self._metadata.image.copy(),
+        )
+
+    def _first_users(self) -> tuple[UserScramCredentialRecord, ...]:
+        """Of a new cluster."""
+        if self._metadata.image.features:
+            return ()
+        return tuple(
+            UserScramCredentialRecord(
+                user.name, MECHANISM_NUMBERS[user.mechanism], *user.credential(self._source.randbytes)
+            )
+            for user in self._config.first_users
         )
 
     # --- requests ------------------------------------------------------------------------------------------------

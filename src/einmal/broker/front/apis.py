@@ -5,7 +5,7 @@ To add an API, add its handler to the table; CONTRIBUTING.md has the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
 from pathlib import PurePosixPath
@@ -22,6 +22,7 @@ from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.transaction_service import TransactionService
 from einmal.broker.front.access import Access
 from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.front.failed_authentications import FailedAuthentications
 from einmal.broker.front.fetch_sessions import FetchSessions
 from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.handlers.add_offsets_to_txn import AddOffsetsToTxnHandler
@@ -32,6 +33,7 @@ from einmal.broker.front.handlers.alter_configs import AlterConfigsHandler
 from einmal.broker.front.handlers.alter_partition import AlterPartitionHandler
 from einmal.broker.front.handlers.alter_partition_reassignments import AlterPartitionReassignmentsHandler
 from einmal.broker.front.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
+from einmal.broker.front.handlers.alter_user_scram_credentials import AlterUserScramCredentialsHandler
 from einmal.broker.front.handlers.api_versions import ApiVersionsHandler
 from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
 from einmal.broker.front.handlers.broker_heartbeat import BrokerHeartbeatHandler
@@ -53,6 +55,7 @@ from einmal.broker.front.handlers.describe_producers import DescribeProducersHan
 from einmal.broker.front.handlers.describe_quorum import DescribeQuorumHandler
 from einmal.broker.front.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from einmal.broker.front.handlers.describe_transactions import DescribeTransactionsHandler
+from einmal.broker.front.handlers.describe_user_scram_credentials import DescribeUserScramCredentialsHandler
 from einmal.broker.front.handlers.elect_leaders import ElectLeadersHandler
 from einmal.broker.front.handlers.end_quorum_epoch import EndQuorumEpochHandler
 from einmal.broker.front.handlers.end_txn import EndTxnHandler
@@ -88,6 +91,7 @@ from einmal.broker.front.metadata_answers import EncodedAnswers
 from einmal.broker.front.produced_batches import Destinations
 from einmal.broker.front.router import Router
 from einmal.broker.front.routes import ApiRoute, Handler, route
+from einmal.broker.front.sasl import SaslServer
 from einmal.broker.front.setting_descriptions import SettingDescriptions
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.replicas.batch_checks import BatchChecks
@@ -100,7 +104,6 @@ from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.broker.rpc.peers import Peers
 from einmal.seams import Clock
 from einmal.wire.messages import Api, Values, Versions
-from einmal.wire.scram import ScramServer
 
 Q = TypeVar("Q", bound=Values)
 
@@ -117,12 +120,13 @@ class NodeParts:
     response_memory: MemoryBudget
     throttles: ClientThrottles
     new_uuid: Callable[[], UUID]
-    new_exchange: Callable[[], ScramServer]
+    access: Access
+    sasl: Mapping[str, SaslServer]
+    failed_authentications: FailedAuthentications
     peers: Peers
     controller_channel: ControllerChannel
     topic_creation: TopicCreation
     metadata: ClusterMetadata
-    access: Access
     quorum: QuorumRuntime
     controller: ControllerRuntime
     partitions: Partitions
@@ -241,7 +245,11 @@ APIS: Final = (
     _entry(_BROKERS, SyncGroupHandler.api, lambda parts: SyncGroupHandler(parts.access, parts.groups)),
     _entry(_BROKERS, DescribeGroupsHandler.api, lambda parts: DescribeGroupsHandler(parts.access, parts.groups)),
     _entry(_BROKERS, ListGroupsHandler.api, lambda parts: ListGroupsHandler(parts.access, parts.groups)),
-    _entry(_AUTHENTICATED, SaslHandshakeHandler.api, lambda parts: SaslHandshakeHandler(parts.new_exchange)),
+    _entry(
+        _AUTHENTICATED,
+        SaslHandshakeHandler.api,
+        lambda parts: SaslHandshakeHandler(parts.sasl, parts.failed_authentications),
+    ),
     Entry(_BOTH, ApiVersionsHandler.api.key, ApiVersionsHandler.api.versions, False, _api_versions),
     _entry(
         _BOTH,
@@ -331,7 +339,11 @@ APIS: Final = (
         DescribeLogDirsHandler.api,
         lambda parts: DescribeLogDirsHandler(parts.access, parts.partitions, parts.directory),
     ),
-    _entry(_AUTHENTICATED, SaslAuthenticateHandler.api, lambda _parts: SaslAuthenticateHandler()),
+    _entry(
+        _AUTHENTICATED,
+        SaslAuthenticateHandler.api,
+        lambda parts: SaslAuthenticateHandler(parts.sasl, parts.failed_authentications),
+    ),
     _entry(
         _BOTH,
         CreatePartitionsHandler.api,
@@ -375,6 +387,17 @@ APIS: Final = (
         _BOTH,
         AlterClientQuotasHandler.api,
         lambda parts: AlterClientQuotasHandler(parts.access, parts.controller),
+        is_forwarded=True,
+    ),
+    _entry(
+        _BOTH,
+        DescribeUserScramCredentialsHandler.api,
+        lambda parts: DescribeUserScramCredentialsHandler(parts.access, parts.metadata),
+    ),
+    _entry(
+        _BOTH,
+        AlterUserScramCredentialsHandler.api,
+        lambda parts: AlterUserScramCredentialsHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
     _entry(_CONTROLLERS, VoteHandler.api, lambda parts: VoteHandler(parts.access, parts.quorum)),

@@ -71,6 +71,9 @@ class Origin(Protocol):
     def mute(self, milliseconds: int) -> None:
         """Neither read nor start requests for so long; answers still go out."""
 
+    def close_after_answers(self) -> None:
+        """Begin no more requests, and close the connection when those that have begun are answered."""
+
     def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """Call back once the connection is lost; at once if it is lost already. A later call with the same key replaces
         it."""

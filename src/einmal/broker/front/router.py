@@ -21,7 +21,7 @@ from einmal.broker.front.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
-from einmal.broker.rpc.authentication import OPEN_APIS, Unauthenticated
+from einmal.broker.rpc.authentication import Unauthenticated
 from einmal.security.principal import Principal
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import RequestHeader, Values, decode_request_header
@@ -99,9 +99,8 @@ class Router:
         """
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
-        is_open = not self.listener.authenticates or origin is None or origin.authentication.is_done
-        if not is_open and api_key not in OPEN_APIS:
-            raise Unauthenticated(f"api key {api_key} before SaslAuthenticate")
+        if self.listener.authenticates and origin is not None:
+            origin.authentication.check(api_key, self._turns.now_ms())
         route = self._routes[api_key]
         oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:

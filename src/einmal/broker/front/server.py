@@ -70,6 +70,7 @@ class Server:
         request_memory: MemoryBudget,
         response_memory: MemoryBudget,
         arrivals: Arrivals | None = None,
+        unauthenticated_max: int | None = None,
     ) -> None:
         self.router = router
         self.config = config
@@ -82,6 +83,8 @@ class Server:
         )
         self.scratch = bytearray(_SCRATCH_BYTES)
         """Where every connection's next bytes go: the loops that we run on read and report in one step."""
+        self.unauthenticated_max = unauthenticated_max
+        """Bytes of a request before authentication; None: this listener needs none."""
         self.is_serving = False
         self._next_id = 0
         self._watch_timer: asyncio.TimerHandle | None = None
@@ -162,7 +165,11 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._id = connection_id
         self._loop = asyncio.get_running_loop()
-        self._receiver = FrameReceiver(server.config.socket_request_max_bytes, server.scratch)
+        self._is_limited = server.unauthenticated_max is not None
+        """Whether requests are limited further until the sender has authenticated."""
+        self._receiver = FrameReceiver(
+            server.unauthenticated_max or server.config.socket_request_max_bytes, server.scratch
+        )
         self._frames: deque[bytearray] = deque()
         self._waiting_bytes = 0
         """Memory of these frames."""
@@ -174,6 +181,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._can_write = True
         self._is_closed = False
+        self._is_ending = False
+        """Whether it is closed once its last answer is sent."""
         self._when_lost: dict[Hashable, Callable[[], None]] = {}
         self._is_lost = False
         self.address = "?"
@@ -216,6 +225,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
             return
+        if self._is_limited and self.authentication.is_done:
+            self._is_limited = False
+            self._receiver.limit(self._server.config.socket_request_max_bytes)
         try:
             frames = self._receiver.received(nbytes)
         except WireError as error:
@@ -300,6 +312,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_scheduled:
             self._run()
 
+    def close_after_answers(self) -> None:
+        """See ``context.Origin``."""
+        self._is_ending = True
+
     def close(self) -> None:
         """Close when the client has received its answers, but do not wait for ever."""
         self._is_closed = True
@@ -372,6 +388,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if not self._can_write:
             self._leaving.set(self._transport.get_write_buffer_size())
+        if self._is_ending and not self._answers:
+            self.close()
 
     def _may_start(self) -> bool:
         return (
@@ -382,6 +400,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._held.held + self._reserved < HELD_BYTES_MAX
             and self._server.is_serving
             and not self._is_closed
+            and not self._is_ending
         )
 
     def control_reading(self) -> None:

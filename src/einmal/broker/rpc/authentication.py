@@ -1,7 +1,7 @@
-"""Who is at the other end of a connection: SaslHandshake and SaslAuthenticate, both sides, for a cluster's own nodes.
+"""Who is at the other end of a connection: what its sender has shown, and how a node shows that it is of the cluster.
 
-One secret, in a file that only its owner can read, makes a node one of the cluster (SCRAM-SHA-256). Where a listener
-asks for it, nothing but ApiVersions is answered before. Clients do not authenticate yet.
+One secret, in a file that only its owner can read, makes a node one of the cluster: it is the password of an exchange
+(SCRAM-SHA-256) whose first message announces a node. No user of the cluster can become a node, whatever its name.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from __future__ import annotations
 import base64
 import random
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol
+from typing import Final
 
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.log.disk import Disk
-from einmal.rpc.connection import NoAnswer
-from einmal.security.principal import ANONYMOUS, Principal
-from einmal.types import ErrorCode
+from einmal.rpc.connection import Connection, NoAnswer
+from einmal.rpc.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, SaslRefused, authenticate
+from einmal.security.errors import SaslError
+from einmal.security.principal import ANONYMOUS, USER, Principal
+from einmal.security.scram import NODE_EXTENSION, ScramExchange
+from einmal.security.secret import Secret
+from einmal.security.server_mechanisms import ServerExchange
 from einmal.wire.errors import WireError
-from einmal.wire.messages import decode_response, encode_request
-from einmal.wire.scram import MECHANISM, AuthenticationFailed, ScramClient, ScramServer
 
 API_VERSIONS: Final = 18
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 OPEN_APIS: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 """What is answered before authentication."""
-_HANDSHAKE_VERSION: Final = 1
-_AUTHENTICATE_VERSION: Final = 2
+NODE_MECHANISM: Final = "SCRAM-SHA-256"
 _NONCE_BYTES: Final = 18
 _SECRET_LENGTH_MIN: Final = 16
 
@@ -40,22 +39,48 @@ class Authentication:
 
     def __init__(self, of_connection: Principal = ANONYMOUS) -> None:
         self.of_connection = of_connection
-        self.exchange: ScramServer | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self.exchange is not None and self.exchange.user is not None
+        self.exchange: ServerExchange | None = None
+        """That has begun, and has not ended."""
+        self.mechanism = ""
+        """Of the exchange, else of the last one."""
+        self.proven_by = ""
+        """The mechanism by which the sender has authenticated."""
+        self.is_done = False
+        self.done_ms = 0
+        """When its sender authenticated last, on the monotonic clock."""
+        self.ends_ms: int | None = None
+        """When the session ends; None: with the connection."""
+        self._principal: Principal | None = None
 
     @property
     def principal(self) -> Principal | None:
         """Who the sender is; None: a node of the cluster, by its secret."""
-        return None if self.is_done else self.of_connection
+        return self._principal if self.is_done else self.of_connection
+
+    def begin(self, mechanism: str, exchange: ServerExchange) -> None:
+        self.mechanism, self.exchange = mechanism, exchange
+
+    def succeed(self, now_ms: int, lifetime_ms: int | None) -> None:
+        """The exchange has ended well. ``lifetime_ms``: of the session; None: it does not end."""
+        assert self.exchange is not None and self.exchange.is_done, "no exchange has succeeded"
+        self._principal = principal_of(self.exchange)
+        self.exchange, self.is_done, self.done_ms, self.proven_by = None, True, now_ms, self.mechanism
+        self.ends_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+
+    def check(self, api_key: int, now_ms: int) -> None:
+        """Whether the sender may send such a request now. Raises Unauthenticated."""
+        if not self.is_done:
+            if api_key not in OPEN_APIS:
+                raise Unauthenticated(f"api key {api_key} before SaslAuthenticate")
+        elif self.ends_ms is not None and now_ms > self.ends_ms:
+            renews = api_key == SASL_HANDSHAKE or (api_key == SASL_AUTHENTICATE and self.exchange is not None)
+            if not renews:
+                raise Unauthenticated(f"api key {api_key} after the session's end, without a new SaslHandshake")
 
 
-class _Connection(Protocol):
-    name: str
-
-    def send(self, api_key: int, version: int, body: list[bytes], timeout_ms: int) -> Any: ...
+def principal_of(exchange: ServerExchange) -> Principal | None:
+    """Whom a successful exchange has proven; None: a node of the cluster."""
+    return None if exchange.is_node else Principal(USER, exchange.user)
 
 
 def client_id(node_id: int) -> str:
@@ -71,7 +96,7 @@ class Credentials:
         self._disk = disk
         self._source = source
         self.user = client_id(config.node_id)
-        self.secret = ""
+        self.secret = Secret("")
         """The cluster's; empty: its nodes do not authenticate. Only after ``load``."""
 
     def load(self) -> None:
@@ -79,33 +104,21 @@ class Credentials:
         if not self._file:
             return
         try:
-            self.secret = self._disk.read_file(PurePosixPath(self._file)).decode().strip()
+            secret = self._disk.read_file(PurePosixPath(self._file)).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"einmal.cluster.secret.file={self._file} cannot be read: {error}") from error
-        if len(self.secret) < _SECRET_LENGTH_MIN:
+        if len(secret) < _SECRET_LENGTH_MIN:
             raise ConfigError(f"einmal.cluster.secret.file={self._file} has less than {_SECRET_LENGTH_MIN} characters")
+        self.secret = Secret(secret)
 
     def new_nonce(self) -> str:
         return base64.b64encode(self._source.randbytes(_NONCE_BYTES)).decode()
 
 
-async def authenticate(connection: _Connection, user: str, secret: str, nonce: str, timeout_ms: int) -> None:
+async def authenticate_node(connection: Connection, user: str, secret: Secret, nonce: str, timeout_ms: int) -> None:
     """Show that this node is one of the cluster, and that the other is. Raises NoAnswer when either fails."""
-
-    async def ask(api_key: int, version: int, fields: dict[str, Any]) -> Any:
-        answer = await connection.send(api_key, version, [encode_request(api_key, version, fields)], timeout_ms)
-        decoded = decode_response(api_key, version, answer.frame, answer.position)
-        if decoded.error_code is not ErrorCode.none:
-            reason = getattr(decoded, "error_message", None) or decoded.error_code.name.upper()
-            raise AuthenticationFailed(reason)
-        return decoded
-
-    exchange = ScramClient(user, secret, nonce)
+    exchange = ScramExchange(NODE_MECHANISM, user, secret, nonce, NODE_EXTENSION)
     try:
-        await ask(SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": MECHANISM})
-        challenge = await ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, {"auth_bytes": exchange.first()})
-        proof = exchange.final(bytes(challenge.auth_bytes))
-        verdict = await ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, {"auth_bytes": proof})
-        exchange.verify(bytes(verdict.auth_bytes))
-    except (AuthenticationFailed, WireError) as error:
+        await authenticate(connection, NODE_MECHANISM, exchange, timeout_ms)
+    except (SaslRefused, SaslError, WireError) as error:
         raise NoAnswer(f"{connection.name}: authentication failed: {error}", was_sent=False) from error

@@ -15,14 +15,15 @@ from typing import Any, Protocol, TypeAlias
 
 from einmal.broker.listeners import Audience
 from einmal.broker.rpc.addresses import Addresses, PeerLocation, audience_of
-from einmal.broker.rpc.authentication import Credentials, authenticate
+from einmal.broker.rpc.authentication import Credentials, authenticate_node
 from einmal.broker.tls import NodeTls
 from einmal.rpc.connection import Answer, Connection, NoAnswer
+from einmal.rpc.sasl import SaslRefused
 from einmal.seams import Network
+from einmal.security.errors import SaslError
 from einmal.security.handshake import explained
 from einmal.wire.frames import Part
 from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
-from einmal.wire.scram import AuthenticationFailed
 
 log = logging.getLogger(__name__)
 
@@ -158,10 +159,12 @@ class Peers:
     async def _authenticate(self, connection: Connection, timeout_ms: int) -> None:
         credentials = self._credentials
         try:
-            await authenticate(connection, credentials.user, credentials.secret, credentials.new_nonce(), timeout_ms)
+            await authenticate_node(
+                connection, credentials.user, credentials.secret, credentials.new_nonce(), timeout_ms
+            )
         except BaseException as error:
             connection.close()
-            if isinstance(error, NoAnswer) and isinstance(error.__cause__, AuthenticationFailed):
+            if isinstance(error, NoAnswer) and isinstance(error.__cause__, SaslRefused | SaslError):
                 log.warning("%s", error.detail, extra={"peer": connection.name})
             raise
 

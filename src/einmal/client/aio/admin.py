@@ -1,4 +1,4 @@
-"""The admin client on asyncio: topics, settings, quotas, offsets, producers, transactions, groups, ACLs.
+"""The admin client on asyncio: topics, settings, quotas, offsets, producers, transactions, groups, users, ACLs.
 
 Each call is retried until default.api.timeout.ms. A call for several items raises the error of the first refused one;
 those before it are done.
@@ -20,6 +20,7 @@ from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets
 from einmal.client.aio.quota_calls import QuotaCalls
 from einmal.client.aio.retry import Retry
+from einmal.client.aio.user_calls import UserCalls
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.config import AdminSettings, parse
 from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -54,7 +55,7 @@ _SET_FOR_TOPIC: Final = 1
 """The config source of a value that was set for the topic itself."""
 
 
-class Admin(AclCalls, QuotaCalls):
+class Admin(AclCalls, QuotaCalls, UserCalls):
     """Create it inside a running event loop; ``async with``, or ``await close()``."""
 
     def __init__(

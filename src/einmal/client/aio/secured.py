@@ -10,8 +10,7 @@ import dataclasses
 import logging
 import secrets
 import ssl
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from einmal.client.config import ClientSettings
 from einmal.client.errors import (
@@ -23,6 +22,7 @@ from einmal.client.errors import (
     error_for,
 )
 from einmal.rpc.connection import Connection
+from einmal.rpc.sasl import SaslRefused, authenticate
 from einmal.seams import Network
 from einmal.security.errors import SaslError, SecuritySettingError, TokenError
 from einmal.security.handshake import explained, names_of
@@ -33,16 +33,11 @@ from einmal.security.tls import tls_context
 from einmal.security.tokens import Tokens
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
-from einmal.wire.messages import decode_response, encode_request
 
 _log = logging.getLogger("einmal.client")
 _logged: Final[set[str]] = set()
 """Warnings of this process: a program may create many clients with the same settings."""
 
-_HANDSHAKE: Final = 17
-_AUTHENTICATE: Final = 36
-_HANDSHAKE_VERSION: Final = 1
-_AUTHENTICATE_VERSION: Final = 2
 _NAMES_S: Final = 5.0
 _MAY_REQUIRE_CERTIFICATE: Final = "a listener that requires a client certificate may behave like this, too"
 _TEXT_MAX: Final = 300
@@ -117,21 +112,15 @@ class Secured:
         """
         assert self.sasl is not None
         exchange = await self._exchange(connection, self.sasl)
-        fields: dict[str, Any] = {"mechanism": self.sasl.mechanism}
-        shaken = await _ask(connection, _HANDSHAKE, _HANDSHAKE_VERSION, fields, timeout_ms)
-        if shaken.error_code is not ErrorCode.none:
-            raise _handshake_refused(connection, self.sasl.mechanism, shaken)
         try:
-            message: bytes | None = exchange.first()
-            lifetime_ms = 0
-            while message is not None:
-                fields = {"auth_bytes": message}
-                answer = await _ask(connection, _AUTHENTICATE, _AUTHENTICATE_VERSION, fields, timeout_ms)
-                if answer.error_code is not ErrorCode.none:
-                    raise _refused(connection, self.sasl, answer, getattr(exchange, "refusal", ""))
-                lifetime_ms = _milliseconds(answer.session_lifetime)
-                message = exchange.next(bytes(answer.auth_bytes))
-            return lifetime_ms
+            return await authenticate(connection, self.sasl.mechanism, exchange, timeout_ms)
+        except SaslRefused as refused:
+            if refused.mechanisms is not None:
+                raise _handshake_refused(connection, self.sasl.mechanism, refused) from None
+            raise _refused(connection, self.sasl, refused, getattr(exchange, "refusal", "")) from None
+        except WireError as error:
+            connection.abort(str(error))
+            raise Disconnected(f"{connection.name}: broken answer to SASL: {error}", was_sent=False) from error
         except SaslError as error:
             raise SaslAuthenticationFailed(
                 ErrorCode.sasl_authentication_failed,
@@ -175,25 +164,10 @@ def _context(tls: TlsSettings) -> ssl.SSLContext:
         raise ConfigError(meaning=error.meaning, what_to_do=error.hint) from None
 
 
-async def _ask(connection: Connection, api_key: int, version: int, fields: dict[str, Any], timeout_ms: int) -> Any:
-    body = encode_request(api_key, version, fields)
-    wait_ms = timeout_ms if connection.in_flight else 0
-    answer = await connection.send(api_key, version, (body,), timeout_ms, wait_ms=wait_ms, is_authentication=True)
-    try:
-        return decode_response(api_key, version, answer.frame, answer.position)
-    except WireError as error:
-        connection.abort(str(error))
-        raise Disconnected(f"{connection.name}: broken answer to SASL: {error}", was_sent=False) from error
-
-
-def _milliseconds(lifetime: timedelta) -> int:
-    return max(0, lifetime // timedelta(milliseconds=1))
-
-
-def _handshake_refused(connection: Connection, mechanism: str, answer: Any) -> KafkaError:
-    code = answer.error_code
+def _handshake_refused(connection: Connection, mechanism: str, refused: SaslRefused) -> KafkaError:
+    code = refused.code
     if code is ErrorCode.unsupported_sasl_mechanism:
-        offered = ", ".join(_readable(str(each)) for each in list(answer.mechanisms)[:10]) or "none"
+        offered = ", ".join(_readable(each) for each in (refused.mechanisms or ())[:10]) or "none"
         return SaslAuthenticationFailed(
             code,
             connection.name,
@@ -210,16 +184,16 @@ def _handshake_refused(connection: Connection, mechanism: str, answer: Any) -> K
     return error_for(code, f"SaslHandshake at {connection.name}")
 
 
-def _refused(connection: Connection, sasl: SaslSettings, answer: Any, refusal: str) -> KafkaError:
-    reason = "; ".join(filter(None, (_readable(answer.error_message or ""), refusal)))
-    detail = f"{connection.name}: {reason or answer.error_code.name.upper()}"
-    if answer.error_code is not ErrorCode.sasl_authentication_failed:
-        return error_for(answer.error_code, detail)
+def _refused(connection: Connection, sasl: SaslSettings, refused: SaslRefused, refusal: str) -> KafkaError:
+    reason = "; ".join(filter(None, (_readable(refused.message), refusal)))
+    detail = f"{connection.name}: {reason or refused.code.name.upper()}"
+    if refused.code is not ErrorCode.sasl_authentication_failed:
+        return error_for(refused.code, detail)
     if sasl.token is not None:
         hint = "check that the token is of the broker's issuer and audience, and has not expired"
     else:
         hint = f"correct sasl.username (now {sasl.username!r}) and sasl.password; a user has a password per mechanism"
-    return SaslAuthenticationFailed(answer.error_code, detail, what_to_do=hint)
+    return SaslAuthenticationFailed(refused.code, detail, what_to_do=hint)
 
 
 def _readable(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import admin as aio
 from einmal.client.aio.acls import EVERY_ACL
+from einmal.client.aio.user_calls import ITERATIONS
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, parse
 from einmal.client.descriptions import (
@@ -168,3 +169,22 @@ class Admin:
     def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
         """Delete the ACLs that any of the filters matches, and return them. Raises NotAuthorized, RequestRefused."""
         return self._thread.run(lambda admin: admin.delete_acls(filters))
+
+    def describe_scram_users(self, users: Iterable[str] = ()) -> dict[str, dict[str, int]]:
+        """For each user the mechanisms that it has a credential for, with their iterations; no names: all users.
+
+        Raises RequestRefused for a user without a credential, NotAuthorized.
+        """
+        return self._thread.run(lambda admin: admin.describe_scram_users(users))
+
+    def set_scram_password(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = ITERATIONS
+    ) -> None:
+        """Create the user's credential for a mechanism, or replace it. Raises RequestRefused, NotAuthorized."""
+        self._thread.run(
+            lambda admin: admin.set_scram_password(user, password, mechanism=mechanism, iterations=iterations)
+        )
+
+    def delete_scram_credential(self, user: str, mechanism: str) -> None:
+        """Raises RequestRefused for a user without it, NotAuthorized."""
+        self._thread.run(lambda admin: admin.delete_scram_credential(user, mechanism))

@@ -2,36 +2,48 @@
 
 API: 17. Versions: 1.
 Access: none: it comes before authentication.
-Behaviour: SCRAM-SHA-256 is supported, on the listeners of brokers and controllers that ask for it (KIP-43).
+Behaviour: UNSUPPORTED_SASL_MECHANISM, with the mechanisms that the listener enables, ends the connection (KIP-43).
+ILLEGAL_SASL_STATE while an exchange runs, and within a second after one; later it renews the session (KIP-368).
 Version notes: after v0, which is not supported, the exchange would come in frames without a header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Mapping
 from typing import ClassVar
 
 from einmal.broker.front.context import RequestContext
+from einmal.broker.front.failed_authentications import FailedAuthentications
 from einmal.broker.front.handler import handler
+from einmal.broker.front.sasl import SaslServer
 from einmal.types import ErrorCode
 from einmal.wire.api.sasl_handshake import API, SaslHandshakeRequest, SaslHandshakeResponse
-from einmal.wire.scram import MECHANISM, ScramServer
+
+_NAME_MAX = 40
 
 
 @handler
 class SaslHandshakeHandler:
-    """``new_exchange``: begins one with whoever knows the cluster's secret."""
+    """``sasl``: by the names of listeners."""
 
     api: ClassVar = API
-    new_exchange: Callable[[], ScramServer]
+    sasl: Mapping[str, SaslServer]
+    failed: FailedAuthentications
 
-    def handle(self, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        error = ErrorCode.none
-        authentication = context.authentication
-        if authentication is None or authentication.is_done:
-            error = ErrorCode.illegal_sasl_state
-        elif request.mechanism != MECHANISM:
-            error = ErrorCode.unsupported_sasl_mechanism
-        else:
-            authentication.exchange = self.new_exchange()
-        return SaslHandshakeResponse(error, [MECHANISM])
+    async def handle(self, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+        if context.origin is None:
+            return SaslHandshakeResponse(ErrorCode.illegal_sasl_state)
+        sasl = self.sasl[context.listener.name]
+        mechanisms = sasl.offered
+        error = sasl.begin(context.origin.authentication, request.mechanism)
+        if error is ErrorCode.unsupported_sasl_mechanism:
+            self.failed.log(
+                context.client_address,
+                context.listener.name,
+                repr(request.mechanism[:_NAME_MAX]),
+                f"the listener has no such mechanism; it has {', '.join(mechanisms)}",
+            )
+            await asyncio.sleep(sasl.failed_delay_s)
+            context.origin.close_after_answers()
+        return SaslHandshakeResponse(error, mechanisms)

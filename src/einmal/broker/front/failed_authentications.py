@@ -1,0 +1,50 @@
+"""One line in the log for a failed authentication, and of each address only a few in some time: no flood of them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from einmal.seams import Clock
+
+log = logging.getLogger(__name__)
+
+LINES_MAX: Final = 5
+"""Of an address, in a window."""
+WINDOW_MS: Final = 10_000
+_ADDRESSES_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Window:
+    began_ms: int
+    count: int = 0
+
+
+class FailedAuthentications:
+    """Of all listeners of a node."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+
+    def log(self, address: str, listener: str, mechanism: str, reason: str) -> None:
+        now_ms = self._clock.now().monotonic_ms
+        window = self._windows.get(address)
+        if window is None or now_ms - window.began_ms >= WINDOW_MS:
+            self._report_suppressed(address, window)
+            if len(self._windows) >= _ADDRESSES_MAX:
+                # The oldest; of many addresses the log's own limits remain.
+                self._windows.pop(next(iter(self._windows)))
+            window = self._windows[address] = _Window(now_ms)
+        window.count += 1
+        if window.count <= LINES_MAX:
+            log.warning("authentication failed: %s: %s: %s", listener, mechanism, reason, extra={"client": address})
+
+    def _report_suppressed(self, address: str, window: _Window | None) -> None:
+        if window is not None:
+            del self._windows[address]
+            if window.count > LINES_MAX:
+                suppressed = window.count - LINES_MAX
+                log.warning("%d more authentications failed before", suppressed, extra={"client": address})

@@ -1,0 +1,147 @@
+"""How the senders of one listener authenticate: by which mechanisms, against whom, and for how long.
+
+Knows no request and no connection but its ``Authentication``. Clients authenticate by the mechanisms that the listener
+enables. Nodes of the cluster authenticate by its secret wherever it is known, and announce it; where no mechanism is
+enabled for clients, the secret makes everybody a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final, NamedTuple, Protocol
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.rpc.authentication import NODE_MECHANISM, Authentication, Credentials, principal_of
+from einmal.metadata.scram_users import MECHANISM_NUMBERS
+from einmal.seams import Clock
+from einmal.security.errors import SaslError, TokenError
+from einmal.security.mechanisms import PLAIN
+from einmal.security.scram import HASHES, ITERATIONS_MIN
+from einmal.security.scram_server import ScramCredential, ScramServerExchange, ScramUsers, node_credential
+from einmal.security.secret import Secret
+from einmal.security.server_mechanisms import (
+    OAuthBearerServerExchange,
+    PlainServerExchange,
+    ServerExchange,
+    TokenToVerify,
+)
+from einmal.security.server_settings import SaslServerSettings
+from einmal.types import ErrorCode
+
+RENEWAL_MS_MIN: Final = 1_000
+"""A session is not renewed earlier than this after its beginning, as on Kafka."""
+
+
+class Bearer(NamedTuple):
+    """Whose a valid token is. ``ends_ms``: when it expires, as Unix time."""
+
+    user: str
+    ends_ms: int
+
+
+class TokenVerifier(Protocol):
+    def verify(self, token: Secret) -> Awaitable[Bearer]:
+        """Raises TokenError for a token that is not valid, or cannot be verified now."""
+
+
+class Answered(NamedTuple):
+    """``lifetime_ms``: of the session that has begun, 0 if it does not end. ``refusal``: why a token is not valid."""
+
+    message: bytes
+    lifetime_ms: int = 0
+    refusal: str = ""
+
+
+class SaslServer:
+    """``tokens``: for OAUTHBEARER; None: it is not enabled."""
+
+    def __init__(
+        self,
+        settings: SaslServerSettings,
+        credentials: Credentials,
+        metadata: ClusterMetadata,
+        clock: Clock,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
+        self.settings = settings
+        self._credentials = credentials
+        self._metadata = metadata
+        self._clock = clock
+        self._tokens = tokens
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The mechanisms in the response to SaslHandshake."""
+        return self.settings.mechanisms or (NODE_MECHANISM,)
+
+    @property
+    def failed_delay_s(self) -> float:
+        """How long the answer to a failed authentication waits."""
+        return self.settings.failed_delay_ms / 1000
+
+    def begin(self, authentication: Authentication, mechanism: str) -> ErrorCode:
+        """A client has chosen a mechanism. ILLEGAL_SASL_STATE: it may not choose one now."""
+        now_ms = self._clock.now().monotonic_ms
+        if authentication.exchange is not None:
+            return ErrorCode.illegal_sasl_state
+        if authentication.is_done and now_ms - authentication.done_ms < RENEWAL_MS_MIN:
+            return ErrorCode.illegal_sasl_state
+        if mechanism not in self.settings.mechanisms and not self._is_for_nodes(mechanism):
+            return ErrorCode.unsupported_sasl_mechanism
+        authentication.begin(mechanism, self._new_exchange(mechanism))
+        return ErrorCode.none
+
+    def _is_for_nodes(self, mechanism: str) -> bool:
+        return mechanism == NODE_MECHANISM and bool(self._credentials.secret)
+
+    def _new_exchange(self, mechanism: str) -> ServerExchange:
+        if mechanism == PLAIN:
+            return PlainServerExchange(self.settings.plain_users)
+        if mechanism in HASHES:
+            return ScramServerExchange(mechanism, self._credentials.new_nonce(), self._scram_users(mechanism))
+        return OAuthBearerServerExchange()
+
+    def _scram_users(self, mechanism: str) -> ScramUsers:
+        is_enabled = mechanism in self.settings.mechanisms
+        users = self._metadata.image.scram_credentials.get(MECHANISM_NUMBERS[mechanism], {}) if is_enabled else {}
+        # Made-up salts must be the same on all brokers and after a restart, and nobody else's to predict.
+        example = next(iter(users.values()), ScramCredential(b"", b"", b"einmal", ITERATIONS_MIN))
+        secret = self._credentials.secret if self._is_for_nodes(mechanism) else None
+        return ScramUsers(
+            users.get,
+            example.server_key,
+            example.iterations,
+            None if not secret else node_credential(secret),
+            not self.settings.mechanisms,
+        )
+
+    async def proceed(self, authentication: Authentication, message: bytes) -> Answered:
+        """Answer the client's next message. Raises SaslError: the authentication has failed."""
+        exchange = authentication.exchange
+        assert exchange is not None, "SaslHandshake comes first"
+        if authentication.is_done and authentication.mechanism != authentication.proven_by:
+            raise SaslError(f"{authentication.mechanism} instead of {authentication.proven_by}, to renew a session")
+        answer = exchange.next(message)
+        if isinstance(answer, TokenToVerify):
+            assert isinstance(exchange, OAuthBearerServerExchange) and self._tokens is not None, "no tokens here"
+            try:
+                bearer = await self._tokens.verify(answer.token)
+            except TokenError as error:
+                return Answered(exchange.refused(str(error)), refusal=str(error))
+            answer = exchange.verified(bearer.user, bearer.ends_ms)
+        if not exchange.is_done:
+            return Answered(answer)
+        if authentication.is_done and principal_of(exchange) != authentication.principal:
+            raise SaslError(f"{exchange.user} instead of {authentication.principal}, to renew a session")
+        lifetime_ms = self._lifetime_ms(authentication.mechanism, exchange)
+        authentication.succeed(self._clock.now().monotonic_ms, lifetime_ms)
+        return Answered(answer, lifetime_ms or 0)
+
+    def _lifetime_ms(self, mechanism: str, exchange: ServerExchange) -> int | None:
+        """Of the session (KIP-368); None: it does not end. Those of nodes do not."""
+        limits = []
+        if not exchange.is_node and self.settings.max_reauth_ms.get(mechanism, 0):
+            limits.append(self.settings.max_reauth_ms[mechanism])
+        if isinstance(exchange, OAuthBearerServerExchange) and exchange.ends_ms is not None:
+            limits.append(max(0, exchange.ends_ms - self._clock.now().wall_ms))
+        return min(limits, default=None)

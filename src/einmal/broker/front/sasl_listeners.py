@@ -1,0 +1,56 @@
+"""The authentication of all listeners of a node: what they need is started, loaded and stopped here."""
+
+from __future__ import annotations
+
+import logging
+
+from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.config import BrokerConfig, ConfigError
+from einmal.broker.front.published_keys import PublishedKeys
+from einmal.broker.front.sasl import SaslServer
+from einmal.broker.rpc.authentication import Credentials
+from einmal.log.disk import Disk
+from einmal.seams import Clock
+from einmal.security.errors import SecuritySettingError
+
+log = logging.getLogger(__name__)
+
+
+class SaslListeners:
+    """Raises ConfigError."""
+
+    def __init__(
+        self, config: BrokerConfig, credentials: Credentials, metadata: ClusterMetadata, disk: Disk, clock: Clock
+    ) -> None:
+        self.servers: dict[str, SaslServer] = {}
+        """By the names of listeners."""
+        self._published: list[PublishedKeys] = []
+        for listener in config.named_listeners.all:
+            if not listener.authenticates:
+                continue
+            settings = config.sasl_of(listener.name)
+            keys = None
+            if settings.jwt is not None:
+                _require_library()
+                keys = PublishedKeys(settings.jwt, disk)
+                self._published.append(keys)
+            self.servers[listener.name] = SaslServer(settings, credentials, metadata, clock, keys)
+            for warning in settings.warnings:
+                log.warning("listener %s: %s", listener.name, warning)
+
+    def start(self) -> None:
+        for keys in self._published:
+            keys.start()
+
+    def stop(self) -> None:
+        for keys in self._published:
+            keys.stop()
+
+
+def _require_library() -> None:
+    from einmal.security.bearer_tokens import require_library
+
+    try:
+        require_library()
+    except SecuritySettingError as error:
+        raise ConfigError(f"{error.meaning}: {error.hint}") from None

@@ -1,0 +1,264 @@
+"""Claims about clients that authenticate at a broker: who gets in, and what everybody else gets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from einmal.security.mechanisms import SaslExchange
+from einmal.security.principal import Principal
+from einmal.security.scram import NODE_EXTENSION
+from einmal.types import ErrorCode
+from tests.broker.nodes import Client, until
+from tests.broker.sasl_client import (
+    AUTHENTICATE,
+    HANDSHAKE,
+    METADATA,
+    SHA_256,
+    SHA_512,
+    authenticate,
+    handshake,
+    plain,
+    sasl_node,
+    scram,
+)
+
+FAILED, OK = ErrorCode.sasl_authentication_failed, ErrorCode.none
+SECRET = "the secret of this cluster"
+
+
+async def metadata_works(client: Client) -> bool:
+    return bool((await client.call(METADATA, 9, {"topics": None})).brokers)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "new"),
+    [
+        (SHA_256, lambda: scram("admin", "admin's password", SHA_256)),
+        (SHA_512, lambda: scram("alice", "alice's password")),
+        ("PLAIN", lambda: plain("carol", "carols-password")),
+    ],
+)
+async def test_users_authenticate_by_every_mechanism(
+    tmp_path: Path, mechanism: str, new: Callable[[], SaslExchange]
+) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert await client.answers()
+        assert await authenticate(client, mechanism, new()) == (OK, "", 0)
+        assert await metadata_works(client)
+        (connection,) = node.servers["CLIENTS"].connections.all()
+        user = {"PLAIN": "carol", SHA_256: "admin", SHA_512: "alice"}[mechanism]
+        assert connection.authentication.principal == Principal("User", user)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "new"),
+    [
+        (SHA_512, lambda: scram("alice", "a guess")),
+        (SHA_512, lambda: scram("nobody", "a guess")),
+        (SHA_512, lambda: scram("admin", "admin's password")),
+        (SHA_256, lambda: scram("node-1", SECRET, SHA_256)),
+        (SHA_256, lambda: scram("node-1", "", SHA_256, NODE_EXTENSION)),
+        (SHA_256, lambda: scram("alice", "x", SHA_256, "tokenauth=true")),
+        ("PLAIN", lambda: plain("carol", "a guess")),
+        ("PLAIN", lambda: plain("nobody", "a guess")),
+        ("PLAIN", lambda: plain("alice", "alice's password")),
+    ],
+)
+async def test_wrong_credentials_get_an_error_with_a_hint_and_end_the_connection(
+    tmp_path: Path, mechanism: str, new: Callable[[], SaslExchange], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        error, message, _lifetime = await authenticate(client, mechanism, new())
+        assert error is FAILED
+        assert message == (
+            f"{mechanism} authentication failed. Check user and password; a user has a password of its own for each "
+            "SCRAM mechanism."
+        )
+        assert await client.is_closed()
+    (line,) = [record for record in caplog.records if "authentication failed" in record.getMessage()]
+    assert line.client == "127.0.0.1"  # type: ignore[attr-defined]
+    assert "a guess" not in caplog.text and SECRET not in caplog.text
+
+
+async def test_an_unknown_mechanism_gets_the_enabled_ones_and_ends_the_connection(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        answer = await handshake(client, "GSSAPI")
+        assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
+        assert list(answer.mechanisms) == ["PLAIN", SHA_256, SHA_512]
+        assert await client.is_closed()
+
+
+@pytest.mark.parametrize("mechanism", [SHA_256, "PLAIN", "OAUTHBEARER"])
+async def test_a_mechanism_that_the_listener_does_not_enable_is_refused(tmp_path: Path, mechanism: str) -> None:
+    settings = {"listener.name.clients.sasl.enabled.mechanisms": SHA_512}
+    async with sasl_node(tmp_path, settings) as node, Client.connect(node) as client:
+        assert (await handshake(client, mechanism)).error_code is ErrorCode.unsupported_sasl_mechanism
+
+
+@pytest.mark.parametrize("api_key", [0, 1, 3, 19, 22, 32, 51])
+async def test_a_request_before_authentication_ends_the_connection_with_one_line(
+    tmp_path: Path, api_key: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert await client.answers()
+        client.send(api_key, {0: 9, 1: 13, 3: 9, 19: 7, 22: 4, 32: 4, 51: 0}[api_key], bytes(64))
+        assert await client.is_closed()
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1
+    assert lines[0].client == "127.0.0.1"  # type: ignore[attr-defined]
+
+
+async def test_a_message_without_a_handshake_is_an_illegal_state(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        answer = await client.call(AUTHENTICATE, 2, {"auth_bytes": b"\0carol\0carols-password"})
+        assert answer.error_code is ErrorCode.illegal_sasl_state
+        client.send(METADATA, 9, bytes(4))
+        assert await client.is_closed()
+
+
+async def test_a_second_handshake_before_the_end_of_the_exchange_is_an_illegal_state(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert (await handshake(client, SHA_512)).error_code is OK
+        assert (await handshake(client, SHA_512)).error_code is ErrorCode.illegal_sasl_state
+
+
+async def test_a_handshake_without_an_exchange_is_not_supported(tmp_path: Path) -> None:
+    """SaslHandshake v0: frames without headers would follow."""
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        client.send(HANDSHAKE, 0, struct.pack(">h", 5) + b"PLAIN")
+        assert await client.is_closed()
+
+
+@pytest.mark.parametrize("size", [2_000, 2**30, 2**31 - 1])
+async def test_large_frames_are_refused_before_authentication_only(tmp_path: Path, size: int) -> None:
+    settings = {"sasl.server.max.receive.size": 1_024}
+    async with sasl_node(tmp_path, settings) as node:
+        async with Client.connect(node) as stranger:
+            stranger.writer.write(struct.pack(">i", size) + bytes(10))
+            assert await stranger.is_closed()
+        async with Client.connect(node) as client:
+            assert (await authenticate(client, "PLAIN", plain("carol", "carols-password"))).error is OK
+            answer = await client.call(METADATA, 9, {"topics": [{"name": "x" * 200 + str(n)} for n in range(20)]})
+            assert len(answer.topics) == 20
+
+
+async def test_a_truncated_frame_holds_up_nobody_else(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as stuck, Client.connect(node) as client:
+        stuck.writer.write(struct.pack(">i", 500) + bytes(20))
+        await until(lambda: len(node.servers["CLIENTS"].connections) == 2)
+        assert (await authenticate(client, "PLAIN", plain("carol", "carols-password"))).error is OK
+
+
+async def test_the_answer_to_a_failure_is_delayed_and_nobody_else_waits(tmp_path: Path) -> None:
+    settings = {"connection.failed.authentication.delay.ms": 1_500}
+    async with sasl_node(tmp_path, settings) as node, Client.connect(node) as guessing, Client.connect(node) as client:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        failing = asyncio.ensure_future(authenticate(guessing, SHA_512, scram("alice", "a guess")))
+        assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+        assert await metadata_works(client)
+        assert not failing.done()
+        assert (await failing).error is FAILED
+        assert loop.time() - began >= 1.5
+
+
+async def test_failures_of_one_address_are_logged_a_few_times_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sasl_node(tmp_path) as node:
+        for _ in range(12):
+            async with Client.connect(node) as client:
+                assert (await authenticate(client, "PLAIN", plain("carol", "a guess"))).error is FAILED
+    assert sum("authentication failed" in record.getMessage() for record in caplog.records) == 5
+
+
+async def test_a_session_that_ends_with_the_connection_can_be_renewed_after_a_second(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+        assert (await handshake(client, SHA_512)).error_code is ErrorCode.illegal_sasl_state
+        (connection,) = node.servers["CLIENTS"].connections.all()
+        connection.authentication.done_ms -= 1_000
+        assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+        assert await metadata_works(client)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "new"),
+    [
+        (SHA_512, lambda: scram("bob", "bobs-password")),
+        (SHA_256, lambda: scram("admin", "admin's password", SHA_256)),
+        ("PLAIN", lambda: plain("carol", "carols-password")),
+        (SHA_512, lambda: scram("alice", "a guess")),
+    ],
+)
+async def test_a_session_is_renewed_by_the_same_user_and_mechanism_only(
+    tmp_path: Path, mechanism: str, new: Callable[[], SaslExchange]
+) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+        (connection,) = node.servers["CLIENTS"].connections.all()
+        connection.authentication.done_ms -= 1_000
+        error, message, _lifetime = await authenticate(client, mechanism, new())
+        assert error is FAILED and "re-authentication failed" in message
+        assert await client.is_closed()
+
+
+async def test_a_session_lasts_for_its_lifetime_and_no_longer(tmp_path: Path) -> None:
+    settings = {"connections.max.reauth.ms": 60_000, "listener.name.clients.plain.connections.max.reauth.ms": 0}
+    async with sasl_node(tmp_path, settings) as node:
+        async with Client.connect(node) as client:
+            assert await authenticate(client, SHA_512, scram("alice", "alice's password")) == (OK, "", 60_000)
+            assert await metadata_works(client)
+            (connection,) = node.servers["CLIENTS"].connections.all()
+            authentication = connection.authentication
+            authentication.done_ms -= 60_001
+            assert authentication.ends_ms is not None
+            authentication.ends_ms -= 60_001
+            assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+            assert await metadata_works(client)
+            authentication.ends_ms -= 60_001
+            client.send(METADATA, 9, bytes(4))
+            assert await client.is_closed()
+        async with Client.connect(node) as client:
+            assert await authenticate(client, "PLAIN", plain("carol", "carols-password")) == (OK, "", 0)
+
+
+async def test_first_users_are_those_of_a_new_cluster_only(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+        deletion = {"deletions": [{"name": "bob", "mechanism": 2}], "upsertions": []}
+        assert (await client.call(51, 0, deletion)).results[0].error_code is OK
+    again = {"einmal.bootstrap.scram.credentials": "SCRAM-SHA-512=[name=bob,password=another]"}
+    async with sasl_node(tmp_path, again) as node:
+        async with Client.connect(node) as client:
+            assert (await authenticate(client, SHA_512, scram("bob", "another"))).error is FAILED
+        async with Client.connect(node) as client:
+            assert (await authenticate(client, SHA_512, scram("alice", "alice's password"))).error is OK
+
+
+async def test_nodes_and_clients_share_a_listener_and_are_distinguished(tmp_path: Path) -> None:
+    """A user that is called as a node is none, and the cluster's secret is nobody's password."""
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(SECRET)
+    settings = {
+        "einmal.cluster.secret.file": secret_file,
+        "einmal.bootstrap.scram.credentials": "SCRAM-SHA-256=[name=node-1,password=mine]",
+    }
+    async with sasl_node(tmp_path / "data", settings) as node:
+        for exchange, error, principal in (
+            (scram("node-1", "mine", SHA_256), OK, Principal("User", "node-1")),
+            (scram("node-1", SECRET, SHA_256, NODE_EXTENSION), OK, None),
+            (scram("node-1", SECRET, SHA_256), FAILED, None),
+            (scram("node-1", "mine", SHA_256, NODE_EXTENSION), FAILED, None),
+        ):
+            async with Client.connect(node) as client:
+                assert (await authenticate(client, SHA_256, exchange)).error is error
+                if error is OK:
+                    connection = max(node.servers["CLIENTS"].connections.all(), key=lambda each: each.number)
+                    assert connection.authentication.principal == principal
