@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import http.client
 import inspect
 import json
 import ssl
@@ -23,6 +24,7 @@ from einmal.security.secret import Secret
 from einmal.security.settings import ClientCredentials, TokenCallable, TokenFile
 
 _TIMEOUT_S: Final = 10.0
+"""For connecting, for the TLS handshake, and for a whole answer, however many pieces it comes in."""
 _ANSWER_MAX: Final = 64 * 1024
 _FRESH: Final = 0.8
 """Part of a token's life in which it is used again."""
@@ -101,6 +103,21 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class _AnswerInTime(ssl.SSLSocket):
+    """Reads until ``_TIMEOUT_S`` after its first read: a timeout of the socket's own begins again with every byte."""
+
+    _ends_at: float | None = None
+
+    def recv_into(self, *arguments: Any, **keywords: Any) -> int:
+        now = time.monotonic()
+        if self._ends_at is None:
+            self._ends_at = now + _TIMEOUT_S
+        if now >= self._ends_at:
+            raise TimeoutError("no complete answer in time")
+        self.settimeout(self._ends_at - now)
+        return super().recv_into(*arguments, **keywords)
+
+
 def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str, float | None]:
     host = urllib.parse.urlsplit(source.url).hostname
     fields = {"grant_type": "client_credentials"} | ({"scope": source.scope} if source.scope else {})
@@ -108,19 +125,23 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
     request = urllib.request.Request(source.url, urllib.parse.urlencode(fields).encode(), method="POST")
     request.add_header("Authorization", f"Basic {base64.b64encode(credentials).decode()}")
     request.add_header("Accept", "application/json")
+    context = context or ssl.create_default_context()
+    context.sslsocket_class = _AnswerInTime
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
     try:
         with opener.open(request, timeout=_TIMEOUT_S) as response:
             body = response.read(_ANSWER_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:
-            reason = _refusal(error.read(_ANSWER_MAX))
+            reason = _refusal(error)
         told = f"the token endpoint {host} answers {error.code}{reason}"
         raise TokenError(told, may_pass=error.code >= 500 or error.code == 429) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         cause: object = error.reason if isinstance(error, urllib.error.URLError) else error
+        # What is no HTTP may quote what the endpoint has sent.
+        told = "its answer is not HTTP" if isinstance(cause, http.client.HTTPException) else str(cause)
         may_pass = not isinstance(cause, ssl.SSLError)
-        raise TokenError(f"the token endpoint {host}: {cause}", may_pass=may_pass) from None
+        raise TokenError(f"the token endpoint {host}: {told}", may_pass=may_pass) from None
     if len(body) > _ANSWER_MAX:
         raise TokenError(f"the token endpoint {host} answers with more than {_ANSWER_MAX} bytes", may_pass=False)
     try:
@@ -133,11 +154,11 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
         raise TokenError(f"the token endpoint {host} answers without an access_token", may_pass=False) from None
 
 
-def _refusal(body: bytes) -> str:
+def _refusal(response: urllib.error.HTTPError) -> str:
     """The error code of RFC 6749, 5.2, which has no secrets; the description could quote one."""
     try:
-        code = json.loads(body)["error"]
-    except (ValueError, TypeError, LookupError):
+        code = json.loads(response.read(_ANSWER_MAX))["error"]
+    except (ValueError, TypeError, LookupError, OSError, http.client.HTTPException):
         return ""
     return f": {code[:60]}" if isinstance(code, str) and code.replace("_", "").isalnum() else ""
 
