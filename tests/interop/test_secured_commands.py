@@ -96,9 +96,9 @@ class Stage(NamedTuple):
         return self.node.settings("SCRAM-SHA-512")
 
     def rows(self, *arguments: str) -> list[dict[str, Any]]:
-        """What a verb prints as JSON, behind the warnings of the file."""
+        """What a verb prints as JSON, between the warnings of the file."""
         printed = self.run(*arguments, "--format", "json")
-        found: list[dict[str, Any]] = json.loads(printed[printed.index("[") :])
+        found: list[dict[str, Any]] = json.JSONDecoder().raw_decode(printed, printed.index("["))[0]
         return found
 
     def topic(self) -> str:

@@ -27,7 +27,7 @@ class Endpoint(HTTPServer):
 
     def __init__(self, directory: Path, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        authority = Authority()
+        authority = Authority("token endpoint")
         self.ca = authority.write(directory / "ca.pem")
         certificate = authority.issue(directory, "endpoint", hosts)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -348,19 +348,22 @@ async def test_a_wrong_host_name_is_reported_with_the_names_of_the_certificate(t
 
 
 @pytest.mark.parametrize(
-    ("days", "trusts", "expected"),
+    ("days", "foreign", "expected"),
     [
-        (-1, True, "the broker's certificate has expired"),
-        (3, False, "the authority of the broker's certificate is not"),
+        (-1, None, "the broker's certificate has expired"),
+        (3, "other", "the authority of the broker's certificate is not"),
+        # An authority that was made again under its name.
+        (3, "einmal tests", "the authority of the broker's certificate is not"),
     ],
 )
 async def test_an_expired_and_a_foreign_certificate_have_hints_of_their_own(
-    tmp_path: Path, days: int, trusts: bool, expected: str
+    tmp_path: Path, days: int, foreign: str | None, expected: str
 ) -> None:
     authority = Authority()
     context = server_context(authority, tmp_path, ["127.0.0.1"], days=days)
     async with ScriptedBroker(metadata_only, context) as broker:
-        error = await failure(broker.bootstrap, settings_of(authority if trusts else Authority("other"), tmp_path))
+        trusted = authority if foreign is None else Authority(foreign)
+        error = await failure(broker.bootstrap, settings_of(trusted, tmp_path))
         assert isinstance(error, SslHandshakeFailed)
         assert expected in str(error)
 
