@@ -143,9 +143,12 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = debug
 """
-CLAIM_KEYS = (b"AwEHBCcwJQIBAQQg", b"AwEHBG0wawIBAQQg")
-"""Of every private key on P-256 in PKCS 8, in base64: the curve, and what comes before the number."""
+"""As Spark applies it: the gateway's level is everyone's."""
+CLAIM_KEYS = (b"MEECAQAwEwYHKoZIzj0CAQYIKoZIzj0DAQcE", b"MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0w")
+"""How every private key on P-256 begins in PKCS 8, in base64: as Java and as OpenSSL encode it."""
 
 
 class Artefacts:

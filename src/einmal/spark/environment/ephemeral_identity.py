@@ -42,15 +42,21 @@ def ephemeral_identity(jvm: Any) -> SharedIdentity:
         + name
         + _der(_SEQUENCE, _der(_UTC_TIME, _FROM) + _der(_GENERALIZED_TIME, _NO_END))
         + name
-        + bytes(pair.getPublic().getEncoded()),
+        + _encoded(jvm, pair.getPublic(), "X509"),
     )
     signer = jvm.java.security.Signature.getInstance("SHA256withECDSA")
     signer.initSign(pair.getPrivate())
     signer.update(unsigned)
     signature = _der(_BIT_STRING, b"\x00" + bytes(signer.sign()))
     certificate = _der(_SEQUENCE, unsigned + _ECDSA_WITH_SHA256 + signature)
-    key = bytes(pair.getPrivate().getEncoded())
+    key = _encoded(jvm, pair.getPrivate(), "PKCS8")
     return SharedIdentity(_pem("CERTIFICATE", certificate), Secret(_pem("PRIVATE KEY", key)))
+
+
+def _encoded(jvm: Any, key: Any, form: str) -> bytes:
+    # Keys are objects of their provider's, whose methods py4j may not call.
+    spec = jvm.java.lang.Class.forName(f"java.security.spec.{form}EncodedKeySpec")
+    return bytes(jvm.java.security.KeyFactory.getInstance("EC").getKeySpec(key, spec).getEncoded())
 
 
 def _der(tag: int, content: bytes) -> bytes:
