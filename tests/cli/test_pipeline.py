@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from einmal.client import Admin, Producer, TransactionDriver
+from einmal.client import Admin, Producer
 from einmal.client.errors import KafkaError
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.positions import topic_ids, topics_in
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.spark.protocol.commit_log import PARTITIONS
+from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.cli.running import Cli
 
 pytestmark = pytest.mark.system
@@ -24,42 +24,9 @@ pytestmark = pytest.mark.system
 _numbers = itertools.count()
 
 
-class Owner:
-    """A pipeline without Spark: commits records under its name."""
-
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self._client = {"bootstrap.servers": bootstrap}
-        self._cluster = KafkaCluster(self._client)
-        self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
-        self._log = CommitLog(self._cluster, self._client, name)
-        self._driver = TransactionDriver(self._client | {"transactional.id": name})
-        self.identity = self._driver.init_producer_id()
-        self.name = name
-
-    def write(self, batch_id: int, end: dict[str, dict[str, int]], checkpoint: str = "file:/c") -> None:
-        record = CommitRecord(
-            transactional_id=self.name, query_id="q", checkpoint=checkpoint, batch_id=batch_id, end=(end,), records=5
-        )
-        self._driver.add_partitions(self.identity, [self._log.partition])
-        self._log.write(record, self.identity, self._driver.transaction_version)
-
-    def commit(self, batch_id: int, end: dict[str, dict[str, int]], checkpoint: str = "file:/c") -> None:
-        self.write(batch_id, end, checkpoint)
-        following = self._driver.end_txn(self.identity, committed=True)
-        assert following is not None
-        self.identity = following
-
-    def read(self) -> CommitRecord | None:
-        return self._log.read(10.0)
-
-    def close(self) -> None:
-        self._driver.close()
-        self._cluster.close()
-
-
 @pytest.fixture
-def owner(cluster: str) -> Iterator[Owner]:
-    owner = Owner(cluster, f"pipeline-{next(_numbers)}")
+def owner(cluster: str) -> Iterator[PipelineOwner]:
+    owner = PipelineOwner({"bootstrap.servers": cluster}, f"pipeline-{next(_numbers)}")
     yield owner
     owner.close()
 
@@ -69,7 +36,7 @@ def shown(cli: Cli, name: str) -> dict[str, object]:
     return dict(row)
 
 
-def test_status_shows_batch_positions_lag_and_identity(cli: Cli, cluster: str, owner: Owner) -> None:
+def test_status_shows_batch_positions_lag_and_identity(cli: Cli, cluster: str, owner: PipelineOwner) -> None:
     topic = f"of-{owner.name}"
     cli("topic", "create", topic)
     with Producer(bootstrap_servers=cluster) as producer:
@@ -84,7 +51,7 @@ def test_status_shows_batch_positions_lag_and_identity(cli: Cli, cluster: str, o
     assert owner.name in [line.split()[0] for line in cli("pipeline", "status").lines]
 
 
-def test_an_open_transaction_has_an_age_and_what_is_in_it_does_not_count(cli: Cli, owner: Owner) -> None:
+def test_an_open_transaction_has_an_age_and_what_is_in_it_does_not_count(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"elsewhere": {"0": 3}})
     owner.write(5, {"elsewhere": {"0": 9}})
     row = shown(cli, owner.name)
@@ -92,11 +59,11 @@ def test_an_open_transaction_has_an_age_and_what_is_in_it_does_not_count(cli: Cl
     assert isinstance(row["open_ms"], int)
 
 
-def test_a_commit_topic_that_gets_more_partitions_hides_no_records(cluster: str, owner: Owner) -> None:
+def test_a_commit_topic_that_gets_more_partitions_hides_no_records(cluster: str, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     with Admin(bootstrap_servers=cluster) as admin:
         admin.create_partitions({COMMIT_TOPIC: PARTITIONS + 7})
-    successor = Owner(cluster, owner.name)
+    successor = PipelineOwner({"bootstrap.servers": cluster}, owner.name)
     record = successor.read()
     successor.close()
     assert record is not None and record.batch_id == 4
@@ -107,7 +74,7 @@ def test_an_unknown_pipeline_name_is_reported(cli: Cli) -> None:
     assert "nothing to reset" in cli("pipeline", "reset", "nobody's", status=1).errors[0]
 
 
-def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: Owner) -> None:
+def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     asked = cli("pipeline", "reset", owner.name, stdin="n\n", status=1)
     assert "  - forget that batch 4, up to t-0:3, is committed" in asked.errors
@@ -115,7 +82,7 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: Owner) -> 
     assert shown(cli, owner.name)["batch"] == 5
 
 
-def test_a_reset_fences_the_running_instance_and_leaves_no_record(cli: Cli, owner: Owner) -> None:
+def test_a_reset_fences_the_running_instance_and_leaves_no_record(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     owner.write(5, {"t": {"0": 9}})
     told = cli("pipeline", "reset", owner.name, "--yes").errors
@@ -127,7 +94,7 @@ def test_a_reset_fences_the_running_instance_and_leaves_no_record(cli: Cli, owne
     assert owner.read() is None
 
 
-def test_a_reset_to_a_position_leaves_a_record_without_a_query_id(cli: Cli, owner: Owner) -> None:
+def test_a_reset_to_a_position_leaves_a_record_without_a_query_id(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     cli("pipeline", "reset", owner.name, "--to", json.dumps([{"t": {"0": 1}}]), "--yes")
     record = owner.read()
@@ -137,7 +104,7 @@ def test_a_reset_to_a_position_leaves_a_record_without_a_query_id(cli: Cli, owne
     assert (row["batch"], row["checkpoint"], row["positions"]) == (None, None, ["t-0:1"])
 
 
-def test_a_reset_to_the_end_means_the_last_stable_offset(cli: Cli, cluster: str, owner: Owner) -> None:
+def test_a_reset_to_the_end_means_the_last_stable_offset(cli: Cli, cluster: str, owner: PipelineOwner) -> None:
     topic = f"of-{owner.name}"
     cli("topic", "create", topic)
     owner.commit(4, {topic: {"0": 0}})
@@ -157,22 +124,14 @@ def test_a_reset_to_the_end_means_the_last_stable_offset(cli: Cli, cluster: str,
     assert set(topic_ids(position)) == {topic}, "in the topic as it is now"
 
 
-def test_a_position_that_is_none_is_wrong_usage(cli: Cli, owner: Owner) -> None:
+def test_a_position_that_is_none_is_wrong_usage(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     assert "--to is start" in " ".join(cli("pipeline", "reset", owner.name, "--to", "[3]", status=2).errors)
 
 
-def test_adopt_replaces_a_checkpoint(cli: Cli, owner: Owner, tmp_path: Path) -> None:
+def test_adopt_replaces_a_checkpoint(cli: Cli, owner: PipelineOwner, tmp_path: Path) -> None:
     owner.commit(4, {"t": {"0": 3}})
-    for name, text in {
-        "metadata": '{"id":"other"}',
-        "offsets/7": 'v1\n{}\n{"t":{"0":2}}',
-        "commits/7": "v1\n{}",
-        "offsets/8": 'v1\n{}\n{"t":{"0":9}}',
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    write_checkpoint(tmp_path)
     told = cli("pipeline", "adopt", owner.name, "--checkpoint", str(tmp_path), "--yes").errors
     assert "  - t-0: offsets 2 to 2 will be written AGAIN" in told
     record = owner.read()
@@ -183,13 +142,15 @@ def test_adopt_replaces_a_checkpoint(cli: Cli, owner: Owner, tmp_path: Path) -> 
     assert "is at batch 7 of this checkpoint already" in again.errors[0]
 
 
-def test_a_checkpoint_that_only_spark_can_read_is_not_adopted_from_outside(cli: Cli, owner: Owner) -> None:
+def test_a_checkpoint_that_only_spark_can_read_is_not_adopted_from_outside(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     told = cli("pipeline", "adopt", owner.name, "--checkpoint", "hdfs://h/c", status=1).errors
     assert "einmal.adopt=true" in told[1]
 
 
-def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(cli: Cli, cluster: str, owner: Owner) -> None:
+def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(
+    cli: Cli, cluster: str, owner: PipelineOwner
+) -> None:
     from einmal.spark.operate.ownership import Changed, Ownership
 
     owner.commit(4, {"t": {"0": 3}})

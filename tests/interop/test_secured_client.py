@@ -27,6 +27,7 @@ from tests.security.secure_kafka import (
     SecureKafka,
     unsecured_token,
 )
+from tests.security.token_endpoint import Endpoint, running
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -101,6 +102,32 @@ def test_a_token_may_come_from_a_function(secure_kafka: SecureKafka) -> None:
     del settings["sasl.oauthbearer.token.endpoint.url"]
     with Admin(settings, sasl_oauthbearer_token_provider=unsecured_token) as admin:
         assert admin.describe_cluster().brokers
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_a_token_may_come_from_an_endpoint_of_a_private_authority(
+    secure_kafka: SecureKafka, tmp_path: Path, protocol: str
+) -> None:
+    with running(Endpoint(tmp_path)) as endpoint:
+        endpoint.body = {"access_token": unsecured_token(), "expires_in": 3_600}
+        both = tmp_path / "both.pem"
+        both.write_text(endpoint.ca.read_text() + secure_kafka.ca.read_text())
+        settings = {
+            "bootstrap.servers": secure_kafka.at(protocol),
+            "security.protocol": protocol,
+            "ssl.ca.location": str(both),
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "sasl.oauthbearer.client.id": "me",
+            "sasl.oauthbearer.client.secret": f"{CANARY}-secret",
+        }
+        with Admin(settings) as admin:
+            assert admin.describe_cluster().brokers
+        assert len(endpoint.requests) == 1
+        foreign = failure(settings | {"ssl.ca.location": str(secure_kafka.ca)})
+        assert isinstance(foreign, SslHandshakeFailed | SaslAuthenticationFailed)
+        assert "CERTIFICATE_VERIFY_FAILED" in str(foreign)
+        assert len(endpoint.requests) == 1
 
 
 async def test_partition_writers_and_range_readers_authenticate(secure_kafka: SecureKafka) -> None:
@@ -211,16 +238,25 @@ def files(certificate: Certificate) -> dict[str, str]:
     return {"ssl.certificate.location": str(certificate.certificate), "ssl.key.location": str(certificate.key)}
 
 
-def test_a_plaintext_client_of_a_tls_port_learns_to_set_the_protocol(secure_kafka: SecureKafka) -> None:
-    error = failure({"bootstrap.servers": secure_kafka.at("SASL_SSL")})
+def test_a_plaintext_client_of_a_tls_port_learns_to_set_the_protocol(
+    secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        error = failure({"bootstrap.servers": secure_kafka.at("SASL_SSL"), "bootstrap.timeout.ms": "3000"})
     assert isinstance(error, NoBrokerReachable)
     assert "security.protocol to SSL or SASL_SSL" in str(error)
+    assert [each.getMessage().count("security.protocol to SSL or SASL_SSL") for each in caplog.records] == [1]
 
 
-def test_a_tls_client_of_a_plaintext_port_learns_to_check_the_protocol(secure_kafka: SecureKafka) -> None:
-    error = failure(secure_kafka.settings("PLAIN") | {"bootstrap.servers": secure_kafka.at("PLAINTEXT")})
+def test_a_tls_client_of_a_plaintext_port_learns_to_check_the_protocol(
+    secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"bootstrap.servers": secure_kafka.at("PLAINTEXT"), "bootstrap.timeout.ms": "3000"}
+    with caplog.at_level(logging.WARNING):
+        error = failure(secure_kafka.settings("PLAIN") | given)
     assert "SSL handshake failed" in str(error)
     assert "check security.protocol and the port" in str(error)
+    assert [each.getMessage().count("check security.protocol and the port") for each in caplog.records] == [1]
 
 
 def test_sasl_on_a_listener_without_it_is_named(secure_kafka: SecureKafka) -> None:
@@ -230,10 +266,24 @@ def test_sasl_on_a_listener_without_it_is_named(secure_kafka: SecureKafka) -> No
     assert "the listener does not use SASL" in str(error)
 
 
-def test_a_client_without_sasl_on_a_sasl_listener_learns_to_set_the_protocol(secure_kafka: SecureKafka) -> None:
-    given = {"security.protocol": "SSL", "ssl.ca.location": str(secure_kafka.ca), "default.api.timeout.ms": "2000"}
-    error = failure(given | {"bootstrap.servers": secure_kafka.at("SASL_SSL")})
-    assert "requires SASL" in str(error)
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_a_client_without_sasl_on_a_sasl_listener_learns_at_once_what_to_set(
+    secure_kafka: SecureKafka, protocol: str
+) -> None:
+    plain = {"security.protocol": protocol.removeprefix("SASL_"), "bootstrap.servers": secure_kafka.at(protocol)}
+    given = plain | ({"ssl.ca.location": str(secure_kafka.ca)} if protocol == "SASL_SSL" else {})
+    began = time.monotonic()
+    error = failure(given)
+    assert time.monotonic() - began < 10
+    assert isinstance(error, SaslAuthenticationFailed)
+    assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
+    assert f"Set security.protocol={protocol}" in str(error)
+    assert "OAUTHBEARER" in str(error)
+    with Producer(given) as producer, pytest.raises(SaslAuthenticationFailed):
+        producer.send("any", b"").result(20)
+    with Consumer(given, group_id="any") as consumer, pytest.raises(SaslAuthenticationFailed):
+        consumer.subscribe(["any"])
+        consumer.poll(20_000)
 
 
 def test_no_secret_is_logged(secure_kafka: SecureKafka, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from einmal.security.secret import Secret
+from einmal.security.shared_identity import SharedIdentity
+
 
 class Authority:
     """Signs certificates. ``pem``: its own certificate, for those that trust it."""
@@ -60,6 +63,16 @@ class Certificate:
         self.certificate.write_text(certificate_pem)
         self.key.write_text(key_pem)
         self.store.write_text(key_pem + certificate_pem)
+
+
+def shared_identity() -> SharedIdentity:
+    """As a driver's JVM makes one for a query."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("einmal query")
+    certificate = _builder(name, name, key.public_key(), days=3).sign(key, hashes.SHA256())
+    form = serialization.PrivateFormat.PKCS8
+    secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+    return SharedIdentity(_pem(certificate), Secret(secret))
 
 
 def _builder(

@@ -1,5 +1,5 @@
 """Apache Kafka with secured listeners, for the tests of clients: SASL_SSL with every mechanism, SSL with client
-certificates, and PLAINTEXT."""
+certificates, SASL_PLAINTEXT with tokens, and PLAINTEXT."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ CANARY: Final = "canary-7f3d91"
 """In every secret of these tests: no artefact may contain it."""
 USER: Final = "alice"
 PASSWORD: Final = f"{CANARY}-password"
+PIPELINE_USER: Final = "orders"
+"""Has the same password, for SCRAM: the user of the documentation's pipeline."""
 ODD_USER: Final = "bob"
 ODD_PASSWORD: Final = "ﬁnal-ª-password"
 """SASLprep would change it; Kafka does not apply SASLprep."""
@@ -39,6 +41,7 @@ class SecureKafka(ApacheKafka):
         server = self.authority.issue(directory, "server")
         self.client_certificate = self.authority.issue(directory, "client", password=f"{CANARY}-key")
         plain = f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+        of_tokens = f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
         of_sasl = "listener.name.sasl_ssl"
         settings = {
             "ssl.keystore.type": "PEM",
@@ -51,17 +54,17 @@ class SecureKafka(ApacheKafka):
             f"{of_sasl}.plain.connections.max.reauth.ms": str(RENEWED_MS),
             f"{of_sasl}.scram-sha-256.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
             f"{of_sasl}.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
-            f"{of_sasl}.oauthbearer.sasl.jaas.config": f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
-            'unsecuredLoginStringClaim_sub="broker";',
+            f"{of_sasl}.oauthbearer.sasl.jaas.config": of_tokens,
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": of_tokens,
         }
         users = [
             f"{mechanism}=[name={name},password={password}]"
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-            for name, password in ((USER, PASSWORD), (ODD_USER, ODD_PASSWORD))
+            for name, password in ((USER, PASSWORD), (PIPELINE_USER, PASSWORD), (ODD_USER, ODD_PASSWORD))
         ]
-        super().__init__(
-            directory / "node", settings=settings, listeners={"SASL_SSL": "SASL_SSL", "SSL": "SSL"}, users=users
-        )
+        listeners = {each: each for each in ("SASL_SSL", "SSL", "SASL_PLAINTEXT")}
+        super().__init__(directory / "node", settings=settings, listeners=listeners, users=users)
 
     def at(self, listener: str, host: str = "127.0.0.1") -> str:
         """The address of a listener."""

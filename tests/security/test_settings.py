@@ -240,6 +240,34 @@ def test_javas_oauth_settings_are_client_credentials(module: str) -> None:
     assert found.extensions == {"logicalCluster": "lkc"}
 
 
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_token_endpoint_is_verified_by_the_authority_of_the_settings_under_both_protocols(protocol: str) -> None:
+    given = OAUTH | {
+        "security.protocol": protocol,
+        URL: "https://idp/token",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.secret": CANARY,
+    }
+    for authority in (
+        {"ssl.ca.location": "/ca"},
+        {"ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca"},
+        {
+            "ssl.ca.location": "/other",
+            "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            'ssl.ca.location="/ca";',
+        },
+    ):
+        found = security(given | authority)
+        assert found.sasl is not None
+        assert isinstance(found.sasl.token, ClientCredentials)
+        assert found.sasl.token.authority is not None
+        assert found.sasl.token.authority.location == "/ca"
+        if "sasl.jaas.config" not in authority:
+            assert not any("have no effect" in each for each in found.warnings)
+    unused = security(OAUTH | {"security.protocol": "SASL_PLAINTEXT", URL: "file:///t", "ssl.ca.location": "/ca"})
+    assert any("ssl.ca.location have no effect" in each for each in unused.warnings)
+
+
 def test_a_token_may_be_in_a_file() -> None:
     found = security(OAUTH | {URL: "file:///run/a%20token"}).sasl
     assert found is not None

@@ -3,84 +3,26 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
-import ssl
-import threading
+import socket
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from einmal.security.errors import TokenError
-from einmal.security.secret import Secret
-from einmal.security.settings import ClientCredentials, Pem, TlsSettings, TokenFile
-from einmal.security.tls import tls_context
+from einmal.security.settings import TokenFile
 from einmal.security.tokens import Tokens
-from tests.security.certificates import Authority
-
-CANARY = "canary-4"
-
-
-class Endpoint(HTTPServer):
-    """A token endpoint: answers with ``status`` and ``body``, and keeps what it was sent."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        authority = Authority()
-        self.ca = authority.write(directory / "ca.pem")
-        certificate = authority.issue(directory, "endpoint")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate.certificate, certificate.key)
-        self.socket = context.wrap_socket(self.socket, server_side=True)
-        self.status = 200
-        self.body: Any = {}
-        self.location = ""
-        self.requests: list[tuple[str, str]] = []
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.server_port}/token"
-
-    def tokens(self, *, trusted: bool = True) -> Tokens:
-        source = ClientCredentials(self.url, "me", Secret(CANARY), "kafka")
-        authority = Pem("ssl.ca.location", str(self.ca)) if trusted else None
-        return Tokens(source, tls_context(TlsSettings(authority=authority)))
-
-    def handle_error(self, *_: Any) -> None:
-        """A client that does not trust the certificate hangs up."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.server.requests.append((self.headers["Authorization"], body))
-        told = self.server.body
-        content = told if isinstance(told, bytes) else json.dumps(told).encode()
-        self.send_response(self.server.status)
-        if self.server.location:
-            self.send_header("Location", self.server.location)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+from tests.security.token_endpoint import CANARY, Endpoint, running
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
-    server = Endpoint(tmp_path)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(Endpoint(tmp_path)) as server:
+        yield server
 
 
 def jwt(expires_at: float) -> str:
@@ -129,11 +71,76 @@ async def test_a_wrong_answer_is_an_error_without_secrets(
     assert CANARY not in str(caught.value)
 
 
-async def test_a_redirect_is_not_followed(endpoint: Endpoint) -> None:
-    endpoint.status, endpoint.location = 307, endpoint.url
-    with pytest.raises(TokenError, match="answers 307"):
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_is_followed_neither_to_https_nor_to_http(endpoint: Endpoint, status: int) -> None:
+    endpoint.status = status
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(0)
+        for location in (endpoint.url, f"http://127.0.0.1:{elsewhere.getsockname()[1]}/token"):
+            endpoint.location = location
+            with pytest.raises(TokenError, match=f"answers {status}"):
+                await endpoint.tokens().get()
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert len(endpoint.requests) == 2
+
+
+async def test_an_endpoint_with_another_hosts_certificate_gets_no_secret(tmp_path: Path) -> None:
+    with running(Endpoint(tmp_path, hosts=["other.example"])) as endpoint:
+        with pytest.raises(TokenError, match="IP address mismatch") as caught:
+            await endpoint.tokens().get()
+        assert not caught.value.may_pass
+        assert endpoint.requests == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        itertools.repeat(b"H"),
+        itertools.chain([b"HTTP/1.1 200 OK\r\n"], itertools.repeat(b"A: b\r\n")),
+        itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        itertools.chain([b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(b"x" * 1024)),
+        itertools.chain(
+            [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"],
+            itertools.repeat(b"1;" + b"x" * 60 + b"\r\nx\r\n"),
+        ),
+        itertools.chain([b"HTTP/1.1 400 No\r\n\r\n"], itertools.repeat(b" " * 1024)),
+        [f"{CANARY} is no HTTP\r\n\r\n".encode()],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"xyz\r\n", CANARY.encode()],
+        [],
+    ],
+    ids=["line", "headers", "100", "body", "chunks", "refusal", "no http", "no chunk", "nothing"],
+)
+async def test_an_endless_or_broken_answer_is_an_error_within_the_time_of_one_answer(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, raw: Iterable[bytes]
+) -> None:
+    monkeypatch.setattr("einmal.security.https.TIMEOUT_S", 2.0)
+    endpoint.raw = raw
+    began = time.monotonic()
+    with pytest.raises(TokenError) as caught:
         await endpoint.tokens().get()
-    assert len(endpoint.requests) == 1
+    assert time.monotonic() - began < 8
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+async def test_an_answer_that_arrives_byte_by_byte_ends_in_time(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr("einmal.security.https.TIMEOUT_S", 0.5)
+
+    def slowly() -> Iterator[bytes]:
+        yield begin
+        for _ in range(200):
+            time.sleep(0.05)
+            yield b"x"
+
+    endpoint.raw = slowly()
+    began = time.monotonic()
+    with pytest.raises(TokenError) as caught:
+        await endpoint.tokens().get()
+    assert time.monotonic() - began < 5
+    assert caught.value.may_pass
 
 
 async def test_an_endpoint_of_a_foreign_authority_gets_no_secret(endpoint: Endpoint) -> None:

@@ -13,12 +13,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from einmal.security.secret import Secret
+from einmal.security.shared_identity import SharedIdentity
 from einmal.spark.options import OptionError
 from einmal.spark.output.claim_service import Address
 from einmal.spark.output.routing import BatchRoute, OwnPartition, RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
-NOWHERE = Turn(Address("127.0.0.1", 1, ""), "")
+NOWHERE = Turn(Address("127.0.0.1", 1, SharedIdentity("", Secret(""))), "")
 
 
 class _Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +15,15 @@ from pyspark.sql import SparkSession
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import events, write
-from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka, running_secure_kafka
+from tests.security.secure_kafka import (
+    CANARY,
+    PASSWORD,
+    USER,
+    SecureKafka,
+    running_secure_kafka,
+    unsecured_token,
+)
+from tests.security.token_endpoint import Endpoint, running
 from tests.spark import event_log
 from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline
@@ -41,35 +51,40 @@ def pipeline_of(node: SecureKafka, directory: Path, name: str, way: str = "SCRAM
     return pipeline
 
 
+WAYS = ("SCRAM-SHA-512", "mTLS", "OAUTHBEARER")
+
+
 @pytest.fixture(scope="module")
 def dead(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
-    """Pipelines whose drivers were killed with -9, by the event at which they were."""
+    """Pipelines whose drivers were killed with -9 twice, by the way they authenticate: before the end of a transaction,
+    and, when it was written again, after it."""
     directory = tmp_path_factory.mktemp("killed")
-    points = {"BatchWritten": "before-end", "TransactionEnded": "after-end"}
-    pipelines = {event: pipeline_of(secure_kafka, directory, new_name(name)) for event, name in points.items()}
-    printed = run_until_killed(directory, [(each, event, 1) for event, each in pipelines.items()])
-    assert CANARY not in printed
+    pipelines = {way: pipeline_of(secure_kafka, directory, new_name(f"killed-{way}"), way) for way in WAYS}
+    for event in ("BatchWritten", "TransactionEnded"):
+        (directory / event).mkdir()
+        printed = run_until_killed(directory / event, [(each, event, 1) for each in pipelines.values()])
+        assert CANARY not in printed
     return pipelines
 
 
-@pytest.mark.parametrize("event", ["BatchWritten", "TransactionEnded"])
-def test_a_pipeline_over_sasl_ssl_is_exactly_once_after_its_driver_was_killed(
-    spark: SparkSession, secure_kafka: SecureKafka, dead: dict[str, Pipeline], event: str
+@pytest.mark.parametrize("way", WAYS)
+def test_a_secured_pipeline_is_exactly_once_after_two_of_its_drivers_were_killed(
+    spark: SparkSession, secure_kafka: SecureKafka, dead: dict[str, Pipeline], way: str
 ) -> None:
-    pipeline = dead[event]
+    pipeline = dead[way]
     heard: list[events.Event] = []
     pipeline.writer(spark).listener(heard.append).start().awaitTermination()
-    settings = secure_kafka.settings("SCRAM-SHA-512")
+    settings = secure_kafka.settings(way)
     assert numbers(settings, pipeline.topic) == list(range(RECORDS))
-    assert (events.BatchAlreadyIn(1) in heard) is (event == "TransactionEnded")
+    assert events.BatchAlreadyIn(1) in heard, "the second driver was killed after its transaction had ended"
     uncommitted = numbers(settings, pipeline.topic, committed=False)
-    assert (len(uncommitted) > RECORDS) is (event == "BatchWritten")
+    assert len(uncommitted) > RECORDS, "the first driver was killed before"
 
 
-@pytest.mark.parametrize("way", ["mTLS", "OAUTHBEARER", "PLAIN"])
-def test_a_stream_and_a_batch_use_every_way_to_authenticate(
-    spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path, way: str
+def test_a_stream_and_a_batch_authenticate_with_plain(
+    spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path
 ) -> None:
+    way = "PLAIN"
     pipeline = pipeline_of(secure_kafka, tmp_path, new_name("way"), way)
     pipeline.writer(spark).start().awaitTermination()
     settings = secure_kafka.settings(way)
@@ -120,11 +135,80 @@ topic = "{name}-out"
 """
 
 
-def test_no_artefact_of_a_run_contains_a_secret(secure_kafka: SecureKafka, tmp_path: Path) -> None:
+DEBUG_LOG4J = """
+rootLogger.level = debug
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = debug
+"""
+"""As Spark applies it: the gateway's level is everyone's."""
+CLAIM_KEYS = (b"MEECAQAwEwYHKoZIzj0CAQYIKoZIzj0DAQcE", b"MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0w")
+"""How every private key on P-256 begins in PKCS 8, in base64: as Java and as OpenSSL encode it."""
+
+
+class Artefacts:
+    """A directory for everything that runs leave, and the settings under which they leave the most."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name in ("events", "local", "tmp"):
+            (directory / name).mkdir(parents=True)
+        beside = directory.with_name(f"{directory.name}-beside")
+        beside.mkdir()
+        # Python imports it at every start, also of Spark's workers.
+        (beside / "sitecustomize.py").write_text("import logging\nlogging.basicConfig(level=logging.DEBUG)\n")
+        (beside / "log4j2.properties").write_text(DEBUG_LOG4J)
+        self.environment = {
+            "KAFKA_USER": USER,
+            "PYTHONPATH": f"{beside}{os.pathsep}{Path.cwd()}",
+            "PYTHONASYNCIODEBUG": "1",
+            "TMPDIR": str(directory / "tmp"),
+        }
+        settings = {
+            **event_log.SETTINGS,
+            "spark.eventLog.dir": str(directory / "events"),
+            "spark.local.dir": str(directory / "local"),
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(beside / 'log4j2.properties').as_uri()} "
+            f"-Djava.io.tmpdir={directory / 'tmp'} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        self.confs = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+
+    def run(self, name: str, status: int, *arguments: str, **environment: str) -> str:
+        return run(self.directory / f"{name}.txt", status, *arguments, **self.environment, **environment)
+
+    def keep_commits(self, settings: dict[str, str]) -> None:
+        commits = [record for _, record in records(settings, COMMIT_TOPIC, committed=False)]
+        assert commits
+        (self.directory / "commits.txt").write_text("\n".join(map(repr, commits)))
+
+    def files(self) -> list[Path]:
+        return [path for path in self.directory.rglob("*") if path.is_file()]
+
+    def leaks(self, *secrets: bytes) -> list[str]:
+        """Which file has which secret, with what is around it."""
+        found = []
+        for path in self.files():
+            content = path.read_bytes()
+            for secret in (CANARY.encode(), b"PRIVATE KEY-----", *CLAIM_KEYS, *secrets):
+                if (at := content.find(secret)) >= 0:
+                    around = content[max(0, at - 200) : at + 60]
+                    found.append(f"{path.relative_to(self.directory)}: {secret!r} in {around!r}")
+        return found
+
+
+@pytest.mark.time_limit(600)
+def test_no_artefact_of_a_run_contains_a_secret_with_every_log_at_debug(
+    secure_kafka: SecureKafka, tmp_path: Path
+) -> None:
     """A run, a failed run, ``explain`` and ``pipeline status``: output, event log, checkpoint, commit records."""
-    artefacts, secrets = tmp_path / "artefacts", tmp_path / "secrets.properties"
-    artefacts.mkdir()
-    (artefacts / "events").mkdir()
+    artefacts, secrets = Artefacts(tmp_path / "artefacts"), tmp_path / "secrets.properties"
     secrets.write_text(f"right={PASSWORD}\nwrong={CANARY}-wrong\n")
     client = tmp_path / "client.properties"
     client.write_text(
@@ -137,25 +221,79 @@ def test_no_artefact_of_a_run_contains_a_secret(secure_kafka: SecureKafka, tmp_p
     fill(settings, f"{name}-in", range(RECORDS))
     fields = {"name": name, "bootstrap": secure_kafka.at("SASL_SSL"), "ca": secure_kafka.ca, "secrets": secrets}
     right, wrong = tmp_path / "right.toml", tmp_path / "wrong.toml"
-    right.write_text(PIPELINE.format(**fields, directory=artefacts, key="right"))
+    right.write_text(PIPELINE.format(**fields, directory=artefacts.directory, key="right"))
     wrong.write_text(PIPELINE.format(**fields, directory=tmp_path / "w", key="wrong"))
-    logged = {**event_log.SETTINGS, "spark.eventLog.dir": str(artefacts / "events"), "spark.log.level": "INFO"}
-    confs = [part for key, value in logged.items() for part in ("--conf", f"{key}={value}")]
-    run(artefacts / "run.txt", 0, "run", str(right), "--available-now", *confs)
+    ran = artefacts.run("run", 0, "run", str(right), "--available-now", *artefacts.confs)
     assert numbers(settings, f"{name}-out") == list(range(RECORDS))
-    failed = run(artefacts / "failed.txt", 3, "run", str(wrong), "--available-now", *confs)
+    assert " DEBUG org.apache.spark" in ran
+    assert "DEBUG:" in ran, "Python's"
+    failed = artefacts.run("failed", 3, "run", str(wrong), "--available-now", *artefacts.confs)
     assert "SASL_AUTHENTICATION_FAILED" in failed
-    assert "Traceback" not in failed
-    assert "exactly" in run(artefacts / "explain.txt", 0, "explain", str(right))
-    status = run(artefacts / "status.txt", 0, "pipeline", "status", name, "--command-config", str(client))
+    assert "exactly" in artefacts.run("explain", 0, "explain", str(right), *artefacts.confs)
+    status = artefacts.run("status", 0, "pipeline", "status", name, "--command-config", str(client))
     assert name in status
-    commits = [record for _, record in records(settings, COMMIT_TOPIC, committed=False)]
-    assert commits
-    (artefacts / "commits.txt").write_text("\n".join(map(repr, commits)))
-    files = [path for path in artefacts.rglob("*") if path.is_file()]
-    assert any(path.parent.name == "events" for path in files)
-    assert any(path.parent.name == "offsets" for path in files)
-    assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
+    artefacts.keep_commits(settings)
+    assert {"events", "offsets"} <= {path.parent.name for path in artefacts.files()}
+    assert artefacts.leaks() == []
+
+
+@pytest.mark.time_limit(600)
+def test_no_artefact_of_a_program_contains_the_secret_of_any_option(secure_kafka: SecureKafka, tmp_path: Path) -> None:
+    """Spark's UI and REST API, the arguments of all processes and the temporary files, while it runs, besides."""
+    artefacts, name = Artefacts(tmp_path / "artefacts"), new_name("secrets")
+    token, both = unsecured_token(), tmp_path / "both.pem"
+    scram, mutual = secure_kafka.settings("SCRAM-SHA-512"), secure_kafka.settings("mTLS")
+    pem = secure_kafka.client_certificate.key_pem
+    for option in ("ssl.certificate.location", "ssl.key.location"):
+        del mutual[option]
+    mutual |= {
+        "ssl.keystore.key": pem,
+        "ssl.keystore.certificate.chain": secure_kafka.client_certificate.certificate_pem,
+    }
+    jaas = secure_kafka.settings("PLAIN")
+    del jaas["sasl.username"], jaas["sasl.password"]
+    jaas["sasl.jaas.config"] = (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password="{PASSWORD}";'
+    )
+    with running(Endpoint(tmp_path)) as endpoint:
+        endpoint.body = {"access_token": token, "expires_in": 3_600}
+        both.write_text(endpoint.ca.read_text() + secure_kafka.ca.read_text())
+        credentials = secure_kafka.settings("OAUTHBEARER") | {
+            "ssl.ca.location": str(both),
+            "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "sasl.oauthbearer.client.id": "me",
+            "sasl.oauthbearer.client.secret": f"{CANARY}-secret",
+        }
+        ways = {
+            "scram": scram,
+            "jaas": jaas,
+            "mutual": mutual,
+            "token": secure_kafka.settings("OAUTHBEARER"),
+            "credentials": credentials,
+        }
+        plan = {
+            "artefacts": str(artefacts.directory),
+            "source": name,
+            "ways": ways,
+            "wrong": scram | {"sasl.password": f"{CANARY}-wrong"},
+        }
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        create(scram, name, *(f"{name}-{way}" for way in (*ways, "wrong")))
+        fill(scram, name, range(RECORDS))
+        program = Path(__file__).with_name("programs") / "every_secret.py"
+        path = str(tmp_path / "plan.json")
+        printed = artefacts.run("program", 0, "run", str(program), *artefacts.confs, EINMAL_SECRETS=path)
+    assert "all is kept" in printed
+    assert "SASL_AUTHENTICATION_FAILED" in printed
+    for way in ways:
+        assert len(numbers(scram, f"{name}-{way}")) == 2 * RECORDS
+    artefacts.keep_commits(scram)
+    names = {path.name for path in artefacts.files()}
+    assert {"arguments.txt", "environment_", "SQL_", "StreamingQuery_", "plan-mutual.txt"} <= names
+    assert "java" in (artefacts.directory / "arguments.txt").read_text()
+    tokens = [each.split(".")[1] for each in (token, secure_kafka.ca.with_name("token").read_text())]
+    basic = base64.b64encode(f"me:{CANARY}-secret".encode()).decode()
+    assert artefacts.leaks(*(each.encode() for each in (*tokens, basic, pem.splitlines()[1]))) == []
 
 
 @pytest.mark.long
@@ -178,12 +316,14 @@ def test_executors_of_a_cluster_connect_and_leave_no_secret(
     assert [path for path in texts if CANARY.encode() in path.read_bytes()] == []
 
 
-def run(output: Path, status: int, *arguments: str) -> str:
-    """``einmal`` with these arguments as a process; what it prints, which ``output`` keeps."""
-    environment = {**os.environ, "KAFKA_USER": USER}
+def run(output: Path, status: int, *arguments: str, **variables: str) -> str:
+    """``einmal`` with these arguments as a process, in a session of its own; what it prints, which ``output`` keeps."""
+    environment = {**os.environ, "KAFKA_USER": USER, **variables}
     with output.open("w") as file:
         command = [sys.executable, "-m", "einmal", *arguments]
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment, timeout=_ENDS_S)
+        done = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment, timeout=_ENDS_S, start_new_session=True
+        )
     text = output.read_text()
     assert done.returncode == status, text[-4000:]
     return text

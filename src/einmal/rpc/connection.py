@@ -102,6 +102,8 @@ class Connection(asyncio.Protocol):
         """Whether a request without an answer was written: then nothing shows that the broker has it all."""
         self.lost_by: Exception | None = None
         """The error that has ended the connection, such as an alert of TLS 1.3 after the handshake."""
+        self.is_cut_off = False
+        """Whether the broker has closed the connection at the first request after ApiVersions."""
         self._held: list[_Held] | None = None
         self._head: bytes | None = b""
         """The first bytes that came; None once an answer was understood."""
@@ -135,8 +137,9 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self.lost_by = error
         detail = f"{self.name}: {self._why_lost if error is None else error}"
-        is_cut_off = error is None and self._why_lost is _BY_THE_BROKER and self._answers == 1
-        if is_cut_off and self._pending and self._pending[0].api_key not in _AUTHENTICATION:
+        is_closed = (error is None or isinstance(error, ConnectionError)) and self._why_lost is _BY_THE_BROKER
+        if is_closed and self._answers == 1 and self._pending and self._pending[0].api_key not in _AUTHENTICATION:
+            self.is_cut_off = True
             detail += AFTER_THE_FIRST_ANSWER
         if self._watch is not None:
             self._watch.cancel()

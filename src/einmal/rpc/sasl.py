@@ -27,15 +27,20 @@ class SaslRefused(Exception):
         self.mechanisms = mechanisms
 
 
+async def handshake(connection: Connection, mechanism: str, timeout_ms: int) -> None:
+    """Begin an authentication by this mechanism. Raises SaslRefused, WireError, and the connection's failure."""
+    answer = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}, timeout_ms)
+    if answer.error_code is not ErrorCode.none:
+        raise SaslRefused(answer.error_code, mechanisms=tuple(map(str, answer.mechanisms)))
+
+
 async def authenticate(connection: Connection, mechanism: str, exchange: SaslExchange, timeout_ms: int) -> int:
     """Authenticate, or renew the session. Returns its lifetime in ms, 0 if it does not end.
 
     Raises SaslRefused, SaslError if the other side does not follow the exchange, WireError for an answer that cannot be
     read, and the connection's failure.
     """
-    shaken = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}, timeout_ms)
-    if shaken.error_code is not ErrorCode.none:
-        raise SaslRefused(shaken.error_code, mechanisms=tuple(map(str, shaken.mechanisms)))
+    await handshake(connection, mechanism, timeout_ms)
     message: bytes | None = exchange.first()
     lifetime_ms = 0
     while message is not None:

@@ -19,8 +19,9 @@ _HOST_MISMATCH: Final = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
-_UNTRUSTED: Final = (2, 18, 19, 20, 21)
-"""No issuer, self-signed, self-signed in the chain, no local issuer, no signature that can be verified."""
+_UNTRUSTED: Final = (2, 7, 18, 19, 20, 21)
+"""No issuer, one of the same name with another key, self-signed, self-signed in the chain, no local issuer, no
+signature that can be verified."""
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 _SET_CLIENT_CERTIFICATE: Final = (
     "set ssl.certificate.location and ssl.key.location (Java: ssl.keystore.*) to a certificate of an authority that is "

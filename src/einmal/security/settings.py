@@ -66,6 +66,8 @@ class ClientCredentials:
     client_id: str
     client_secret: Secret
     scope: str
+    authority: Pem | None = None
+    """Trusted for the endpoint, beside the system's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,14 @@ def normalise(given: Mapping[str, Any]) -> Security:
     protocol = str(given.get("security.protocol", "PLAINTEXT"))
     uses_tls = protocol in ("SSL", "SASL_SSL")
     uses_sasl = protocol.startswith("SASL_")
+    sasl = _sasl(protocol, given) if uses_sasl else None
     warnings = []
+    of_endpoint = _OF_ENDPOINT if sasl is not None and isinstance(sasl.token, ClientCredentials) else ()
     unused = [
         name
         for name in given
-        if (not uses_tls and name.startswith(("ssl.", "enable.ssl."))) or (not uses_sasl and name.startswith("sasl."))
+        if (not uses_tls and name.startswith(("ssl.", "enable.ssl.")) and name not in of_endpoint)
+        or (not uses_sasl and name.startswith("sasl."))
     ]
     if unused:
         warnings.append(f"security.protocol={protocol}: {', '.join(sorted(unused))} have no effect")
@@ -110,7 +115,6 @@ def normalise(given: Mapping[str, Any]) -> Security:
             "ssl.endpoint.identification.algorithm=none: whoever has any certificate of a trusted authority can pose "
             "as the broker"
         )
-    sasl = _sasl(protocol, given) if uses_sasl else None
     if sasl is not None and tls is None and sasl.mechanism in ("PLAIN", OAUTHBEARER):
         warnings.append(f"security.protocol=SASL_PLAINTEXT sends the {sasl.mechanism} credentials unencrypted")
     return Security(protocol, tls, sasl, tuple(warnings))
@@ -162,6 +166,8 @@ _AUTHORITY: Final = {
     "ssl.truststore.location": True,
     "ssl.truststore.certificates": False,
 }
+_OF_ENDPOINT: Final = frozenset({*_AUTHORITY, "ssl.truststore.type"})
+"""What an HTTPS token endpoint is verified by, also where the brokers are not."""
 _CERTIFICATE: Final = {
     "ssl.certificate.location": True,
     "ssl.certificate.pem": False,
@@ -348,7 +354,15 @@ def _token(given: Mapping[str, Any], options: Mapping[str, str]) -> TokenFile | 
     _check_text(_ID_NAMES[0], client_id)
     _check_text(_SECRET_NAMES[0], secret)
     scope = str(given.get("sasl.oauthbearer.scope") or options.get("scope", ""))
-    return ClientCredentials(str(url), client_id, Secret(secret), scope)
+    return ClientCredentials(str(url), client_id, Secret(secret), scope, _endpoint_authority(given, options))
+
+
+def _endpoint_authority(given: Mapping[str, Any], options: Mapping[str, str]) -> Pem | None:
+    """Java's client has settings of the endpoint's own among the options of its login module."""
+    own = any(name in _AUTHORITY for name in options)
+    source: Mapping[str, Any] = options if own else given
+    _check_store(source, "truststore")
+    return _one_of(source, "the trusted certificates", _AUTHORITY)
 
 
 def _first(given: Mapping[str, Any], names: tuple[str, ...]) -> str:

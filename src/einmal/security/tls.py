@@ -169,7 +169,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, certificat
     if password is None and any(mark in secret for mark in _ENCRYPTED):
         raise SecuritySettingError(f"{_named(key)} is encrypted", "set ssl.key.password")
     try:
-        with _as_file(chain) as chain_path, _as_file(secret) as key_path:
+        with as_file(chain) as chain_path, as_file(secret) as key_path:
             # Without a password OpenSSL would ask on the terminal.
             context.load_cert_chain(chain_path, key_path, password=lambda: password.reveal() if password else "")
     except ssl.SSLError as error:
@@ -212,7 +212,7 @@ def _certificates(text: str) -> str:
 
 
 @contextmanager
-def _as_file(text: str) -> Iterator[str]:
+def as_file(text: str) -> Iterator[str]:
     """``ssl`` reads certificates and keys from files only. This one has no name in any directory."""
     with tempfile.TemporaryFile() as file:
         file.write(text.encode())

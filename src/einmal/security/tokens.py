@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import http.client
 import inspect
 import json
 import ssl
@@ -105,7 +106,7 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
         body = https.send(request, _ANSWER_MAX + 1, context)
     except urllib.error.HTTPError as error:
         with error:
-            reason = _refusal(error.read(_ANSWER_MAX))
+            reason = _refusal(error)
         told = f"the token endpoint {host} answers {error.code}{reason}"
         raise TokenError(told, may_pass=error.code >= 500 or error.code == 429) from None
     except (OSError, ValueError) as error:
@@ -124,11 +125,11 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
         raise TokenError(f"the token endpoint {host} answers without an access_token", may_pass=False) from None
 
 
-def _refusal(body: bytes) -> str:
+def _refusal(response: urllib.error.HTTPError) -> str:
     """The error code of RFC 6749, 5.2, which has no secrets; the description could quote one."""
     try:
-        code = json.loads(body)["error"]
-    except (ValueError, TypeError, LookupError):
+        code = json.loads(response.read(_ANSWER_MAX))["error"]
+    except (ValueError, TypeError, LookupError, OSError, http.client.HTTPException):
         return ""
     return f": {code[:60]}" if isinstance(code, str) and code.replace("_", "").isalnum() else ""
 

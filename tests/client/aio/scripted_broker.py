@@ -42,6 +42,7 @@ class Session(asyncio.Protocol):
             for key, (low, high) in SPOKEN.items()
             if key is not self._broker.without
         ]
+        spoken += [{"api_key": key, "min_version": 0, "max_version": 1} for key in self._broker.also]
         self.answer(header, {"api_keys": spoken})
 
     def answer(self, header: RequestHeader, fields: dict[str, Any]) -> None:
@@ -57,6 +58,8 @@ class ScriptedBroker:
         self._tls = tls
         self.without: ApiKey | None = None
         """An API that this broker does not have."""
+        self.also: tuple[int, ...] = ()
+        """APIs that it has besides those that a client sends without SASL."""
         self.sessions: list[Session] = []
         self.requests: list[RequestHeader] = []
         self._server: asyncio.Server | None = None

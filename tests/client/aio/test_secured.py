@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from pathlib import Path
@@ -130,6 +131,69 @@ async def test_a_connection_that_ends_at_the_first_request_may_lack_sasl() -> No
     async with ScriptedBroker(lambda session, *_: session.transport.close()) as broker:
         error = await failure(broker.bootstrap, {"default.api.timeout.ms": "500"})
     assert "a listener that requires SASL behaves like this (security.protocol)" in str(error)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_client_without_sasl_learns_at_its_second_connection_that_the_listener_requires_it(
+    is_reset: bool,
+) -> None:
+    def answer(session: Session, header: RequestHeader, _request: bytes) -> None:
+        if header.api_key == HANDSHAKE:
+            mechanisms = ["PLAIN", "SCRAM-SHA-512"]
+            session.answer(header, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": mechanisms})
+        elif is_reset:
+            session.transport.abort()
+        else:
+            session.transport.close()
+
+    async with ScriptedBroker(answer) as broker:
+        broker.also = (HANDSHAKE,)
+        began = time.monotonic()
+        error = await failure(broker.bootstrap, {})
+        assert time.monotonic() - began < 3
+        assert [each.api_key for each in broker.requests] == [API_VERSIONS, METADATA, API_VERSIONS, HANDSHAKE]
+    assert isinstance(error, SaslAuthenticationFailed)
+    assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
+    assert error.what_to_do.startswith("set security.protocol=SASL_PLAINTEXT")
+    assert error.what_to_do.endswith("PLAIN, SCRAM-SHA-512")
+
+
+async def test_a_connection_that_was_cut_off_by_a_listener_without_sasl_is_made_again() -> None:
+    """As by a broker that is being stopped."""
+    cut_off: list[Session] = []
+
+    def answer(session: Session, header: RequestHeader, _request: bytes) -> None:
+        if header.api_key == HANDSHAKE:
+            session.answer(header, {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": []})
+        elif not cut_off:
+            cut_off.append(session)
+            session.transport.close()
+        else:
+            session.answer(header, broker.metadata())
+
+    async with ScriptedBroker(answer) as broker, Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+        broker.also = (HANDSHAKE,)
+        assert await admin.list_topics() == []
+        assert HANDSHAKE in [each.api_key for each in broker.requests]
+
+
+async def test_the_cause_of_a_failed_connection_is_logged_once_at_the_first_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\x15\x03\x01\x00\x02\x02\x28")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        with caplog.at_level(logging.WARNING, "einmal.client"):
+            error = await failure(f"{host}:{port}", {"bootstrap.timeout.ms": "1000"})
+    assert isinstance(error, NoBrokerReachable)
+    (line,) = (record.getMessage() for record in caplog.records)
+    for text in (line, str(error)):
+        assert "the answer is TLS: set security.protocol to SSL or SASL_SSL" in text
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -284,19 +348,22 @@ async def test_a_wrong_host_name_is_reported_with_the_names_of_the_certificate(t
 
 
 @pytest.mark.parametrize(
-    ("days", "trusts", "expected"),
+    ("days", "foreign", "expected"),
     [
-        (-1, True, "the broker's certificate has expired"),
-        (3, False, "the authority of the broker's certificate is not"),
+        (-1, None, "the broker's certificate has expired"),
+        (3, "other", "the authority of the broker's certificate is not"),
+        # An authority that was made again under its name.
+        (3, "einmal tests", "the authority of the broker's certificate is not"),
     ],
 )
 async def test_an_expired_and_a_foreign_certificate_have_hints_of_their_own(
-    tmp_path: Path, days: int, trusts: bool, expected: str
+    tmp_path: Path, days: int, foreign: str | None, expected: str
 ) -> None:
     authority = Authority()
     context = server_context(authority, tmp_path, ["127.0.0.1"], days=days)
     async with ScriptedBroker(metadata_only, context) as broker:
-        error = await failure(broker.bootstrap, settings_of(authority if trusts else Authority("other"), tmp_path))
+        trusted = authority if foreign is None else Authority(foreign)
+        error = await failure(broker.bootstrap, settings_of(trusted, tmp_path))
         assert isinstance(error, SslHandshakeFailed)
         assert expected in str(error)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import random
 import socket
 import ssl
@@ -28,6 +29,8 @@ from einmal.wire.errors import Malformed, WireError
 from einmal.wire.messages import decode_response, encode_request
 
 T = TypeVar("T")
+
+_log = logging.getLogger("einmal.client")
 
 _CHECK_VERSIONS_MS: Final = 10_000
 _MAX_API_VERSIONS: Final = 4
@@ -85,6 +88,7 @@ class Connections:
         self._opening: dict[Place, asyncio.Task[Connection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
         self._secured = Secured(settings, network)
+        self._reported: set[tuple[str, int]] = set()
         self._renewing: dict[Connection, asyncio.TimerHandle | asyncio.Task[None]] = {}
         """Connections whose sessions end (KIP-368): when they are renewed, or the renewal."""
 
@@ -210,11 +214,13 @@ class Connections:
                 _transport, connection = await self._network.connect(make, place.host, place.port, tls=tls)
         except (OSError, TimeoutError) as error:
             secured = await self._secured.tls_failure(error, place.host, place.port)
+            if isinstance(secured, Disconnected):
+                self._report(place, secured.detail)
             raise (secured or Disconnected(f"{name}: {_told(error)}", was_sent=False)) from error
         assert isinstance(connection, Connection)
         try:
             await self._learn_versions(connection)
-            return connection, await self._authenticate(connection)
+            return connection, await self._authenticate(connection, self._open.get(place))
         except Disconnected as error:
             connection.close()
             # With TLS 1.3 the broker rejects a client's certificate only after the handshake.
@@ -224,15 +230,28 @@ class Connections:
                     raise secured from error
             # Whatever listens there: only an ApiVersions request was sent.
             suspicion = self._secured.suspicion(connection)
+            if suspicion:
+                self._report(place, f"{error.detail}{suspicion}")
             raise Disconnected(f"{error.detail}{suspicion}", was_sent=False) from error
         except BaseException:
             connection.close()
             raise
 
+    def _report(self, place: Place, detail: str) -> None:
+        """Log why connecting fails, if it is more than a broker that is down: once, at the first failure. Attempts
+        continue until bootstrap.timeout.ms, for a proxy may behave in this way while a broker starts."""
+        if not self.has_met_broker and place[:2] not in self._reported:
+            self._reported.add(place[:2])
+            _log.warning("%s", detail)
+
     # --- authentication -------------------------------------------------------------------------------------------
 
-    async def _authenticate(self, connection: Connection) -> int:
+    async def _authenticate(self, connection: Connection, before: Connection | None) -> int:
         if self._secured.sasl is None:
+            if before is not None and before.is_cut_off:
+                # Once: without an answer, the next connection is for the request again.
+                before.is_cut_off = False
+                await self._secured.check_without(connection, self._settings.request_timeout_ms)
             return 0
         return await self._secured.authenticate(connection, self._settings.request_timeout_ms)
 

@@ -22,7 +22,8 @@ from einmal.client.errors import (
     error_for,
 )
 from einmal.rpc.connection import Connection
-from einmal.rpc.sasl import SaslRefused, authenticate
+from einmal.rpc.sasl import SASL_HANDSHAKE, SaslRefused, authenticate, handshake
+from einmal.rpc.strangers import AFTER_THE_FIRST_ANSWER
 from einmal.seams import Network
 from einmal.security.errors import SaslError, SecuritySettingError, TokenError
 from einmal.security.handshake import explained, names_of
@@ -39,6 +40,8 @@ _logged: Final[set[str]] = set()
 """Warnings of this process: a program may create many clients with the same settings."""
 
 _NAMES_S: Final = 5.0
+_NO_MECHANISM: Final = "NONE"
+"""No listener has it enabled: one with SASL answers by those that it has."""
 _MAY_REQUIRE_CERTIFICATE: Final = "a listener that requires a client certificate may behave like this, too"
 _TEXT_MAX: Final = 300
 
@@ -129,6 +132,33 @@ class Secured:
                 what_to_do="check that the address is the broker's and sasl.mechanism the one of these credentials",
             ) from error
 
+    async def check_without(self, connection: Connection, timeout_ms: int) -> None:
+        """Raise SaslAuthenticationFailed if the listener requires SASL, which this client does not have set.
+
+        A broker closes such a connection at its first request without an answer, as it might for other reasons. It
+        answers SaslHandshake, on a listener without SASL by ILLEGAL_SASL_STATE.
+        """
+        if SASL_HANDSHAKE not in connection.versions:
+            return
+        try:
+            await handshake(connection, _NO_MECHANISM, timeout_ms)
+        except Disconnected as error:
+            raise Disconnected(f"{error.detail}{AFTER_THE_FIRST_ANSWER}", was_sent=False) from error
+        except WireError as error:
+            connection.abort(str(error))
+            raise Disconnected(f"{connection.name}: broken answer to SASL: {error}", was_sent=False) from error
+        except SaslRefused as refused:
+            if refused.code is not ErrorCode.unsupported_sasl_mechanism:
+                return
+            protocol = "SASL_PLAINTEXT" if self._tls is None else "SASL_SSL"
+            raise SaslAuthenticationFailed(
+                ErrorCode.illegal_sasl_state,
+                connection.name,
+                meaning="the listener requires SASL, and the client has no credentials",
+                what_to_do=f"set security.protocol={protocol}, credentials, and sasl.mechanism to one that the "
+                f"listener supports: {_offered(refused)}",
+            ) from None
+
     async def _exchange(self, connection: Connection, sasl: SaslSettings) -> SaslExchange:
         if sasl.mechanism == PLAIN:
             return PlainExchange(sasl.username, sasl.password)
@@ -149,10 +179,10 @@ class Secured:
             ) from error
 
     def _endpoint_context(self, sasl: SaslSettings) -> ssl.SSLContext | None:
-        """The token endpoint is verified by the system's authorities and the brokers'."""
+        """The token endpoint is verified by the system's authorities and the one of the settings."""
         if not isinstance(sasl.token, ClientCredentials):
             return None
-        context = _context(TlsSettings(authority=None if self._tls is None else self._tls.authority))
+        context = _context(TlsSettings(authority=sasl.token.authority))
         context.load_default_certs()
         return context
 
@@ -167,12 +197,11 @@ def _context(tls: TlsSettings) -> ssl.SSLContext:
 def _handshake_refused(connection: Connection, mechanism: str, refused: SaslRefused) -> KafkaError:
     code = refused.code
     if code is ErrorCode.unsupported_sasl_mechanism:
-        offered = ", ".join(_readable(each) for each in (refused.mechanisms or ())[:10]) or "none"
         return SaslAuthenticationFailed(
             code,
             connection.name,
             meaning=f"the listener does not support sasl.mechanism={mechanism}",
-            what_to_do=f"set sasl.mechanism to one that it supports: {offered}",
+            what_to_do=f"set sasl.mechanism to one that it supports: {_offered(refused)}",
         )
     if code is ErrorCode.illegal_sasl_state:
         return SaslAuthenticationFailed(
@@ -182,6 +211,10 @@ def _handshake_refused(connection: Connection, mechanism: str, refused: SaslRefu
             what_to_do="set security.protocol to SSL or PLAINTEXT, or use the port of a listener with SASL",
         )
     return error_for(code, f"SaslHandshake at {connection.name}")
+
+
+def _offered(refused: SaslRefused) -> str:
+    return ", ".join(_readable(each) for each in (refused.mechanisms or ())[:10]) or "none"
 
 
 def _refused(connection: Connection, sasl: SaslSettings, refused: SaslRefused, refusal: str) -> KafkaError:

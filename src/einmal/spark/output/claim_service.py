@@ -29,37 +29,54 @@ Invariants, and the ordering that keeps them:
    second attempt when the first has succeeded. It waits a bounded time, and only if it owns no partition itself, so no
    two attempts wait for each other.
 
-One JSON object per line, each answered by one line; an answer always names what was refused. Every request carries the
-query's secret. An attempt is at work as long as its connection stands; keepalive probes find a machine that died
-silently. Knows nothing of Spark: ``pipeline.claims`` decides.
+Connections are mutual TLS under a key pair of the query's own, which reaches tasks inside Spark's tasks: only who has
+the key gets beyond the handshake. A stranger has ten seconds for it, and few can try at once: one more ends the oldest,
+so that those who stay silent do not keep tasks out; a task whose handshake was ended tries again.
+
+One JSON object per line, each answered by one line; an answer always names what was refused. An attempt is at work as
+long as its connection stands; keepalive probes find a machine that died silently. Knows nothing of Spark:
+``pipeline.claims`` decides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hmac
 import json
+import logging
 import secrets
 import socket
 import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from einmal.pipeline.claims import Claims, Denied, Output
 from einmal.pipeline.commit_record import RESERVED_TOPICS
+from einmal.security.shared_identity import SharedIdentity
 from einmal.spark.options import reserved
 from einmal.types import TopicPartition
 
+_logger = logging.getLogger(__name__)
+
+_WELCOME: Final = b"welcome\n"
+"""The driver's first line. With TLS 1.3 a client's handshake is over before the driver has verified it."""
 _LINE_BYTES_MAX: Final = 64 * 1024
 _PORTS_MAX: Final = 16
 """As many as Spark tries for its own services (spark.port.maxRetries)."""
 _CONNECT_S: Final = 10.0
+_AGAIN_S: Final = 0.05
 _STRANGER_S: Final = 10.0
-"""How long a connection may be silent before its first valid request."""
+"""For a whole handshake, however many pieces it comes in."""
+_STRANGERS_MAX: Final = 64
+"""Connections, each with a thread, that have not finished their handshake."""
+_LOGGED_MAX: Final = 20
+"""Lines about strangers in ``_LOGGED_S``, whatever they do."""
+_LOGGED_S: Final = 10.0
 _ANSWER_S: Final = 120.0
 """Under TV0 and TV1 the driver adds the partition to the transaction before it answers."""
 _WAIT_S: Final = 120.0
@@ -77,11 +94,11 @@ class ClaimRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a task finds the service, and what it must know. Travels inside the task."""
+    """Where a task finds the service, and how it proves that it is one. Travels inside the task."""
 
     host: str
     port: int
-    secret: str
+    identity: SharedIdentity
 
 
 class TopicTable:
@@ -211,15 +228,16 @@ class OpenTransaction:
 class ClaimService:
     """Listens from construction to ``close``. ``begin`` and ``end`` frame a transaction.
 
-    ``port``: 0, or the first one to try; the queries of a driver take one each. Raises OSError.
+    ``identity``: of this query alone. ``port``: 0, or the first one to try; the queries of a driver take one each.
+    Raises OSError.
     """
 
-    def __init__(self, bind: str, advertised: str, port: int = 0) -> None:
+    def __init__(self, identity: SharedIdentity, bind: str, advertised: str, port: int = 0) -> None:
         self._transaction: OpenTransaction | None = None
-        self._secret = secrets.token_hex(16)
         self._server = _listening(bind, port)
         self._server.service = self
-        self.address = Address(advertised, self._server.server_address[1], self._secret)
+        self._server.context = identity.context(is_server=True)
+        self.address = Address(advertised, self._server.server_address[1], identity)
         self._thread = threading.Thread(target=self._server.serve_forever, name="einmal-claims", daemon=True)
         self._thread.start()
 
@@ -238,8 +256,6 @@ class ClaimService:
         self._server.server_close()
 
     def answer(self, request: dict[str, Any], connection: object) -> dict[str, Any]:
-        if not hmac.compare_digest(str(request.get("secret")).encode(), self._secret.encode()):
-            return {"denied": "not a task of this query"}
         transaction = self._transaction
         if transaction is None or request.get("token") != transaction.token:
             return {"denied": "the claim belongs to a transaction that has ended"}
@@ -252,11 +268,61 @@ class ClaimService:
             transaction.leave(connection)
 
 
+class _Strangers:
+    """The connections that have not proven yet that they are tasks'. Bounded, and so are the log lines about them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, None] = {}
+        self._logged_since = 0.0
+        self._logged = 0
+
+    def add(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections[connection] = None
+            if len(self._connections) <= _STRANGERS_MAX:
+                return
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's shutdown: it would end TLS under the thread that is in the handshake.
+            socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+    def log(self, peer: tuple[Any, ...], error: OSError) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._logged_since >= _LOGGED_S:
+                self._logged_since, self._logged = now, 0
+            self._logged += 1
+            if self._logged > _LOGGED_MAX:
+                return
+        reason = getattr(error, "reason", None) or error.strerror or "no handshake in time"
+        _logger.warning(
+            "the claim service has disconnected %s:%s, which is no task of this query (%s)", *peer[:2], reason
+        )
+
+
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 256
     service: ClaimService
+    context: ssl.SSLContext
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        super().__init__(address, handler)
+        self.strangers = _Strangers()
+
+    def get_request(self) -> tuple[ssl.SSLSocket, Any]:
+        connection, peer = super().get_request()
+        # The handshake is the connection's own thread's: one that takes its time must not delay the next one.
+        secured = self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        self.strangers.add(secured)
+        return secured, peer
 
 
 def _listening(bind: str, port: int) -> _Server:
@@ -273,6 +339,7 @@ def _listening(bind: str, port: int) -> _Server:
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
+    connection: ssl.SSLSocket
     timeout = _STRANGER_S
 
     def setup(self) -> None:
@@ -284,13 +351,31 @@ class _Handler(socketserver.StreamRequestHandler):
                 self.connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def handle(self) -> None:
-        with contextlib.suppress(OSError):
+        if not self._is_task():
+            return
+        # A task may compute and write for as long as it takes between two questions.
+        self.connection.settimeout(None)
+        try:
             while (line := self.rfile.readline(_LINE_BYTES_MAX)) and self._answer(line):
-                # A task may compute and write for as long as it takes between two questions.
-                self.connection.settimeout(None)
+                pass
+        except OSError:
+            # The task is gone.
+            pass
+        finally:
+            self.server.service.leave(self)
+
+    def _is_task(self) -> bool:
+        try:
+            self.connection.do_handshake()
+            self.wfile.write(_WELCOME)
+        except OSError as error:
+            self.server.strangers.log(self.client_address, error)
+            return False
+        finally:
+            self.server.strangers.remove(self.connection)
+        return True
 
     def finish(self) -> None:
-        self.server.service.leave(self)
         with contextlib.suppress(OSError):
             super().finish()
 
@@ -314,8 +399,8 @@ class ClaimClient:
     """A task's side. Connects with its first question. Used by one thread; ``with`` closes it."""
 
     def __init__(self, address: Address, token: str, attempt_id: int) -> None:
-        self._known = {"secret": address.secret, "token": token, "attempt": attempt_id}
-        self._place = (address.host, address.port)
+        self._known = {"token": token, "attempt": attempt_id}
+        self._address = address
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> ClaimClient:
@@ -344,7 +429,7 @@ class ClaimClient:
 
     def _ask(self, **question: Any) -> dict[str, Any]:
         if self._socket is None:
-            self._socket = self._connected()
+            self._socket = _connected(self._address)
             self._socket.settimeout(_ANSWER_S)
             self._lines = self._socket.makefile("rb")
         self._socket.sendall(json.dumps(self._known | question).encode() + b"\n")
@@ -356,12 +441,57 @@ class ClaimClient:
             raise ClaimRefused(answer["denied"])
         return answer
 
-    def _connected(self) -> socket.socket:
-        host, port = self._place
+
+def _connected(address: Address) -> ssl.SSLSocket:
+    """A connection that the driver has welcomed. Raises ClaimRefused."""
+    until = time.monotonic() + _CONNECT_S
+    while True:
         try:
-            return socket.create_connection(self._place, timeout=_CONNECT_S)
+            connection = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
         except OSError as error:
+            raise ClaimRefused(_unreachable(address, error)) from error
+        try:
+            return _welcomed(connection, address.identity)
+        except ssl.SSLCertVerificationError as error:
             raise ClaimRefused(
-                f"the driver cannot be reached from this executor at {host}:{port} ({error}); set spark.driver.host to "
-                "a name that executors know, and spark.einmal.claims.port to a port that the network lets through"
+                f"{address.host}:{address.port} belongs to another query, or is not the driver of this one: it has "
+                "another key"
             ) from error
+        except (ssl.SSLEOFError, ConnectionError) as error:
+            # The driver ends handshakes while many strangers connect.
+            if time.monotonic() >= until:
+                raise ClaimRefused(_unreachable(address, error)) from error
+            time.sleep(_AGAIN_S)
+        except OSError as error:
+            raise ClaimRefused(_unreachable(address, error)) from error
+
+
+def _welcomed(connection: socket.socket, identity: SharedIdentity) -> ssl.SSLSocket:
+    secured = _context(identity).wrap_socket(connection)
+    try:
+        received = b""
+        while len(received) < len(_WELCOME):
+            piece = secured.recv(len(_WELCOME) - len(received))
+            if not piece:
+                raise ConnectionAbortedError("the driver has closed the connection")
+            received += piece
+        if received != _WELCOME:
+            raise OSError("no claim service answers")
+    except BaseException:
+        secured.close()
+        raise
+    return secured
+
+
+@lru_cache(maxsize=4)
+def _context(identity: SharedIdentity) -> ssl.SSLContext:
+    """Of one query; Spark's Python workers serve many of its tasks."""
+    return identity.context(is_server=False)
+
+
+def _unreachable(address: Address, error: OSError) -> str:
+    return (
+        f"the driver cannot be reached from this executor at {address.host}:{address.port} ({error}); set "
+        "spark.driver.host to a name that executors know, and spark.einmal.claims.port to a port that the network lets "
+        "through"
+    )

@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame, functions
 
 from einmal.pipeline.claims import Output
+from einmal.security.redaction import RedactedDict
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.output.claim_service import Address, OpenTransaction
 from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
@@ -42,7 +43,8 @@ class Job:
 
     def __init__(self, cluster: KafkaCluster, client: Mapping[str, str], topic: str | None, address: Address) -> None:
         self._cluster = cluster
-        self._client = {name: value for name, value in client.items() if name not in _NOT_FOR_TASKS}
+        # Its repr hides secrets: it is part of every task.
+        self._client = RedactedDict({name: value for name, value in client.items() if name not in _NOT_FOR_TASKS})
         self._topic = topic
         self._address = address
         self._compression = Compression[client.get("compression.type", "none").upper()]

@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from einmal.spark.cluster import KafkaCluster
+from einmal.spark.environment.ephemeral_identity import ephemeral_identity
 from einmal.spark.environment.spark_session import CONNECT_REFUSED
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.output.claim_service import ClaimService
@@ -47,5 +48,6 @@ def open_resources(frame: DataFrame, client: Mapping[str, str], topic: str | Non
     context = frame.sparkSession.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
     port = int(context.get(CLAIMS_PORT) or 0)
-    service = ClaimService(context.get("spark.driver.bindAddress") or advertised, advertised, port)
+    identity = ephemeral_identity(frame.sparkSession._jvm)
+    service = ClaimService(identity, context.get("spark.driver.bindAddress") or advertised, advertised, port)
     return SinkResources(cluster, service, Job(cluster, client, topic, service.address))
