@@ -1,7 +1,8 @@
 """Claims about three brokers of which one after the other is killed, paused or restarted under load, by its part.
 
 confluent-kafka and our own client write, copy and read throughout (``load.py``). ``EINMAL_KILLS`` is the
-number of faults; the default is one round of all of them. With ``EINMAL_TLS`` all connections are encrypted. The same load on Apache Kafka checks our client alone.
+number of faults; the default is one round of all of them. With ``EINMAL_TLS`` all connections are encrypted. The same
+load on Apache Kafka checks our client alone.
 """
 
 from __future__ import annotations
