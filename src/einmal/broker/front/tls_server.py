@@ -173,6 +173,9 @@ class TlsLink(asyncio.BufferedProtocol):
         self._is_closing = self._is_lost = True
         self._owner.end(self)
         self._backlog.clear()
+        # This object and its connection refer to each other, and wait for the collector: what is large does not.
+        self._tls = None
+        self._incoming = self._outgoing = ssl.MemoryBIO()
         self._connection.connection_lost(error)
 
     # --- handshake -------------------------------------------------------------------------------------------------
