@@ -62,7 +62,7 @@ def _produced(topic: Fields, transactional_id: str | None = None) -> Fields:
     if transactional_id is None:
         records = encode_batch([record])
     else:
-        records = encode_batch([record], **_BOGUS, base_sequence=0, transactional=True)
+        records = encode_batch([record], producer_id=4_000_000, producer_epoch=0, base_sequence=0, transactional=True)
     partition = {"index": 0, "records": records}
     topics = [{**topic, "partition_data": [partition]}]
     return {"transactional_id": transactional_id, "acks": 1, "timeout": 5_000, "topic_data": topics}
@@ -270,6 +270,8 @@ CLUSTER_REQUESTS: Final = (
     Request(46, 0, lambda _n, _: {"timeout": 5_000, "topics": [{"name": NOBODYS, "partition_indexes": [0]}]}),
     Request(48, 1, lambda _n, _: {"components": [], "strict": False}),
     Request(49, 1, lambda _n, _: {"entries": [_QUOTA], "validate_only": True}),
+    Request(50, 0, lambda _n, _: {"users": None}),
+    Request(51, 0, lambda _n, _: {"deletions": [{"name": NOBODYS, "mechanism": 1}], "upsertions": []}),
     Request(55, 2, lambda _n, _: {"topics": [_metadata_partition()]}),
     Request(57, 1, lambda _n, _: {"timeout": 5_000, "feature_updates": [_NO_FEATURE], "validate_only": True}),
     Request(60, 1, lambda _n, _: {"include_cluster_authorized_operations": True, "endpoint_type": 1}),
