@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from einmal.bench.cases import CASES, MEGABYTE, Figure
+from einmal.bench.cases import CASES, MEGABYTE, Figure, Target
 from einmal.bench.failover import failover
 from einmal.bench.server import BrokerProcess
 
@@ -19,6 +19,7 @@ def run(
     names: Sequence[str],
     *,
     bootstrap: str | None,
+    security: Mapping[str, str],
     scale: float,
     properties: Sequence[str],
     connector: Path | None,
@@ -26,6 +27,8 @@ def run(
     say: Callable[[str], None],
 ) -> Iterator[Figure]:
     """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too.
+
+    ``security``: settings of the clients, under librdkafka's names.
 
     "failover" is measured on a fresh cluster, alone; "pipeline" alone too, with ``connector`` and ``triggers``.
     """
@@ -36,7 +39,7 @@ def run(
         yield from _pipeline(bootstrap, scale, properties, connector, triggers, say)
         return
     if bootstrap is not None:
-        yield from _cases(names, bootstrap, scale, say)
+        yield from _cases(names, Target(bootstrap, security), scale, say)
         return
     say("starting brokers")
     starts = []
@@ -47,14 +50,14 @@ def run(
     yield Figure("start to ready, median", statistics.median(starts), "s", 0.5, at_most=True)
     yield Figure("resident memory, idle", idle / MEGABYTE, "MB", 100, at_most=True)
     with BrokerProcess(*properties) as broker:
-        yield from _cases(names, broker.bootstrap_servers, scale, say)
+        yield from _cases(names, Target(broker.bootstrap_servers, security), scale, say)
         yield Figure("resident memory, after the run", broker.resident_bytes() / MEGABYTE, "MB")
 
 
-def _cases(names: Sequence[str], bootstrap: str, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
+def _cases(names: Sequence[str], target: Target, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
     for name in names:
         say(f"measuring {name}")
-        yield from CASES[name](bootstrap, scale)
+        yield from CASES[name](target, scale)
 
 
 def _pipeline(
