@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from einmal.bench.cases import CASES, MEGABYTE, Figure, Target
@@ -18,17 +19,15 @@ PIPELINE = "pipeline"
 def run(
     names: Sequence[str],
     *,
-    bootstrap: str | None,
-    security: Mapping[str, str],
+    target: Target,
     scale: float,
     properties: Sequence[str],
     connector: Path | None,
     triggers: Sequence[str],
     say: Callable[[str], None],
 ) -> Iterator[Figure]:
-    """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too.
+    """The figures, as they come. ``target`` without an address: a fresh broker; its start and memory are measured too.
 
-    ``security``: settings of the clients, under librdkafka's names.
 
     "failover" is measured on a fresh cluster, alone; "pipeline" alone too, with ``connector`` and ``triggers``.
     """
@@ -36,10 +35,10 @@ def run(
         yield from failover(scale, properties, say)
         return
     if list(names) == [PIPELINE]:
-        yield from _pipeline(bootstrap, scale, properties, connector, triggers, say)
+        yield from _pipeline(target.bootstrap, scale, properties, connector, triggers, say)
         return
-    if bootstrap is not None:
-        yield from _cases(names, Target(bootstrap, security), scale, say)
+    if target.bootstrap:
+        yield from _cases(names, target, scale, say)
         return
     say("starting brokers")
     starts = []
@@ -50,7 +49,7 @@ def run(
     yield Figure("start to ready, median", statistics.median(starts), "s", 0.5, at_most=True)
     yield Figure("resident memory, idle", idle / MEGABYTE, "MB", 100, at_most=True)
     with BrokerProcess(*properties) as broker:
-        yield from _cases(names, Target(broker.bootstrap_servers, security), scale, say)
+        yield from _cases(names, replace(target, bootstrap=broker.bootstrap_servers), scale, say)
         yield Figure("resident memory, after the run", broker.resident_bytes() / MEGABYTE, "MB")
 
 
@@ -61,7 +60,7 @@ def _cases(names: Sequence[str], target: Target, scale: float, say: Callable[[st
 
 
 def _pipeline(
-    bootstrap: str | None,
+    bootstrap: str,
     scale: float,
     properties: Sequence[str],
     connector: Path | None,
@@ -71,7 +70,7 @@ def _pipeline(
     # Only here: Spark is not needed for anything else.
     from einmal.bench.pipeline import pipeline
 
-    if bootstrap is not None:
+    if bootstrap:
         yield from pipeline(bootstrap, scale, connector, triggers, say)
         return
     with BrokerProcess(*properties) as broker:
