@@ -42,6 +42,7 @@ LARGER = {
     "cli/app.py:start": "the options of a command",
     "cli/quota.py:set_quotas": "the options of a command",
     "cli/quota.py:remove_quotas": "the options of a command",
+    "cli/bench.py:bench": "the options of a command",
     "cli/run.py:run": "the options of a command",
     "cli/start.py:run": "the options of a command",
     "cli/topic.py:create": "the options of a command",

@@ -18,7 +18,7 @@ SECRET = "between the nodes of this test only"
 pytestmark = pytest.mark.time_limit(60)
 
 
-async def told(client: Client) -> list[list[tuple[str, int]]]:
+async def addresses(client: Client) -> list[list[tuple[str, int]]]:
     """The addresses of brokers in the answers of three APIs."""
     metadata = await client.call(METADATA, 12, {"topics": [], "allow_auto_topic_creation": False})
     described = await client.call(DESCRIBE_CLUSTER, 0, {})
@@ -30,7 +30,7 @@ async def told(client: Client) -> list[list[tuple[str, int]]]:
     ]
 
 
-async def test_every_listener_is_told_its_own_addresses(tmp_path: Path) -> None:
+async def test_every_listener_answers_with_its_own_addresses(tmp_path: Path) -> None:
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
         "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
@@ -43,7 +43,7 @@ async def test_every_listener_is_told_its_own_addresses(tmp_path: Path) -> None:
             ("OUTSIDE", ("outside.test", 3)),
         ):
             async with Client.connect_to(port_of(node, name)) as client:
-                assert await told(client) == [[address], [address], [address]], name
+                assert await addresses(client) == [[address], [address], [address]], name
 
 
 async def test_brokers_without_the_listener_are_left_out_and_their_partitions_have_no_leader(tmp_path: Path) -> None:

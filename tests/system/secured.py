@@ -35,9 +35,13 @@ class SecuredCluster(Cluster):
     def bootstrap(self) -> str:
         return self._bootstrap
 
+    def stop(self) -> None:
+        super().stop()
+        os.environ.pop(_VARIABLE, None)
+
 
 def secured_cluster(directory: Path, count: int = 3) -> SecuredCluster:
-    """Not started. Clients of this process and its children find the settings for it from now on."""
+    """Not started. Clients of this process and its children find the settings for it until it is stopped."""
     directory.mkdir(parents=True)
     authority = Authority()
     ca, broker, client = authority.write(directory / "ca.pem"), *(authority.issue(directory, each) for each in _NAMES)

@@ -73,6 +73,7 @@ VICTIMS: Final[dict[str, Victim]] = {
 }
 _CLEAN: Final = "leader, in order"
 _PAUSED: Final = "leader, paused"
+_TLS_KILLS: Final = 3
 STROKES: Final = (*VICTIMS, _CLEAN, _PAUSED)
 KILLS: Final = int(os.environ.get("EINMAL_KILLS", str(len(STROKES))))
 
@@ -160,6 +161,13 @@ def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) 
     cluster = secured_cluster(tmp_path / "cluster") if secured.USED else einmal_cluster(tmp_path / "cluster")
     figures = run(cluster, tmp_path, _LOAD, KILLS)
     assert figures["transactions"]["committed"] > KILLS
+
+
+@pytest.mark.system
+def test_three_brokers_with_tls_between_them_lose_nothing(tmp_path: Path) -> None:
+    """Mutual TLS of clients, SASL_SSL between brokers and controllers: a leader, a follower and a controller killed."""
+    figures = run(secured_cluster(tmp_path / "cluster"), tmp_path, _LOAD, _TLS_KILLS)
+    assert figures["transactions"]["committed"] > _TLS_KILLS
 
 
 @pytest.mark.system

@@ -355,7 +355,7 @@ class TlsLink(asyncio.BufferedProtocol):
             self._raw.write(self._outgoing.read())
 
     def _finish(self) -> None:
-        """Say that nothing follows, and close."""
+        """Announce the end, and close."""
         if self._is_open and self._tls is not None and not self._is_lost:
             # It raises an error unless the client has said the same: we do not wait for that.
             with suppress(ssl.SSLError):
