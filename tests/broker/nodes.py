@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import ssl
 import struct
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -115,8 +116,9 @@ class Client:
 
     @classmethod
     @asynccontextmanager
-    async def connect_to(cls, port: int) -> AsyncIterator[Client]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+    async def connect_to(cls, port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
+        host = None if tls is None else "localhost"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26, ssl=tls, server_hostname=host)
         try:
             yield cls(reader, writer)
         finally:

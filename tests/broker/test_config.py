@@ -22,7 +22,7 @@ def test_values_are_parsed_by_their_kind_and_later_ones_win() -> None:
 def test_properties_have_comments_colons_and_continuation_lines() -> None:
     text = "# a\n! b\n\n log.dirs : /x=y \nlisteners=PLAINTEXT://a:1,\\\n  CONTROLLER://b:2\nflag\n"
     assert parse_properties(text) == {
-        "log.dirs": "/x=y",
+        "log.dirs": "/x=y ",
         "listeners": "PLAINTEXT://a:1,CONTROLLER://b:2",
         "flag": "",
     }

@@ -402,6 +402,7 @@ class BrokerConfig:
                 self.controller_listener_names,
                 self.is_broker,
                 self.is_controller,
+                bool(self.quorum_voters),
             )
         )
 

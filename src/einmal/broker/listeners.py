@@ -84,7 +84,7 @@ class Listeners:
     @property
     def first(self) -> NamedListener:
         """For clients, rather than for brokers; of what is only a controller, the controller's."""
-        for_clients = [each for each in self.of_broker if each != self.between_brokers]
+        for_clients = [each for each in self.of_broker if not each.is_between_nodes]
         return next(iter((*for_clients, *self.of_broker, *self.of_controller)))
 
     @property
@@ -102,6 +102,7 @@ class ListenerSettings(NamedTuple):
     controller_names: str
     is_broker: bool
     is_controller: bool
+    has_voters: bool
 
 
 @cache
@@ -116,6 +117,7 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
     if of_brokers in names:
         raise ConfigError(f"{of_brokers} cannot be in both inter.broker.listener.name and controller.listener.names")
     told = [name for name in endpoints if name not in names]
+    is_alone = not settings.has_voters and len(told) == len(endpoints)
     between = of_brokers or _shared(told)
     named = [
         NamedListener(
@@ -123,7 +125,7 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
             endpoint,
             _protocol(name, protocols, names),
             Audience.CONTROLLERS if name in names else Audience.CLIENTS,
-            name in names or name == between,
+            name in names or (name == between and not is_alone),
         )
         for name, endpoint in endpoints.items()
     ]

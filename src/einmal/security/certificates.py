@@ -6,7 +6,6 @@ one that OpenSSL has parsed or verified.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -34,6 +33,7 @@ _TEXTS: Final = {
 """Encodings of the types of strings, by tag."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _VERSION: Final = 0xA0
+_FIELDS_MIN: Final = 5
 _UTC_TIME: Final = 0x17
 
 
@@ -48,12 +48,12 @@ class _Element(NamedTuple):
 def subject_of(der: bytes) -> str:
     """The owner's name by RFC 2253, as Java's ``X500Principal.getName()`` has it. Raises ValueError for broken DER."""
     names = _elements(_fields(der)[4].content)
-    return ",".join("+".join(_attribute(each) for each in _elements(name.content)) for name in reversed(list(names)))
+    return ",".join("+".join(map(_attribute, _elements(name.content))) for name in reversed(names))
 
 
 def valid_until(der: bytes) -> datetime:
     """The end of its validity. Raises ValueError for broken DER."""
-    time = list(_elements(_fields(der)[3].content))[1]
+    _begin, time = _elements(_fields(der)[3].content)
     text = time.content.decode("ascii")
     if time.tag == _UTC_TIME:
         # RFC 5280, 4.1.2.5.1: years from 1950 to 2049.
@@ -63,13 +63,17 @@ def valid_until(der: bytes) -> datetime:
 
 def _fields(der: bytes) -> list[_Element]:
     """Serial number, signature algorithm, issuer, validity, subject, and what follows."""
-    certificate = next(_elements(der))
-    fields = list(_elements(next(_elements(certificate.content)).content))
-    return fields[1:] if fields[0].tag == _VERSION else fields
+    if not (certificate := _elements(der)) or not (contents := _elements(certificate[0].content)):
+        raise ValueError("a certificate without content")
+    fields = _elements(contents[0].content)
+    fields = fields[1:] if fields and fields[0].tag == _VERSION else fields
+    if len(fields) < _FIELDS_MIN:
+        raise ValueError("a certificate without a subject")
+    return fields
 
 
 def _attribute(element: _Element) -> str:
-    identifier, value = list(_elements(element.content))[:2]
+    identifier, value = _elements(element.content)
     number = _dotted(identifier.content)
     keyword = _KEYWORDS.get(number)
     encoding = _TEXTS.get(value.tag)
@@ -98,8 +102,9 @@ def _dotted(content: bytes) -> str:
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
 
-def _elements(data: bytes) -> Iterator[_Element]:
+def _elements(data: bytes) -> list[_Element]:
     """The elements of DER that follow each other. Raises ValueError."""
+    found: list[_Element] = []
     position = 0
     while position < len(data):
         start = position
@@ -114,5 +119,6 @@ def _elements(data: bytes) -> Iterator[_Element]:
         end = position + size
         if end > len(data):
             raise ValueError("a certificate that ends within an element")
-        yield _Element(tag, data[position:end], data[start:end])
+        found.append(_Element(tag, data[position:end], data[start:end]))
         position = end
+    return found

@@ -470,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, OtherProtocol):
             reason = (
-                f"{error}, and this listener {listener.protocol}: set the client's security.protocol to "
+                f"{error}, and this listener is {listener.protocol}: set the client's security.protocol to "
                 f"{listener.protocol}, or use the port of a listener of its protocol"
             )
         log.warning("connection closed: %s", reason, extra={"client": self.address, "listener": listener.name})

@@ -167,6 +167,9 @@ class TlsLink(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._tls is not None and not self._is_open and not self._is_closing:
+            reason = "the client has ended the TLS handshake: it may not trust this broker's certificate"
+            log.warning("connection closed: %s", reason, extra=self._about)
         self._is_closing = self._is_lost = True
         self._owner.end(self)
         self._backlog.clear()
@@ -182,9 +185,11 @@ class TlsLink(asyncio.BufferedProtocol):
         if self._is_reading:
             self._raw.resume_reading()
         if self._tls is None:
-            if (spoken := other_protocol(self._first)) is not None and spoken != "TLS":
+            spoken = other_protocol(self._first)
+            if spoken != "TLS":
+                told = f"the client speaks {spoken}" if spoken else "the client does not speak TLS"
                 protocol = self._owner.tls.listener.protocol
-                self.fail(f"the client speaks {spoken}, and this listener TLS: {_HINT.format(protocol=protocol)}")
+                self.fail(f"{told}, and this listener is {protocol}: {_HINT.format(protocol=protocol)}")
                 return
             self._tls = self._owner.tls.server.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
@@ -236,8 +241,9 @@ class TlsLink(asyncio.BufferedProtocol):
         assert self._tls is not None
         try:
             while self._is_reading and not self._is_closing:
-                buffer = self._connection.get_buffer(-1)
-                count = cast(int, self._tls.read(len(buffer), cast(bytearray, buffer)))
+                # The buffer may have to grow for the next bytes, which it cannot while we look at it.
+                with self._connection.get_buffer(-1) as buffer:
+                    count = cast(int, self._tls.read(len(buffer), cast(bytearray, buffer)))
                 if not count:
                     self._end()
                     return
