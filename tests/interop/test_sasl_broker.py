@@ -125,7 +125,7 @@ def through_confluent(bootstrap: str, topic: str, mechanism: str, is_right: bool
         consumer.subscribe([topic])
         message = consumer.poll(PATIENCE_S)
         assert message is not None and message.error() is None
-        return bytes(message.value())
+        return message.value() or b""
     finally:
         consumer.close()
 
@@ -244,7 +244,7 @@ def test_our_own_client_authenticates_and_is_refused(broker: SaslBroker, mechani
 
 
 def test_confluents_admin_manages_users(broker: SaslBroker) -> None:
-    settings = {
+    settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": broker.bootstrap,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -256,7 +256,9 @@ def test_confluents_admin_manages_users(broker: SaslBroker) -> None:
     upsertion = UserScramCredentialUpsertion("frida", info, b"fridas password")
     for future in admin.alter_user_scram_credentials([upsertion]).values():
         future.result(PATIENCE_S)
-    described = admin.describe_user_scram_credentials(["frida"])["frida"].result(PATIENCE_S)
+    found = admin.describe_user_scram_credentials(["frida"])
+    assert isinstance(found, dict)
+    described = found["frida"].result(PATIENCE_S)
     assert [(each.mechanism, each.iterations) for each in described.scram_credential_infos] == [
         (ScramMechanism.SCRAM_SHA_256, 8_192)
     ]
