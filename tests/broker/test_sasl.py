@@ -111,7 +111,7 @@ async def test_a_request_before_authentication_ends_the_connection_with_one_line
         assert await client.is_closed()
     lines = [record for record in caplog.records if hasattr(record, "client")]
     assert len(lines) == 1
-    assert lines[0].client == "127.0.0.1"  # type: ignore[attr-defined]
+    assert lines[0].client == "127.0.0.1"
 
 
 async def test_a_message_without_a_handshake_is_an_illegal_state(tmp_path: Path) -> None:
