@@ -76,7 +76,7 @@ bench-pipeline: $(READY)  ## compare a pipeline with Spark's own Kafka connector
 failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
 	$(BIN)/einmal bench failover
 
-kills: $(READY)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures
+kills: $(READY)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures; EINMAL_TLS=1: over TLS
 	EINMAL_KILLS=280 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
 standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every fault for each of them, on both brokers

@@ -37,6 +37,7 @@ LARGER = {
     "wire/record_batch.py:encode_batch": "the fields of a record batch",
     "wire/record_batch.py:seal_batch": "the fields of a record batch",
     "cli/app.py:start": "the options of a command",
+    "cli/bench.py:bench": "the options of a command",
     "cli/run.py:run": "the options of a command",
     "cli/start.py:run": "the options of a command",
     "cli/topic.py:create": "the options of a command",

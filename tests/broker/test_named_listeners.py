@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from einmal.broker.node import Node
 from einmal.types import ErrorCode
 from tests.broker.cluster import Cluster
 from tests.broker.nodes import Client, batch, running_node, until
 from tests.broker.tls_node import Tls, port_of
 
-METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER, VOTE, ADD_PARTITIONS = 3, 10, 60, 52, 24
+METADATA, FIND_COORDINATOR, CREATE_TOPICS, DESCRIBE_CLUSTER, ADD_PARTITIONS = 3, 10, 19, 60, 24
 SECRET = "between the nodes of this test only"
 
 pytestmark = pytest.mark.time_limit(60)
 
 
-def listener_of(node: Node, name: str) -> Any:
-    return next(each for each in node.config.named_listeners.all if each.name == name)
-
-
-async def told(client: Client) -> list[list[tuple[str, int]]]:
+async def addresses(client: Client) -> list[list[tuple[str, int]]]:
     """The addresses of brokers in the answers of three APIs."""
     metadata = await client.call(METADATA, 12, {"topics": [], "allow_auto_topic_creation": False})
     described = await client.call(DESCRIBE_CLUSTER, 0, {})
@@ -36,7 +30,7 @@ async def told(client: Client) -> list[list[tuple[str, int]]]:
     ]
 
 
-async def test_every_listener_is_told_its_own_addresses(tmp_path: Path) -> None:
+async def test_every_listener_answers_with_its_own_addresses(tmp_path: Path) -> None:
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
         "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
@@ -49,7 +43,7 @@ async def test_every_listener_is_told_its_own_addresses(tmp_path: Path) -> None:
             ("OUTSIDE", ("outside.test", 3)),
         ):
             async with Client.connect_to(port_of(node, name)) as client:
-                assert await told(client) == [[address], [address], [address]], name
+                assert await addresses(client) == [[address], [address], [address]], name
 
 
 async def test_brokers_without_the_listener_are_left_out_and_their_partitions_have_no_leader(tmp_path: Path) -> None:
@@ -65,7 +59,9 @@ async def test_brokers_without_the_listener_are_left_out_and_their_partitions_ha
         other = cluster.nodes[2]
         await until(lambda: all(len(each.metadata.image.brokers) == 2 for each in (node, other)))
         async with Client.connect_to(port_of(other, "OUTSIDE")) as client:
-            await client.call(19, 7, {"topics": [{"name": "t", "num_partitions": 4, "replication_factor": 1}]})
+            await client.call(
+                CREATE_TOPICS, 7, {"topics": [{"name": "t", "num_partitions": 4, "replication_factor": 1}]}
+            )
             await until(lambda: "t" in other.metadata.image.topics)
             question = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
             answer = await client.call(METADATA, 12, question)
@@ -82,42 +78,55 @@ async def test_brokers_without_the_listener_are_left_out_and_their_partitions_ha
         await cluster.stop()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-async def test_three_nodes_with_sasl_ssl_replicate_and_survive_their_leader(tmp_path: Path, shared: bool) -> None:
-    tls = Tls(tmp_path / "tls")
-    cluster = Cluster(tmp_path / "nodes", secret=SECRET)
+TOPIC = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 3}]}
+
+
+def sasl_ssl(directory: Path, tls: Tls, protocols: str, **settings: str) -> Cluster:
+    cluster = Cluster(directory, secret=SECRET)
     cluster.settings = {
-        "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_SSL,CONTROLLER:SASL_SSL",
         **{key.replace(".", "_"): value for key, value in tls.settings.items()},
+        "listener_security_protocol_map": protocols,
+        **settings,
     }
-    if shared:
-        cluster.settings["inter_broker_listener_name"] = "PLAINTEXT"
-        cluster.settings["listener_security_protocol_map"] = "PLAINTEXT:SASL_SSL,INTERNAL:PLAINTEXT,CONTROLLER:SASL_SSL"
+    return cluster
+
+
+async def test_three_nodes_with_sasl_ssl_replicate_and_survive_their_leader(tmp_path: Path) -> None:
+    tls = Tls(tmp_path / "tls")
+    cluster = sasl_ssl(tmp_path / "nodes", tls, "INTERNAL:SASL_SSL,CONTROLLER:SASL_SSL")
     await cluster.start()
     try:
+        async with Client.connect(cluster.nodes[1]) as client:
+            await client.call(CREATE_TOPICS, 7, TOPIC)
+        await cluster.until(lambda: cluster.leader("t"))
+        assert await cluster.produce("t", b"x") == 0
+        leader = cluster.leader("t")
+        await cluster.stop(leader)
+        await cluster.until(lambda: cluster.leader("t") not in (0, leader))
+        assert await cluster.produce("t", b"y") == 1
+    finally:
+        await cluster.stop()
+
+
+async def test_on_a_listener_that_nodes_share_with_clients_nobody_is_a_node_without_the_secret(tmp_path: Path) -> None:
+    tls = Tls(tmp_path / "tls")
+    protocols = "PLAINTEXT:SASL_SSL,INTERNAL:PLAINTEXT,CONTROLLER:SASL_SSL"
+    cluster = sasl_ssl(tmp_path / "nodes", tls, protocols, inter_broker_listener_name="PLAINTEXT")
+    await cluster.start()
+    try:
+        # The listener INTERNAL is one for clients here.
         node = cluster.nodes[1]
-        async with Client.connect_to(port_of(node, "INTERNAL"), None if shared else tls.client()) as client:
-            if shared:
-                await client.create_topic("t")
-        if shared:
-            leader = cluster.leader("t") or await cluster.until(lambda: cluster.leader("t"))
-            async with Client.connect_to(port_of(cluster.nodes[leader], "INTERNAL")) as client:
-                assert (await client.produce("t", batch(b"x"))).error_code == ErrorCode.none
-            # On a listener that nodes share with clients, nobody is a node without the secret.
-            async with Client.connect_to(port_of(node, "PLAINTEXT"), tls.client()) as client:
-                client.send(ADD_PARTITIONS, 5, b"")
-                assert await client.is_closed()
-            await cluster.stop(leader)
-            await cluster.until(lambda: cluster.leader("t") not in (0, leader))
-        else:
-            async with Client.connect(node) as client:
-                await client.call(19, 7, {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 3}]})
-            await cluster.until(lambda: cluster.leader("t"))
-            assert await cluster.produce("t", b"x") == 0
-            leader = cluster.leader("t")
-            await cluster.stop(leader)
-            await cluster.until(lambda: cluster.leader("t") not in (0, leader))
-            assert await cluster.produce("t", b"y") == 1
+        async with Client.connect_to(port_of(node, "INTERNAL")) as client:
+            await client.call(CREATE_TOPICS, 7, TOPIC)
+            answer = await client.call(ADD_PARTITIONS, 5, {"transactions": []})
+            assert answer.error_code is ErrorCode.cluster_authorization_failed
+        leader = await cluster.until(lambda: cluster.leader("t"))
+        async with Client.connect_to(port_of(cluster.nodes[leader], "INTERNAL")) as client:
+            # It is acknowledged by all replicas, whose leader the others have authenticated to.
+            assert (await client.produce("t", batch(b"x"))).error_code == ErrorCode.none
+        async with Client.connect_to(port_of(node, "PLAINTEXT"), tls.client()) as client:
+            client.send(ADD_PARTITIONS, 5, b"")
+            assert await client.is_closed()
     finally:
         await cluster.stop()
 

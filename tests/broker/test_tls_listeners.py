@@ -171,7 +171,7 @@ async def test_a_client_that_does_not_trust_the_broker_is_logged(tls: Tls, caplo
         await until(lambda: lines(caplog, "it may not trust this broker"))
 
 
-async def test_only_the_enabled_versions_and_suites_are_spoken(tls: Tls) -> None:
+async def test_only_the_enabled_versions_and_suites_are_supported(tls: Tls) -> None:
     suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     async with tls.node(ssl_cipher_suites=suite) as node, client_of(node, tls.client()) as client:
         assert client.writer.get_extra_info("cipher")[:2] == ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2")
@@ -224,7 +224,7 @@ KAFKA = struct.pack(">ihhih4s", 14, 18, 0, 1, 4, b"test")
         ("PLAINTEXT", HTTP, "the client speaks HTTP, and this listener is PLAINTEXT"),
     ],
 )
-async def test_another_protocol_closes_the_connection_with_one_line_that_says_so(
+async def test_another_protocol_closes_the_connection_with_one_line_that_names_it(
     tls: Tls, listener: str, data: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tls.node() as node:
@@ -361,7 +361,7 @@ async def test_settings_that_cannot_be_kept_prevent_the_start(tls: Tls, settings
     await node.stop()
 
 
-async def test_keys_and_passwords_are_told_to_nobody(tls: Tls) -> None:
+async def test_keys_and_passwords_are_shown_to_nobody(tls: Tls) -> None:
     secret = tls.authority.issue(tls.directory, "encrypted", password="canary-2a")
     values = {
         "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.interop import raw
 from tests.interop.topics import Broker, at_last
 from tests.system.load import COPIES, PARTITIONS, TOPICS
+from tests.system.secured import client_security
 from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
 
 PATIENCE_S: Final = 240.0
@@ -132,6 +133,7 @@ def read_all(bootstrap: str) -> Values:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            **client_security(),
         }
     )
     places = [TopicPartition(topic, index, 0) for topic in TOPICS for index in range(PARTITIONS)]

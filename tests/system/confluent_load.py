@@ -21,6 +21,7 @@ from tests.system.load import (
     Report,
     stopped,
 )
+from tests.system.secured import client_security
 
 _CALL_S: Final = 30.0
 _OFFSETS_S: Final = 8.0
@@ -42,6 +43,7 @@ def _settings(bootstrap: str) -> dict[str, Any]:
         # It keeps only the brokers that its last metadata named. Where that was one of three, and it dies, only the
         # bootstrap servers help; where there is but one, it forgets that one when it begins again.
         "metadata.recovery.strategy": "rebootstrap" if "," in bootstrap else "none",
+        **client_security(),
     }
 
 

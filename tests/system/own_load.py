@@ -23,13 +23,16 @@ from tests.system.load import (
     Report,
     stopped,
 )
+from tests.system.secured import client_security
 
 _BACKLOG_MAX: Final = 1_000
 
 
 def _producer(bootstrap: str, transactional_id: str | None = None) -> Producer:
     # It gives up so late that whatever it took is written in the end.
-    producer = Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id, delivery_timeout_ms=600_000)
+    producer = Producer(
+        client_security(), bootstrap_servers=bootstrap, transactional_id=transactional_id, delivery_timeout_ms=600_000
+    )
     if transactional_id is not None:
         _insist(producer.init_transactions)
     return producer
@@ -125,6 +128,7 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
     name = f"copier-{seed}"
     producer = _producer(bootstrap, name)
     consumer = Consumer(
+        client_security(),
         bootstrap_servers=bootstrap,
         group_id=name,
         auto_offset_reset="earliest",
@@ -175,7 +179,7 @@ def _has_reached_the_end(consumer: Consumer) -> bool:
 
 
 def reader(bootstrap: str, report: Report, seed: int) -> None:
-    consumer = Consumer(bootstrap_servers=bootstrap)
+    consumer = Consumer(client_security(), bootstrap_servers=bootstrap)
     places = [TopicPartition(topic, index) for topic in TOPICS for index in range(PARTITIONS)]
     consumer.assign(places)
     consumer.seek_to_beginning(*places)

@@ -1,7 +1,8 @@
 """Claims about three brokers of which one after the other is killed, paused or restarted under load, by its part.
 
 confluent-kafka and our own client write, copy and read throughout (``load.py``). ``EINMAL_KILLS`` is the
-number of faults; the default is one round of all of them. The same load on Apache Kafka checks our client alone.
+number of faults; the default is one round of all of them. With ``EINMAL_TLS`` all connections are encrypted. The same
+load on Apache Kafka checks our client alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from einmal.wire.record_batch import iter_headers
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.cluster import GROUP, TRANSACTION, Cluster, apache_cluster, einmal_cluster
 from tests.interop.topics import Broker
+from tests.system import secured
 from tests.system.clients import (
     ANOMALIES,
     Client,
@@ -33,6 +35,7 @@ from tests.system.clients import (
     read_all,
 )
 from tests.system.load import PARTITIONS, PLAIN, TOPICS, TRANSACTIONS
+from tests.system.secured import secured_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +73,7 @@ VICTIMS: Final[dict[str, Victim]] = {
 }
 _CLEAN: Final = "leader, in order"
 _PAUSED: Final = "leader, paused"
+_TLS_KILLS: Final = 3
 STROKES: Final = (*VICTIMS, _CLEAN, _PAUSED)
 KILLS: Final = int(os.environ.get("EINMAL_KILLS", str(len(STROKES))))
 
@@ -154,8 +158,16 @@ def _broker(cluster: Cluster, node_id: int) -> Broker:
 
 @pytest.mark.system
 def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) -> None:
-    figures = run(einmal_cluster(tmp_path / "cluster"), tmp_path, _LOAD, KILLS)
+    cluster = secured_cluster(tmp_path / "cluster") if secured.USED else einmal_cluster(tmp_path / "cluster")
+    figures = run(cluster, tmp_path, _LOAD, KILLS)
     assert figures["transactions"]["committed"] > KILLS
+
+
+@pytest.mark.system
+def test_three_brokers_with_tls_between_them_lose_nothing(tmp_path: Path) -> None:
+    """Mutual TLS of clients, SASL_SSL between brokers and controllers: a leader, a follower and a controller killed."""
+    figures = run(secured_cluster(tmp_path / "cluster"), tmp_path, _LOAD, _TLS_KILLS)
+    assert figures["transactions"]["committed"] > _TLS_KILLS
 
 
 @pytest.mark.system

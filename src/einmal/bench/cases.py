@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from einmal.bench import load
@@ -32,14 +32,26 @@ class Figure:
     at_most: bool = False
 
 
-Case = Callable[[str, float], Iterator[Figure]]
-"""A case takes the bootstrap address and a factor for its length."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The measured broker. ``security``: settings of its clients, under librdkafka's names."""
+
+    bootstrap: str
+    security: Mapping[str, str] = field(default_factory=dict)
+
+    def connect(self) -> Connection:
+        """Raises BenchRefused for SASL, which ready-made requests have not."""
+        return Connection(self.bootstrap, load.tls_of(self.security))
 
 
-def throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
+Case = Callable[[Target, float], Iterator[Figure]]
+"""A case takes the broker and a factor for its length."""
+
+
+def throughput(target: Target, scale: float) -> Iterator[Figure]:
     """Produce and fetch in MB/s of record batches, pipelined, from ready-made requests."""
     budgets = {16_000: 400.0, 100_000: 900.0}
-    connection = Connection(bootstrap)
+    connection = target.connect()
     for batch_bytes in BATCH_SIZES:
         for record_bytes in RECORD_SIZES:
             topic = f"bench-{batch_bytes}-{record_bytes}"
@@ -56,9 +68,9 @@ def throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
     connection.close()
 
 
-def single_records(bootstrap: str, scale: float) -> Iterator[Figure]:
+def single_records(target: Target, scale: float) -> Iterator[Figure]:
     """Requests of one 100 B record: pipelined, one at a time, and at a steady 2,000 per second."""
-    connection = Connection(bootstrap)
+    connection = target.connect()
     load.create_topic(connection, "bench-single")
     records, _count = load.batch(100, 100)
     request = load.produce_request("bench-single", 0, records)
@@ -78,9 +90,9 @@ def single_records(bootstrap: str, scale: float) -> Iterator[Figure]:
     connection.close()
 
 
-def transactions(bootstrap: str, scale: float) -> Iterator[Figure]:
+def transactions(target: Target, scale: float) -> Iterator[Figure]:
     """Transactions of one record by one confluent-kafka producer: one coordinator shard, one at a time."""
-    producer = _producer(bootstrap, {"transactional.id": "bench-transactions", "linger.ms": 0})
+    producer = _producer(target, {"transactional.id": "bench-transactions", "linger.ms": 0})
     producer.init_transactions(30)
     count = max(50, int(400 * scale))
     latencies = []
@@ -94,18 +106,19 @@ def transactions(bootstrap: str, scale: float) -> Iterator[Figure]:
     yield Figure("one transaction, p99", _percentile(latencies, 99) * 1_000, "ms")
 
 
-def client_throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
+def client_throughput(target: Target, scale: float) -> Iterator[Figure]:
     """What confluent-kafka reaches: idempotent produce, then read_committed consume, of 1 KB records."""
     from confluent_kafka import Consumer, TopicPartition
 
     count = max(5_000, int(100_000 * scale))
     topic = "bench-client"
-    producer = _producer(bootstrap, {"enable.idempotence": True})
+    producer = _producer(target, {"enable.idempotence": True})
     seconds = _produce(producer, topic, count, 1_000)
     yield Figure("confluent-kafka produce, 1 KB records", count / seconds, "records/s")
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": target.bootstrap,
+            **target.security,
             "group.id": "bench",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -121,7 +134,7 @@ def client_throughput(bootstrap: str, scale: float) -> Iterator[Figure]:
     consumer.close()
 
 
-def price(bootstrap: str, scale: float) -> Iterator[Figure]:
+def price(target: Target, scale: float) -> Iterator[Figure]:
     """The price of exactly-once (F20): 1 KB records, a commit every 100 ms, rounds of the guarantees in turn.
 
     All keep at most 4 MB under way, as Kafka's own measurement did with its buffer: otherwise what is compared is
@@ -136,7 +149,7 @@ def price(bootstrap: str, scale: float) -> Iterator[Figure]:
     }
     rates: dict[str, list[float]] = {name: [] for name in settings}
     producers = {
-        name: _producer(bootstrap, {"queue.buffering.max.kbytes": 4_096, **extra}) for name, extra in settings.items()
+        name: _producer(target, {"queue.buffering.max.kbytes": 4_096, **extra}) for name, extra in settings.items()
     }
     producers["exactly-once"].init_transactions(30)
     for _ in range(5):
@@ -151,7 +164,7 @@ def price(bootstrap: str, scale: float) -> Iterator[Figure]:
     yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
 
 
-def batch_overhead(_bootstrap: str, _scale: float) -> Iterator[Figure]:
+def batch_overhead(_target: Target, _scale: float) -> Iterator[Figure]:
     """Bytes that record batch v2 adds to 100 B values, by records per batch (F18)."""
     for count in (1, 10, 100, 1_000):
         size = len(encode_batch([NewRecord(None, b"x" * 100, 1_700_000_000_000)] * count))
@@ -168,10 +181,11 @@ CASES: Final[dict[str, Case]] = {
 }
 
 
-def _producer(bootstrap: str, extra: dict[str, Any]) -> Any:
+def _producer(target: Target, extra: dict[str, Any]) -> Any:
     from confluent_kafka import Producer
 
-    return Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "batch.size": 100_000, **extra})
+    settings = {"bootstrap.servers": target.bootstrap, **target.security, "linger.ms": 5, "batch.size": 100_000}
+    return Producer({**settings, **extra})
 
 
 def _produce(producer: Any, topic: str, count: int, size: int) -> float:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from einmal.client.config import ClientSettings, parse
+from einmal.security.tls import tls_context
 from einmal.types import ErrorCode
 from einmal.wire import messages
 from einmal.wire.fetch import FetchPartition, FetchRequest, decode_fetch_response, encode_fetch_request
@@ -30,13 +33,23 @@ class BenchRefused(Exception):
     """The broker answered with an error."""
 
 
+def tls_of(security: Mapping[str, str]) -> ssl.SSLContext | None:
+    """None: the broker's listener is not encrypted. Raises BenchRefused, or ConfigError."""
+    found = parse(ClientSettings, dict(security), {}).security
+    if found.sasl is not None:
+        raise BenchRefused("ready-made requests do not authenticate by SASL: take an SSL listener, or the case client")
+    return None if found.tls is None else tls_context(found.tls)
+
+
 class Connection:
     """One blocking connection; requests may be pipelined, answers come in order."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, tls: ssl.SSLContext | None = None) -> None:
         host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._received = b""
         self._position = 0
 

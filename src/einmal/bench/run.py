@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from einmal.bench.cases import CASES, MEGABYTE, Figure
+from einmal.bench.cases import CASES, MEGABYTE, Figure, Target
 from einmal.bench.failover import failover
 from einmal.bench.server import BrokerProcess
 
@@ -18,14 +19,15 @@ PIPELINE = "pipeline"
 def run(
     names: Sequence[str],
     *,
-    bootstrap: str | None,
+    target: Target,
     scale: float,
     properties: Sequence[str],
     connector: Path | None,
     triggers: Sequence[str],
     say: Callable[[str], None],
 ) -> Iterator[Figure]:
-    """The figures, as they come. ``bootstrap`` None: a fresh broker, whose start and memory are measured too.
+    """The figures, as they come. ``target`` without an address: a fresh broker; its start and memory are measured too.
+
 
     "failover" is measured on a fresh cluster, alone; "pipeline" alone too, with ``connector`` and ``triggers``.
     """
@@ -33,10 +35,10 @@ def run(
         yield from failover(scale, properties, say)
         return
     if list(names) == [PIPELINE]:
-        yield from _pipeline(bootstrap, scale, properties, connector, triggers, say)
+        yield from _pipeline(target.bootstrap, scale, properties, connector, triggers, say)
         return
-    if bootstrap is not None:
-        yield from _cases(names, bootstrap, scale, say)
+    if target.bootstrap:
+        yield from _cases(names, target, scale, say)
         return
     say("starting brokers")
     starts = []
@@ -47,18 +49,18 @@ def run(
     yield Figure("start to ready, median", statistics.median(starts), "s", 0.5, at_most=True)
     yield Figure("resident memory, idle", idle / MEGABYTE, "MB", 100, at_most=True)
     with BrokerProcess(*properties) as broker:
-        yield from _cases(names, broker.bootstrap_servers, scale, say)
+        yield from _cases(names, replace(target, bootstrap=broker.bootstrap_servers), scale, say)
         yield Figure("resident memory, after the run", broker.resident_bytes() / MEGABYTE, "MB")
 
 
-def _cases(names: Sequence[str], bootstrap: str, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
+def _cases(names: Sequence[str], target: Target, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
     for name in names:
         say(f"measuring {name}")
-        yield from CASES[name](bootstrap, scale)
+        yield from CASES[name](target, scale)
 
 
 def _pipeline(
-    bootstrap: str | None,
+    bootstrap: str,
     scale: float,
     properties: Sequence[str],
     connector: Path | None,
@@ -68,7 +70,7 @@ def _pipeline(
     # Only here: Spark is not needed for anything else.
     from einmal.bench.pipeline import pipeline
 
-    if bootstrap is not None:
+    if bootstrap:
         yield from pipeline(bootstrap, scale, connector, triggers, say)
         return
     with BrokerProcess(*properties) as broker:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from einmal.cli.formats import Format, Output
+from einmal.security.properties import parse_properties
 
 if TYPE_CHECKING:
     from einmal.bench.cases import Figure
@@ -22,6 +23,12 @@ def bench(
     ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
+    ] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Security settings of the clients, under librdkafka's names: for listeners with TLS."
+        ),
     ] = None,
     scale: Annotated[float, typer.Option(min=0.01, max=100, help="Factor for the length of runs.")] = 1.0,
     properties: Annotated[
@@ -40,7 +47,7 @@ def bench(
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
-    from einmal.bench.cases import CASES
+    from einmal.bench.cases import CASES, Target
     from einmal.bench.load import BenchRefused
     from einmal.bench.run import FAILOVER, PIPELINE, run
     from einmal.bench.server import BrokerDidNotStart
@@ -55,7 +62,7 @@ def bench(
     try:
         for figure in run(
             chosen,
-            bootstrap=bootstrap_server,
+            target=Target(bootstrap_server or "", _security(command_config)),
             scale=scale,
             properties=properties or [],
             connector=connector,
@@ -73,6 +80,12 @@ def bench(
         raise typer.Exit(1) from error
     if output is Format.JSON:
         typer.echo(json.dumps({"figures": [asdict(figure) for figure in figures]}))
+
+
+def _security(command_config: Path | None) -> dict[str, str]:
+    """What the file sets of it. Raises OSError."""
+    values = {} if command_config is None else parse_properties(command_config.read_text())
+    return {name: value for name, value in values.items() if name.startswith(("security.", "ssl.", "sasl.", "enable."))}
 
 
 def _line(figure: Figure) -> str:

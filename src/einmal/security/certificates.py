@@ -1,6 +1,6 @@
-"""What a certificate says of its owner: the distinguished name, and until when it is valid. Pure.
+"""Fields of a certificate: the distinguished name of its owner, and the end of its validity. Pure.
 
-Reads the few fields of X.509 (RFC 5280, 4.1) that Python's ``ssl`` tells not at all, or not exactly. The certificate is
+Reads the few fields of X.509 (RFC 5280, 4.1) that Python's ``ssl`` does not return, or not exactly. The certificate is
 one that OpenSSL has parsed or verified.
 """
 

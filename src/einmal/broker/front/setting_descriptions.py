@@ -89,7 +89,7 @@ class SettingDescriptions:
 
 
 def _text(value: object) -> str | None:
-    """None: nobody is told it."""
+    """None: it is secret."""
     if isinstance(value, Secret):
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -173,6 +173,9 @@ class TlsLink(asyncio.BufferedProtocol):
         self._is_closing = self._is_lost = True
         self._owner.end(self)
         self._backlog.clear()
+        # This object and its connection refer to each other, and wait for the collector: what is large does not.
+        self._tls = None
+        self._incoming = self._outgoing = ssl.MemoryBIO()
         self._connection.connection_lost(error)
 
     # --- handshake -------------------------------------------------------------------------------------------------
@@ -352,7 +355,7 @@ class TlsLink(asyncio.BufferedProtocol):
             self._raw.write(self._outgoing.read())
 
     def _finish(self) -> None:
-        """Say that nothing follows, and close."""
+        """Announce the end, and close."""
         if self._is_open and self._tls is not None and not self._is_lost:
             # It raises an error unless the client has said the same: we do not wait for that.
             with suppress(ssl.SSLError):
