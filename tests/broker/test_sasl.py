@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from einmal.security.mechanisms import SaslExchange
 from einmal.security.principal import Principal
 from einmal.security.scram import NODE_EXTENSION
 from einmal.types import ErrorCode
+from tests.broker.cluster import Cluster
 from tests.broker.nodes import Client, until
 from tests.broker.sasl_client import (
     AUTHENTICATE,
@@ -109,9 +109,9 @@ async def test_a_request_before_authentication_ends_the_connection_with_one_line
         assert await client.answers()
         client.send(api_key, {0: 9, 1: 13, 3: 9, 19: 7, 22: 4, 32: 4, 51: 0}[api_key], bytes(64))
         assert await client.is_closed()
-    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    lines = [record for record in caplog.records if hasattr(record, "client")]
     assert len(lines) == 1
-    assert lines[0].client == "127.0.0.1"  # type: ignore[attr-defined]
+    assert lines[0].client == "127.0.0.1"
 
 
 async def test_a_message_without_a_handshake_is_an_illegal_state(tmp_path: Path) -> None:
@@ -262,3 +262,33 @@ async def test_nodes_and_clients_share_a_listener_and_are_distinguished(tmp_path
                 if error is OK:
                     connection = max(node.servers["CLIENTS"].connections.all(), key=lambda each: each.number)
                     assert connection.authentication.principal == principal
+
+
+async def test_clients_of_the_nodes_listener_are_clients_and_users_are_those_of_the_cluster(tmp_path: Path) -> None:
+    """Three nodes that authenticate where clients do: by the secret, which none of the users has."""
+    users = "SCRAM-SHA-512=[name=alice,password=alices-password],SCRAM-SHA-256=[name=node-2,password=x]"
+    mechanisms = f"{SHA_256},{SHA_512}"
+    cluster = Cluster(
+        tmp_path, secret=SECRET, sasl_enabled_mechanisms=mechanisms, einmal_bootstrap_scram_credentials=users
+    )
+    await cluster.start()
+    try:
+        active = cluster.active_controller()
+        other = next(node for node_id, node in cluster.nodes.items() if node_id != active)
+        port = other.listening.port_of(
+            next(each for each in other.config.named_listeners.of_broker if each.authenticates)
+        )
+        async with Client.connect_to(port) as client:
+            assert (await authenticate(client, SHA_512, scram("alice", "alices-password"))).error is OK
+            deletion = {"deletions": [{"name": "node-2", "mechanism": 1}], "upsertions": []}
+            assert (await client.call(51, 0, deletion)).results[0].error_code is OK
+            assert (await client.call(24, 5, {"transactions": []})).error_code is ErrorCode.cluster_authorization_failed
+            assert (await client.call(27, 1, {"markers": []})).markers == ()
+        for node in cluster.nodes.values():
+            await until(lambda node=node: list(node.metadata.image.scram_credentials) == [2])  # type: ignore[misc]
+        async with Client.connect_to(cluster.ports[active]) as client:
+            assert (await authenticate(client, SHA_512, scram("alice", "alices-password"))).error is OK
+            client.send(52, 2, bytes(20))
+            assert await client.is_closed(), "a user is no voter"
+    finally:
+        await cluster.stop()

@@ -98,7 +98,7 @@ class PublishedKeys:
             log.warning("sasl.oauthbearer.jwks.endpoint.url: no keys: %s; trying again in %d ms", error, pause_ms)
         else:
             self._failures, pause_ms = 0, self._settings.refresh_ms
-            log.info("sasl.oauthbearer.jwks.endpoint.url: %d keys", len(self._keys))
+            log.info("sasl.oauthbearer.jwks.endpoint.url: keys fetched: %d", len(self._keys))
         self._refreshing = None
         if not self._is_stopped:
             self._timer = loop.call_later(pause_ms / 1000, self._refresh)

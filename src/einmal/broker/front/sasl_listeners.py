@@ -12,6 +12,7 @@ from einmal.broker.rpc.authentication import Credentials
 from einmal.log.disk import Disk
 from einmal.seams import Clock
 from einmal.security.errors import SecuritySettingError
+from einmal.security.mechanisms import OAUTHBEARER, PLAIN
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ class SaslListeners:
                 keys = PublishedKeys(settings.jwt, disk)
                 self._published.append(keys)
             self.servers[listener.name] = SaslServer(settings, credentials, metadata, clock, keys)
+            unencrypted = [each for each in settings.mechanisms if each in (PLAIN, OAUTHBEARER)]
+            if unencrypted and not listener.is_encrypted:
+                names = " and ".join(unencrypted)
+                log.warning("listener %s: %s without TLS: whoever reads along can log in", listener.name, names)
             for warning in settings.warnings:
                 log.warning("listener %s: %s", listener.name, warning)
 
