@@ -21,6 +21,7 @@ def test_created_acl_holds_until_it_is_removed() -> None:
     cluster = Cluster()
     assert cluster.done(cluster.controller.create_acls([(ONE, ACL), (TWO, OTHER)])) == [AclResult(), AclResult()]
     assert cluster.image.acls == {ONE: ACL, TWO: OTHER}
+    assert cluster.done(cluster.controller.known_acls()) == {ACL: ONE, OTHER: TWO}
     cluster.done(cluster.controller.remove_acls([ACL, ACL]))
     assert cluster.image.acls == {TWO: OTHER}
     assert not cluster.controller.remove_acls([ACL]).records

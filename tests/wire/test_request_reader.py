@@ -138,3 +138,12 @@ def test_unknown_tagged_fields_are_bounded() -> None:
     body = encode_request(9, 8, {"groups": []})[:-1] + b"\xff\x7f" + b"\x63\x00" * 16_383
     with pytest.raises(Malformed, match="tagged"):
         decode_request(9, 8, body, 0)
+
+
+def test_an_array_of_nullable_ids_may_not_be_null_itself() -> None:
+    schema = request_type(62, 2)
+    body = encode_request(62, 2, {"cluster_id": "c", "rack": None, "log_dirs": []})
+    # An empty array of ids before the empty tags; a null one has a length of 0.
+    assert body.endswith(b"\x01\x00")
+    with pytest.raises(Malformed):
+        kio_reader(schema)(Message.of(body[:-2] + b"\x00\x00", ELEMENTS_MAX), 0)

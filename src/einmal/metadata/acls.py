@@ -5,7 +5,7 @@ The texts of an ACL are as its sender wrote them, but for addresses: those have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -52,6 +52,10 @@ class AclDecisions(Deciding):
                 records[acl] = AccessControlEntryRecord(acl_id, *acl)
                 results.append(_ACCEPTED)
         return Decision(records=tuple(records.values()), response=results)
+
+    def known_acls(self) -> Decision[Mapping[Acl, UUID]]:
+        """All that hold; once answered they are committed, also those of the controller before."""
+        return Decision(response=dict(self.image.acl_ids))
 
     def remove_acls(self, acls: Iterable[Acl]) -> Decision[None]:
         """Those that do not hold any more are ignored."""

@@ -9,12 +9,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """The innermost type of a field, whether it may be null, whether it is an array."""
+    """The innermost type of a field, whether it may be null itself, and not only its elements, whether it is an array."""
     is_nullable = is_array = False
     while True:
         origin = get_origin(annotation)
         if origin in (UnionType, Union):
-            is_nullable = True
+            is_nullable = is_nullable or not is_array
             annotation = next(item for item in get_args(annotation) if item is not type(None))
         elif origin in (tuple, Sequence):
             is_array = True

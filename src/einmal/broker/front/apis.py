@@ -294,7 +294,7 @@ APIS: Final = (
     _entry(
         _BOTH,
         DeleteAclsHandler.api,
-        lambda parts: DeleteAclsHandler(parts.access, parts.metadata, parts.controller),
+        lambda parts: DeleteAclsHandler(parts.access, parts.controller),
         is_forwarded=True,
     ),
     _entry(

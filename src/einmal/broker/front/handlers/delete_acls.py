@@ -10,10 +10,10 @@ Version notes: none that matter here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
+from uuid import UUID
 
-from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.front.access import Access
 from einmal.broker.front.acl_messages import NO_AUTHORIZER, NOT_AUTHORIZED, filter_of, matching_acls
@@ -39,21 +39,22 @@ SEARCHES_MAX: Final = 100
 class _Search:
     """The ACLs that the filters of one request match."""
 
-    def __init__(self, context: RequestContext, known: Sequence[Acl]) -> None:
+    def __init__(self, context: RequestContext, known: Mapping[Acl, UUID]) -> None:
         self._context = context
         self._known = known
+        self._all = list(known)
         self._searches = 0
         self.found: dict[Acl, None] = {}
         self.matches = 0
 
-    async def result(self, wanted: AclFilter, *, only_is_known: bool) -> DeleteAclsFilterResult:
+    async def result(self, wanted: AclFilter) -> DeleteAclsFilterResult:
         problem = problem_of_filter(wanted)
         if problem is not None:
             return DeleteAclsFilterResult(ErrorCode.invalid_request, problem)
         only = wanted.only
-        acls: Sequence[Acl] = self._known
+        acls = self._all
         if only is not None:
-            acls = [only] if only_is_known else []
+            acls = [only] if only in self._known else []
         elif self._searches == SEARCHES_MAX:
             return _too_large(f"more than {SEARCHES_MAX} filters that may match several ACLs")
         else:
@@ -70,26 +71,25 @@ class _Search:
 class DeleteAclsHandler:
     api: ClassVar = API
     access: Access
-    metadata: ClusterMetadata
     controller: ControllerRuntime
 
     async def handle(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        refused = None
         if not self.access.is_enforced:
             refused = DeleteAclsFilterResult(ErrorCode.security_disabled, NO_AUTHORIZER)
         elif not self.access.allows(context, AclOperation.ALTER, ResourceType.CLUSTER):
             refused = DeleteAclsFilterResult(ErrorCode.cluster_authorization_failed, NOT_AUTHORIZED)
-        elif not self.controller.is_active:
-            refused = DeleteAclsFilterResult(ErrorCode.not_controller)
-        if refused is not None:
-            return DeleteAclsResponse(filter_results=[refused async for _ in context.paced(request.filters)])
-        # Every ACL whose creation is answered is committed, and so is in this image.
-        known = dict(self.metadata.image.acl_ids)
-        search = _Search(context, list(known))
-        results = []
-        async for fields in context.paced(request.filters):
-            wanted = filter_of(fields)
-            results.append(await search.result(wanted, only_is_known=wanted.only in known))
+        else:
+            known = await self.controller.submit(lambda shard, _now: shard.known_acls())
+            if not isinstance(known, ErrorCode):
+                return await self._delete(context, request, known)
+            refused = DeleteAclsFilterResult(known)
+        return DeleteAclsResponse(filter_results=[refused async for _ in context.paced(request.filters)])
+
+    async def _delete(
+        self, context: RequestContext, request: DeleteAclsRequest, known: Mapping[Acl, UUID]
+    ) -> DeleteAclsResponse:
+        search = _Search(context, known)
+        results = [await search.result(filter_of(fields)) async for fields in context.paced(request.filters)]
         error = await self._remove(context, list(search.found))
         if error is not ErrorCode.none:
             failed = DeleteAclsFilterResult(error)
