@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """The innermost type of a field, whether it may be null itself, and not only its elements, whether it is an array."""
+    """The innermost type of a field, whether it may be null itself (not only its elements), whether it is an array."""
     is_nullable = is_array = False
     while True:
         origin = get_origin(annotation)
