@@ -62,7 +62,9 @@ def _produced(topic: Fields, transactional_id: str | None = None) -> Fields:
     if transactional_id is None:
         records = encode_batch([record])
     else:
-        records = encode_batch([record], producer_id=4_000_000, producer_epoch=0, base_sequence=0, transactional=True)
+        records = encode_batch(
+            [record], producer_id=_BOGUS["producer_id"], producer_epoch=0, base_sequence=0, transactional=True
+        )
     partition = {"index": 0, "records": records}
     topics = [{**topic, "partition_data": [partition]}]
     return {"transactional_id": transactional_id, "acks": 1, "timeout": 5_000, "topic_data": topics}

@@ -186,8 +186,8 @@ def _secret_in(directory: Path) -> Path:
 class NodeItself:
     """Asks a node as the node asks itself."""
 
-    def __init__(self, node: Node) -> None:
-        self._router = node.servers["PLAINTEXT"].router
+    def __init__(self, node: Node, listener: str = "PLAINTEXT") -> None:
+        self._router = node.servers[listener].router
 
     async def call(self, api_key: int, version: int, fields: Fields) -> Any:
         header = encode_request_header(api_key, version, 0, "admin")

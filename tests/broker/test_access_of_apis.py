@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +11,11 @@ import pytest
 
 from einmal.broker.front.apis import APIS, On, entries_on
 from einmal.broker.node import Node
+from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.security.principal import USER, Principal
 from einmal.types import ErrorCode
+from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from einmal.wire.principal import encode_principal
 from tests.broker.acl_requests import (
     CLUSTER_REQUESTS,
     CONTROLLER_REQUESTS,
@@ -25,7 +29,7 @@ from tests.broker.acl_requests import (
     TRANSACTION_REQUESTS,
     Request,
 )
-from tests.broker.acl_side import NoNode, Side, einmal_side, errors_of, normalized, prepare, secured_node
+from tests.broker.acl_side import NodeItself, NoNode, Side, einmal_side, errors_of, normalized, prepare, secured_node
 
 AUTHORIZATION_ERRORS: Final = {
     ErrorCode.topic_authorization_failed,
@@ -139,3 +143,81 @@ async def test_a_client_with_every_acl_does_not_commit_by_a_marker(node: Node) -
     for listener in ("PLAINTEXT", "INTERNAL"):
         answer = await ask_as_alice(node, listener, request)
         assert errors_of(answer) == {ErrorCode.cluster_authorization_failed}
+
+
+# --- what depends on the moment, or on the way of a request ----------------------------------------------------------
+
+
+def allowed(
+    principal: str, operation: AclOperation, name: str, resource_type: ResourceType = ResourceType.TOPIC
+) -> Acl:
+    return Acl(ResourceType.TOPIC, name, PatternType.LITERAL, principal, WILDCARD, operation, Permission.ALLOW)
+
+
+async def metadata_of(node: Node, name: str, **fields: Any) -> set[str]:
+    """The topics in an answer about all, to the user of this name."""
+    answer = await NoNode(node, "PLAINTEXT", Principal(USER, name)).call(3, 12, {"topics": None, **fields})
+    return {topic.name for topic in answer.topics}
+
+
+async def test_a_kept_answer_to_metadata_is_not_for_others_nor_for_later_acls(node: Node) -> None:
+    side = Side(NodeItself(node), (node.port,), AsyncExitStack())
+    await prepare(side, [OPEN, NOBODYS], [], OPEN)
+    internal = {"__consumer_offsets", "__transaction_state"}
+    await side.set_acls([allowed("User:bob", AclOperation.DESCRIBE, OPEN)])
+    for _ in range(2):
+        assert await metadata_of(node, "alice") == {OPEN, NOBODYS, *internal}
+        assert await metadata_of(node, "bob") == {OPEN}
+        assert await metadata_of(node, "carol") == set()
+    await side.set_acls([allowed("User:carol", AclOperation.READ, NOBODYS)])
+    assert await metadata_of(node, "bob") == set()
+    assert await metadata_of(node, "carol") == {NOBODYS}
+
+
+async def test_who_may_not_create_or_describe_makes_no_topic(node: Node) -> None:
+    side = Side(NodeItself(node), (node.port,), AsyncExitStack())
+    await side.set_acls([allowed("User:bob", AclOperation.DESCRIBE, "wanted")])
+    bob = NoNode(node, "PLAINTEXT", Principal(USER, "bob"))
+    for name in ("wanted", "other"):
+        answer = await bob.call(3, 12, {"topics": [{"name": name}], "allow_auto_topic_creation": True})
+        assert answer.topics[0].error_code is ErrorCode.topic_authorization_failed
+    for key_type in (0, 1):
+        answer = await bob.call(10, 4, {"coordinator_keys": ["k"], "key_type": key_type})
+        assert answer.coordinators[0].error_code in AUTHORIZATION_ERRORS
+    assert not node.metadata.image.topics
+    await side.set_acls(
+        [allowed("User:bob", operation, "wanted") for operation in (AclOperation.CREATE, AclOperation.DESCRIBE)]
+    )
+    answer = await bob.call(3, 12, {"topics": [{"name": "wanted"}], "allow_auto_topic_creation": True})
+    assert answer.topics[0].error_code is ErrorCode.none
+    assert set(node.metadata.image.topics) == {"wanted"}
+
+
+async def test_a_fetch_session_reads_nothing_any_more_once_its_acl_is_removed(node: Node) -> None:
+    side = Side(NodeItself(node), (node.port,), AsyncExitStack())
+    await prepare(side, [OPEN], [], OPEN)
+    await side.set_acls([allowed("User:bob", AclOperation.READ, OPEN)])
+    bob = NoNode(node, "PLAINTEXT", Principal(USER, "bob"))
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100}
+    limits = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 100}
+    topics = [{"topic": OPEN, "partitions": [partition]}]
+    opened = await bob.call(1, 12, {**limits, "session_epoch": 0, "topics": topics})
+    assert opened.session_id != 0 and opened.responses[0].partitions[0].error_code is ErrorCode.none
+    session = {**limits, "session_id": opened.session_id, "topics": []}
+    assert not (await bob.call(1, 12, {**session, "session_epoch": 1})).responses
+    await side.set_acls([])
+    refused = await bob.call(1, 12, {**session, "session_epoch": 2})
+    assert refused.responses[0].partitions[0].error_code is ErrorCode.topic_authorization_failed
+
+
+@pytest.mark.parametrize("name", ["bob", "alice"])
+async def test_a_forwarded_request_is_decided_by_the_principal_in_its_envelope(node: Node, name: str) -> None:
+    fields = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout": 5_000}
+    request = encode_request_header(19, 7, 1, "client") + encode_request(19, 7, fields)
+    principal = encode_principal(Principal(USER, name))
+    envelope = {"request_data": request, "request_principal": principal, "client_host_address": b"127.0.0.1"}
+    answer = await NodeItself(node, "CONTROLLER").call(58, 0, envelope)
+    position = response_body_position(19, 7, answer.response_data)
+    created = decode_response(19, 7, answer.response_data, position).topics[0]
+    expected = ErrorCode.none if name == "alice" else ErrorCode.topic_authorization_failed
+    assert (created.error_code, set(node.metadata.image.topics)) == (expected, {"t"} if name == "alice" else set())

@@ -373,10 +373,7 @@ async def test_a_client_cannot_take_a_coordinators_partition_into_its_transactio
     """A marker in the transaction log would be a record that its coordinator cannot load."""
     async with a_client(tmp_path) as client:
         who = await client.begin()
-        assert await client.add(who, 0, 9, topic=topic) == {
-            0: ErrorCode.topic_authorization_failed,
-            9: ErrorCode.unknown_topic_or_partition,
-        }
+        assert await client.add(who, 0, 9, topic=topic) == dict.fromkeys((0, 9), ErrorCode.topic_authorization_failed)
 
 
 async def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
-from einmal.broker.front.permitted_items import permitted_items
+from einmal.broker.front.permitted_items import PermittedItems, permitted_items
 from einmal.metadata.controller import Controller
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
 from einmal.metadata.topics import TopicResult
@@ -38,11 +38,19 @@ ChangesT = TypeVar("ChangesT")
 R = TypeVar("R")
 
 
+async def changeable(
+    context: RequestContext, access: Access, resources: Sequence[ResourceT]
+) -> PermittedItems[ResourceT]:
+    """The resources, and whether the sender may change their settings."""
+    return await permitted_items(
+        context, resources, lambda each: setting_refusal(access, context, AclOperation.ALTER_CONFIGS, each)
+    )
+
+
 async def change_settings(
     context: RequestContext,
-    access: Access,
     controller: ControllerRuntime,
-    resources: Sequence[ResourceT],
+    asked: PermittedItems[ResourceT],
     *,
     changes_of: Callable[[ResourceT], ChangesT],
     decide_topics: Callable[[Controller, Sequence[tuple[str, ChangesT]]], Decision[list[TopicResult]]],
@@ -50,9 +58,6 @@ async def change_settings(
     only_deletes: Callable[[ResourceT], bool] = lambda _: False,
 ) -> AsyncIterator[tuple[ResourceT, TopicResult]]:
     """The resources in their order, each with its result. ``only_deletes``: it takes settings back, no more."""
-    asked = await permitted_items(
-        context, resources, lambda each: setting_refusal(access, context, AclOperation.ALTER_CONFIGS, each)
-    )
     changes = [
         (resource.resource_name, changes_of(resource))
         async for resource in context.paced(asked.permitted)

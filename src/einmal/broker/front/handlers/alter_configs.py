@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.front.access import Access
-from einmal.broker.front.changed_settings import change_settings
+from einmal.broker.front.changed_settings import change_settings, changeable
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.wire.api.alter_configs import (
@@ -35,9 +35,8 @@ class AlterConfigsHandler:
         validate_only = request.validate_only
         changed = change_settings(
             context,
-            self.access,
             self.controller,
-            request.resources,
+            await changeable(context, self.access, request.resources),
             changes_of=_settings,
             decide_topics=lambda shard, changes: shard.replace_topic_configs(changes, validate_only=validate_only),
             decide_brokers=lambda shard, changes: shard.replace_cluster_configs(changes, validate_only=validate_only),
