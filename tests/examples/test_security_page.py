@@ -21,7 +21,7 @@ _FILES: Final = {"properties": "client.properties", "toml": "pipeline.toml"}
 _SECRETS: Final = "/run/secrets/kafka.properties"
 _AUTHORITY: Final = "/etc/kafka/ca.pem"
 _CLUSTER: Final = "kafka.example.com:9093"
-_LIMIT_S: Final = 180.0
+_LIMIT_S: Final = 300.0
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -46,7 +46,7 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKaf
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.time_limit(600)
+@pytest.mark.time_limit(900)
 def test_a_stranger_in_an_empty_directory_is_connected_by_the_page(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     """Only what the page calls the reader's own is another: the cluster's address, its authority, the password."""
     folder, secrets = tmp_path / "empty", tmp_path / "kafka.properties"

@@ -121,6 +121,11 @@ class Connection(asyncio.Protocol):
         return "" if self._head is None else suspicion(self._head)
 
     @property
+    def was_served(self) -> bool:
+        """Whether the broker has answered more than ApiVersions."""
+        return self._answers > 1
+
+    @property
     def in_flight(self) -> int:
         return len(self._pending) + len(self._held or ())
 

@@ -88,6 +88,8 @@ class Connections:
         self._opening: dict[Place, asyncio.Task[Connection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
         self._secured = Secured(settings, network)
+        self._was_served = False
+        """Whether a broker has answered more than ApiVersions: then its listener does not require SASL."""
         self._reported: set[tuple[str, int]] = set()
         self._renewing: dict[Connection, asyncio.TimerHandle | asyncio.Task[None]] = {}
         """Connections whose sessions end (KIP-368): when they are renewed, or the renewal."""
@@ -248,7 +250,8 @@ class Connections:
 
     async def _authenticate(self, connection: Connection, before: Connection | None) -> int:
         if self._secured.sasl is None:
-            if before is not None and before.is_cut_off:
+            self._was_served = self._was_served or any(each.was_served for each in self._open.values())
+            if before is not None and before.is_cut_off and not self._was_served:
                 # Once: without an answer, the next connection is for the request again.
                 before.is_cut_off = False
                 await self._secured.check_without(connection, self._settings.request_timeout_ms)
