@@ -33,9 +33,7 @@ async def authenticate(connection: Connection, mechanism: str, exchange: SaslExc
     Raises SaslRefused, SaslError if the other side does not follow the exchange, WireError for an answer that cannot be
     read, and the connection's failure.
     """
-    shaken = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}, timeout_ms)
-    if shaken.error_code is not ErrorCode.none:
-        raise SaslRefused(shaken.error_code, mechanisms=tuple(map(str, shaken.mechanisms)))
+    await handshake(connection, mechanism, timeout_ms)
     message: bytes | None = exchange.first()
     lifetime_ms = 0
     while message is not None:
@@ -46,6 +44,13 @@ async def authenticate(connection: Connection, mechanism: str, exchange: SaslExc
         lifetime_ms = max(0, answer.session_lifetime // timedelta(milliseconds=1))
         message = exchange.next(bytes(answer.auth_bytes))
     return lifetime_ms
+
+
+async def handshake(connection: Connection, mechanism: str, timeout_ms: int) -> None:
+    """Choose the mechanism. Raises SaslRefused with those that the other side offers, else as ``authenticate``."""
+    shaken = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}, timeout_ms)
+    if shaken.error_code is not ErrorCode.none:
+        raise SaslRefused(shaken.error_code, mechanisms=tuple(map(str, shaken.mechanisms)))
 
 
 async def _ask(connection: Connection, api_key: int, version: int, fields: Mapping[str, Any], timeout_ms: int) -> Any:

@@ -1,6 +1,7 @@
 """AlterUserScramCredentials: create, change and delete the credentials of users for SCRAM.
 
 API: 51. Versions: 0.
+Access: ALTER on Cluster.
 Behaviour: the client salts and hashes the password; of that, only what a server needs to check it is kept (KIP-554).
 Each user may be named once: DUPLICATE_RESOURCE. UNACCEPTABLE_CREDENTIAL for an empty name, and for less than 4,096 or
 more than 16,384 iterations; RESOURCE_NOT_FOUND for a deletion of what is not there.

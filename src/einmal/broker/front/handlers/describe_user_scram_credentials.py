@@ -1,6 +1,7 @@
 """DescribeUserScramCredentials: the users with credentials for SCRAM, their mechanisms and iterations.
 
 API: 50. Versions: 0.
+Access: DESCRIBE on Cluster.
 Behaviour: salts and keys are never returned (KIP-554). No users named: all of them. RESOURCE_NOT_FOUND for one without
 a credential, DUPLICATE_RESOURCE for one named twice.
 """

@@ -1,6 +1,7 @@
 """SaslAuthenticate: a message of the exchange that SaslHandshake has begun.
 
 API: 36. Versions: 0-2.
+Access: none: it is the authentication.
 Behaviour: SASL_AUTHENTICATION_FAILED ends the connection, after ``connection.failed.authentication.delay.ms``, during
 which other connections are served; the message does not reveal whether the user exists (KIP-152). ILLEGAL_SASL_STATE
 without a SaslHandshake. The session of another user, or mechanism, is not renewed (KIP-368).

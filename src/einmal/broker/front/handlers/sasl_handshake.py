@@ -1,6 +1,7 @@
 """SaslHandshake: which mechanism the sender authenticates by.
 
 API: 17. Versions: 1.
+Access: none: it comes before authentication.
 Behaviour: UNSUPPORTED_SASL_MECHANISM, with the mechanisms that the listener enables, ends the connection (KIP-43).
 ILLEGAL_SASL_STATE while an exchange runs, and within a second after one; later it renews the session (KIP-368).
 Version notes: after v0, which is not supported, the exchange would come in frames without a header.
