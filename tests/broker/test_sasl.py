@@ -27,6 +27,7 @@ from tests.broker.sasl_client import (
     sasl_node,
     scram,
 )
+from tests.broker.tls_node import Tls
 
 FAILED, OK = ErrorCode.sasl_authentication_failed, ErrorCode.none
 SECRET = "the secret of this cluster"
@@ -292,3 +293,28 @@ async def test_clients_of_the_nodes_listener_are_clients_and_users_are_those_of_
             assert await client.is_closed(), "a user is no voter"
     finally:
         await cluster.stop()
+
+
+async def test_users_authenticate_over_tls_and_the_certificate_does_not_name_them(tmp_path: Path) -> None:
+    tls = Tls(tmp_path / "tls")
+    settings = {"listener.security.protocol.map": "CLIENTS:SASL_SSL", **tls.settings}
+    async with sasl_node(tmp_path / "data", settings) as node:
+        certificate = tls.authority.issue(tls.directory, "somebody")
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port, ssl=tls.client(certificate))
+        client = Client(reader, writer)
+        assert (await authenticate(client, "PLAIN", plain("carol", "carols-password"))).error is OK
+        assert await metadata_works(client)
+        (connection,) = node.servers["CLIENTS"].connections.all()
+        assert connection.authentication.principal == Principal("User", "carol")
+        writer.close()
+
+
+async def test_describe_configs_returns_no_secret(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        assert (await authenticate(client, "PLAIN", plain("carol", "carols-password"))).error is OK
+        resource = {"resource_type": 4, "resource_name": str(node.config.node_id), "configuration_keys": None}
+        answer = await client.call(32, 4, {"resources": [resource], "include_synonyms": True})
+        found = {entry.name: entry for entry in answer.results[0].configs}
+        for name in ("listener.name.clients.plain.sasl.jaas.config", "einmal.bootstrap.scram.credentials"):
+            assert found[name].value is None and found[name].is_sensitive
+        assert "carols-password" not in str(answer) and "alice's password" not in str(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import sys
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from einmal.security.bearer_tokens import KeySet, UnknownKey, require_library, verified
-from einmal.security.errors import TokenError
+from einmal.security.errors import SecuritySettingError, TokenError
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
 from tests.security.identity_provider import AUDIENCE, ISSUER, Provider, provider, published, signed_token
@@ -160,5 +161,9 @@ def test_keys_for_encryption_and_shared_keys_are_left_out() -> None:
     assert len(KeySet(json.dumps({"keys": [PROVIDER.published, *others]}).encode())) == 1
 
 
-def test_the_library_is_there() -> None:
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     require_library()
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    with pytest.raises(SecuritySettingError) as caught:
+        require_library()
+    assert "einmal[oauth]" in caught.value.hint
