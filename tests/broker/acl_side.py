@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
@@ -17,8 +16,12 @@ from einmal.broker.config import STANDARD_AUTHORIZER
 from einmal.broker.front.refused_batches import RefusedBatches
 from einmal.broker.front.router import Deferred
 from einmal.broker.node import Node
+from einmal.broker.rpc.authentication import Authentication
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
+from einmal.security.mechanisms import PLAIN
 from einmal.security.principal import ANONYMOUS, Principal
+from einmal.security.secret import Secret
+from einmal.security.server_mechanisms import PlainServerExchange
 from einmal.types import ErrorCode
 from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
 from tests.broker.acl_requests import NO_ID, Fields, Request
@@ -159,9 +162,11 @@ class NoNode:
 
     def __init__(self, node: Node, listener: str, principal: Principal = ANONYMOUS) -> None:
         self._router = node.servers[listener].router
-        # The router closes such a connection; handlers refuse it too.
-        self._router._of_nodes = ()
-        self.authentication = SimpleNamespace(is_done=True, principal=principal)
+        self.authentication = Authentication()
+        exchange = PlainServerExchange({principal.name: Secret("x")})
+        exchange.next(f"\0{principal.name}\0x".encode())
+        self.authentication.begin(PLAIN, exchange)
+        self.authentication.succeed(0, None)
 
     def when_lost(self, key: object, callback: object) -> None:
         """It is not lost."""

@@ -29,6 +29,7 @@ from einmal.broker.front.handlers.elect_leaders import ElectLeadersHandler
 from einmal.broker.front.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
 from einmal.broker.front.handlers.unregister_broker import UnregisterBrokerHandler
 from einmal.broker.front.handlers.update_features import UpdateFeaturesHandler
+from einmal.broker.listeners import PLAINTEXT, Audience, Endpoint, NamedListener
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.resources.turns import Turns
 from einmal.log.config import LogConfig
@@ -50,6 +51,8 @@ from tests.virtual_time import running_loop
 REGISTER, HEARTBEAT, ALTER_PARTITION, PRODUCER_IDS = 62, 63, 56, 67
 ELECT, REASSIGN, LIST_REASSIGNMENTS, UPDATE_FEATURES, UNREGISTER = 43, 45, 46, 57, 64
 TP = TopicPartition("__cluster_metadata", 0)
+
+_CONTROLLER = NamedListener("CONTROLLER", Endpoint("c", 1), PLAINTEXT, Audience.CONTROLLERS, is_between_nodes=True)
 
 
 class _Quorum:
@@ -170,7 +173,7 @@ class ControllerNode:
         handler = self._handlers[api_key]
         request = handler.api.decode_request(version, encode_request(api_key, version, fields), 0)
         header = RequestHeader(api_key, version, 0, "test")
-        context = RequestContext(header, "test", Turns(self.clock), origin=connection)
+        context = RequestContext(header, "test", Turns(self.clock), _CONTROLLER, origin=connection)
         result = handler.handle(context, request)
         if inspect.iscoroutine(result):
             result = await result

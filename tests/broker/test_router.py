@@ -20,7 +20,6 @@ from einmal.broker.listeners import PLAINTEXT, Endpoint, NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.rpc.authentication import Authentication, Unauthenticated
 from einmal.seams import Clock
-from einmal.security.principal import ANONYMOUS, Principal
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api import api_versions, envelope, heartbeat
 from einmal.wire.errors import Truncated, UnknownVersion
@@ -163,29 +162,6 @@ def test_only_authentication_is_answered_before_it() -> None:
         router(listener=SASL).dispatch(frame(), "host", origin)
     origin.authentication.is_done = True
     assert error_of(router(listener=SASL).dispatch(frame(), "host", origin))
-
-
-@pytest.mark.parametrize(
-    ("listener", "principal", "is_answered"),
-    [
-        (NODES, ANONYMOUS, True),
-        (LISTENER, ANONYMOUS, False),
-        (SASL, None, True),
-        (SASL, Principal("User", "alice"), False),
-        (SASL._replace(is_between_nodes=True), Principal("User", "alice"), False),
-    ],
-)
-def test_what_only_nodes_may_send_is_answered_where_the_sender_can_be_one(
-    listener: NamedListener, principal: Principal | None, is_answered: bool
-) -> None:
-    authentication = SimpleNamespace(principal=principal, check=lambda api_key, now_ms: None)
-    origin = cast(Any, SimpleNamespace(authentication=authentication))
-    one = router(listener=listener, of_nodes=(HEARTBEAT,))
-    if is_answered:
-        assert error_of(one.dispatch(frame(), "host", origin))
-    else:
-        with pytest.raises(Unauthenticated, match="only a node of this cluster"):
-            one.dispatch(frame(), "host", origin)
 
 
 # --- forwarding --------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_an_unwritable_data_directory_is_reported(tmp_path: Path) -> None:
         (("-X", "num.partitions"), "-X takes key=value, not 'num.partitions'"),
         (("-X", "auto.create.topics.enable=perhaps"), "auto.create.topics.enable is true or false, not 'perhaps'"),
         (("--config", "/nowhere/server.properties"), "cannot read /nowhere/server.properties"),
-        (("-X", "listeners=SSL://:1"), "listeners: SSL is SSL, which is not supported"),
+        (("-X", "listeners=SSL://:1"), "listener SSL: a listener with SSL or SASL_SSL has no certificate"),
         (("-X", "authorizer.class.name=A"), "authorizer.class.name=A is not supported, for no class of your own runs"),
         (("-X", "log.dirs=/a,/b", "-X", "num.partitions=1"), "log.dirs=/a,/b: one folder is supported"),
         (("-X", "controller.quorum.bootstrap.servers=a:1,b:1"), "controller.quorum.bootstrap.servers: name every"),

@@ -41,7 +41,7 @@ class Target:
 
     def connect(self) -> Connection:
         """Raises BenchRefused for SASL, which ready-made requests have not."""
-        return Connection(self.bootstrap, load.tls_of(self.security))
+        return Connection(self.bootstrap, load.tls_of(self.bootstrap, self.security))
 
 
 Case = Callable[[Target, float], Iterator[Figure]]

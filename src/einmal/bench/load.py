@@ -33,9 +33,9 @@ class BenchRefused(Exception):
     """The broker answered with an error."""
 
 
-def tls_of(security: Mapping[str, str]) -> ssl.SSLContext | None:
+def tls_of(bootstrap_servers: str, security: Mapping[str, str]) -> ssl.SSLContext | None:
     """None: the broker's listener is not encrypted. Raises BenchRefused, or ConfigError."""
-    found = parse(ClientSettings, dict(security), {}).security
+    found = parse(ClientSettings, {"bootstrap.servers": bootstrap_servers, **security}, {}).security
     if found.sasl is not None:
         raise BenchRefused("ready-made requests do not authenticate by SASL: take an SSL listener, or the case client")
     return None if found.tls is None else tls_context(found.tls)

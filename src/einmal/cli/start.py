@@ -32,7 +32,7 @@ from einmal.broker.config import (
     parse_properties,
 )
 from einmal.broker.kafka_settings import warnings_of
-from einmal.broker.listeners import endpoints_of
+from einmal.broker.listeners import Audience, NamedListener, endpoints_of
 from einmal.cli.log_limits import LimitedHandler
 from einmal.seams import ListenError
 from einmal.security.errors import SecuritySettingError
@@ -74,9 +74,6 @@ _OF_EACH: Final = frozenset(
 )
 """What the brokers of a cluster on this machine cannot have in common."""
 _BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
-_OF_OTHERS: Final = (
-    "choose another address for it in listeners; a controller's is in every controller.quorum.voters, too"
-)
 _STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
@@ -400,18 +397,25 @@ def _on_end_of_stdin(stopping: asyncio.Event) -> None:
     loop.add_reader(0, read)
 
 
+def _another_address(listener: NamedListener) -> str:
+    voters = ", and in every controller.quorum.voters" if listener.audience is Audience.CONTROLLERS else ""
+    return f"choose another address for {listener.name}:// in listeners{voters}"
+
+
 def _explain(error: OSError, config: BrokerConfig) -> _StartError:
     if not isinstance(error, ListenError):
         return _StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
     address = Endpoint(error.host, error.port)
-    is_clients = config.is_broker and address == config.named_listeners.first.endpoint
+    listeners = config.named_listeners
+    is_clients = config.is_broker and address == listeners.first.endpoint
+    other = _another_address(next((each for each in listeners.all if each.endpoint == address), listeners.first))
     if error.errno == errno.EADDRINUSE:
-        hint = "take another port with --port, or any free one with --port 0" if is_clients else _OF_OTHERS
+        hint = "take another port with --port, or any free one with --port 0" if is_clients else other
         return _StartError(f"{address} is in use", hint)
     if error.errno == errno.EACCES:
-        hint = "take a port above 1023 with --port" if is_clients else _OF_OTHERS
+        hint = "take a port above 1023 with --port" if is_clients else other
         return _StartError(f"no permission to listen on {address}", hint)
-    hint = "choose an address of this machine with --host" if is_clients else _OF_OTHERS
+    hint = "choose an address of this machine with --host" if is_clients else other
     return _StartError(f"cannot listen on {address}: {error.strerror}", hint)
 
 

@@ -480,7 +480,6 @@ def router(parts: NodeParts, listener: NamedListener) -> Router:
         [entry.build(parts, entries) for entry in entries],
         parts.turns,
         listener,
-        of_nodes=frozenset(entry.key for entry in entries if entry.on is On.CONTROLLERS),
         forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
         throttles=parts.throttles if parts.config.named_listeners.identifies_clients(listener) else None,
         unsupported=_about(parts, entries).unsupported,

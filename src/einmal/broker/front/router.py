@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import struct
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from einmal.broker.front.charge import Charge
@@ -21,7 +21,6 @@ from einmal.broker.front.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
-from einmal.broker.rpc.authentication import Unauthenticated
 from einmal.security.principal import Principal
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import RequestHeader, Values, decode_request_header
@@ -65,7 +64,7 @@ class Deferred(NamedTuple):
 class Router:
     """The APIs of one listener.
 
-    ``of_nodes``: keys of APIs for nodes of the cluster only. ``forwarding`` None: no request is forwarded from here.
+    ``forwarding`` None: no request is forwarded from here.
     ``throttles`` None: nobody has a quota here. ``unsupported``: the answer to an ApiVersions request of a version that
     is not supported; None: there is none.
     """
@@ -76,7 +75,6 @@ class Router:
         turns: Turns,
         listener: NamedListener,
         *,
-        of_nodes: Collection[int] = (),
         forwarding: Forwarding | None = None,
         throttles: ClientThrottles | None = None,
         unsupported: Callable[[], Values] | None = None,
@@ -84,7 +82,6 @@ class Router:
         self._routes = {each.key: each for each in routes}
         self._turns = turns
         self.listener = listener
-        self._of_nodes = of_nodes
         self._forwarding = forwarding
         self._throttles = throttles
         self._unsupported = unsupported
@@ -108,8 +105,6 @@ class Router:
         if origin is not None:
             principal = origin.authentication.principal
         context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
-        if api_key in self._of_nodes and not context.may_be_from_broker:
-            raise Unauthenticated(f"only a node of this cluster may send api key {api_key}, not {principal}")
         if self._throttles is not None and self._throttles.quotas:
             context.charge = self._charge(context, len(frame))
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
