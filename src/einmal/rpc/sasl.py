@@ -53,13 +53,6 @@ async def authenticate(connection: Connection, mechanism: str, exchange: SaslExc
     return lifetime_ms
 
 
-async def handshake(connection: Connection, mechanism: str, timeout_ms: int) -> None:
-    """Choose the mechanism. Raises SaslRefused with those that the other side offers, else as ``authenticate``."""
-    shaken = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}, timeout_ms)
-    if shaken.error_code is not ErrorCode.none:
-        raise SaslRefused(shaken.error_code, mechanisms=tuple(map(str, shaken.mechanisms)))
-
-
 async def _ask(connection: Connection, api_key: int, version: int, fields: Mapping[str, Any], timeout_ms: int) -> Any:
     body = encode_request(api_key, version, fields)
     wait_ms = timeout_ms if connection.in_flight else 0

@@ -152,18 +152,18 @@ class Server:
             each
             for each in self.connections.all()
             # What a throttled client has sent beforehand must not keep others out either.
-            if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.request_bytes)
+            if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.requests.held)
         ]
         for connection in sorted(half_here, key=lambda each: each.begun_ms):
             if excess > 0:
-                excess -= connection.request_bytes
+                excess -= connection.requests.held
                 connection.drop("queued.max.request.bytes are reached, and its requests have been here for longest")
 
 
 class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, connection_id: int) -> None:
         self._server = server
-        self._id = connection_id
+        self.number = connection_id
         self._loop = asyncio.get_running_loop()
         self._is_limited = server.unauthenticated_max is not None
         """Whether requests are limited further until the sender has authenticated."""
@@ -188,8 +188,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = "?"
         self.authentication = Authentication()
         self.refused_batches = RefusedBatches()
-        self._requests = Share(server.request_memory)
-        """Frames that wait or are incomplete."""
+        self.requests = Share(server.request_memory)
+        """Memory of its requests that have not begun: frames that wait or are incomplete."""
         self._held = Share(server.response_memory)
         """Answers that wait for earlier ones."""
         self._leaving = Share(server.response_memory)
@@ -274,15 +274,11 @@ class Connection(asyncio.BufferedProtocol):
         for answer in self._answers:
             answer.abandon()
         self._answers.clear()
-        for share in (self._requests, self._held, self._leaving):
+        for share in (self.requests, self._held, self._leaving):
             share.set(0)
         when_lost, self._when_lost = self._when_lost, {}
         for callback in when_lost.values():
             callback()
-
-    @property
-    def number(self) -> int:
-        return self._id
 
     def when_lost(self, key: Hashable, callback: Callable[[], None]) -> None:
         """See ``context.Origin``."""
@@ -292,11 +288,6 @@ class Connection(asyncio.BufferedProtocol):
             self._when_lost[key] = callback
 
     # --- requests ---
-
-    @property
-    def request_bytes(self) -> int:
-        """Memory of its requests that have not begun."""
-        return self._requests.held
 
     @property
     def is_idle(self) -> bool:
@@ -371,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
                 # The transport reports at once when its buffer is full: then the loop ends.
                 self._send()
         self._send()
-        self._requests.set(self._receiver.reserved + self._waiting_bytes)
+        self.requests.set(self._receiver.reserved + self._waiting_bytes)
         self.control_reading()
 
     def _send(self) -> None:
