@@ -268,6 +268,68 @@ def _(stage: Stage) -> None:
         assert owner.read() is None
 
 
+def until_listed(stage: Stage, wanted: str, *arguments: str) -> None:
+    """A broker learns a moment later what the controller has answered."""
+    deadline = time.monotonic() + 30
+    while wanted not in stage.run(*arguments):
+        assert time.monotonic() < deadline, f"{wanted} is not in the answer to {arguments}"
+
+
+@shows("acl add")
+def _(stage: Stage) -> None:
+    assert stage.name in stage.run("acl", "add", "User:nobody", "--topic", stage.name, "--producer")
+
+
+@shows("acl list")
+def _(stage: Stage) -> None:
+    stage.run("acl", "add", "User:nobody", "--topic", stage.name, "--operation", "read")
+    until_listed(stage, stage.name, "acl", "list", "User:nobody")
+
+
+@shows("acl remove")
+def _(stage: Stage) -> None:
+    stage.run("acl", "add", "User:nobody", "--topic", stage.name, "--operation", "read")
+    until_listed(stage, stage.name, "acl", "list", "--topic", stage.name)
+    assert stage.name in stage.run("acl", "remove", "User:nobody", "--topic", stage.name, "--yes")
+
+
+@shows("quota set")
+def _(stage: Stage) -> None:
+    stage.run("quota", "set", "producer_byte_rate=1000000", "--client-id", stage.name)
+    until_listed(stage, stage.name, "quota", "list")
+
+
+@shows("quota list")
+def _(stage: Stage) -> None:
+    stage.run("quota", "set", "consumer_byte_rate=1000000", "--user", stage.name)
+    until_listed(stage, "consumer_byte_rate", "quota", "list", "--user", stage.name)
+
+
+@shows("quota remove")
+def _(stage: Stage) -> None:
+    stage.run("quota", "set", "producer_byte_rate=1000000", "--client-id", stage.name)
+    until_listed(stage, stage.name, "quota", "list")
+    stage.run("quota", "remove", "producer_byte_rate", "--client-id", stage.name)
+
+
+@shows("user create")
+def _(stage: Stage) -> None:
+    stage.run("user", "create", stage.name, stdin=f"{CANARY}-new\n")
+    until_listed(stage, stage.name, "user", "list")
+
+
+@shows("user list")
+def _(stage: Stage) -> None:
+    until_listed(stage, "SCRAM-SHA-256", "user", "list")
+
+
+@shows("user delete")
+def _(stage: Stage) -> None:
+    stage.run("user", "create", stage.name, stdin=f"{CANARY}-new\n")
+    until_listed(stage, stage.name, "user", "list")
+    stage.run("user", "delete", stage.name)
+
+
 @pytest.mark.parametrize("verb", sorted(verbs().keys() - WITHOUT_A_CLUSTER - IN_SPARKS_TESTS))
 def test_every_verb_that_connects_works_over_sasl_ssl(
     verb: str, run: Run, secure_kafka: SecureKafka, tmp_path: Path

@@ -57,6 +57,8 @@ class SecureKafka(ApacheKafka):
             f"{of_sasl}.oauthbearer.sasl.jaas.config": of_tokens,
             "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER",
             "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": of_tokens,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
         }
         users = [
             f"{mechanism}=[name={name},password={password}]"
