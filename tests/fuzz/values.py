@@ -188,7 +188,9 @@ def pool(structure: str, name: str, kind: str) -> Sequence[Any]:
     if kind == "bytes":
         return POOLS.get(name, _BYTES)
     low, high = _RANGES.get(kind, (-(2**31), 2**31 - 1))
-    return tuple(number for number in POOLS.get(name, _LARGE_NUMBERS) if low <= number <= high)
+    # One name may be a text in one API and a number in another.
+    numbers = [each for each in POOLS.get(name, ()) if not isinstance(each, str)] or _LARGE_NUMBERS
+    return tuple(number for number in numbers if low <= number <= high)
 
 
 def _strings(structure: str, name: str) -> Sequence[str]:

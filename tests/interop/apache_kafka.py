@@ -186,7 +186,7 @@ class ApacheKafka:
                 "share.coordinator.state.topic.min.isr": quorate,
                 "group.initial.rebalance.delay.ms": 0,
                 # A killed node may register again only when the session of its former life has ended.
-                "broker.session.timeout.ms": 1000 if replicas == 1 else 3000,
+                "broker.session.timeout.ms": 3000,
                 "broker.heartbeat.interval.ms": 200,
                 # The sweep that aborts overdue transactions; by default every 10 s.
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,

@@ -252,7 +252,7 @@ async def sides(tmp_path: Path) -> AsyncIterator[tuple[Side, Side]]:
         pytest.skip(str(error))
 
 
-@pytest.mark.time_limit(300)
+@pytest.mark.time_limit(900)
 async def test_every_api_asks_for_the_access_that_apache_kafka_asks_for(sides: tuple[Side, Side]) -> None:
     ours, theirs = sides
     topics = [name for each in resources(TOPIC) for name in names(each, (*MADE, *DELETED))]

@@ -36,6 +36,7 @@ def test_every_record_is_read_in_its_own_version_with_all_its_fields(tmp_path: P
     assert sorted(by_type) == [
         "ACCESS_CONTROL_ENTRY_RECORD v0",
         "BROKER_REGISTRATION_CHANGE_RECORD v1",
+        "CLIENT_QUOTA_RECORD v0",
         "CONFIG_RECORD v0",
         "FEATURE_LEVEL_RECORD v0",
         "NO_OP_RECORD v0",
@@ -45,8 +46,10 @@ def test_every_record_is_read_in_its_own_version_with_all_its_fields(tmp_path: P
         "REGISTER_BROKER_RECORD v3",
         "REMOVE_ACCESS_CONTROL_ENTRY_RECORD v0",
         "REMOVE_TOPIC_RECORD v0",
+        "REMOVE_USER_SCRAM_CREDENTIAL_RECORD v0",
         "TOPIC_RECORD v0",
         "UNREGISTER_BROKER_RECORD v0",
+        "USER_SCRAM_CREDENTIAL_RECORD v0",
     ]
     entry = by_type["ACCESS_CONTROL_ENTRY_RECORD v0"][0]
     expected = {

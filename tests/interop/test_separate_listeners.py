@@ -173,6 +173,6 @@ def test_apache_kafkas_tools_authenticate_with_the_secret(plan: BrokerPlan, tmp_
         code, told = tools.run("TransactionsCommand", "--bootstrap-server", tools.bootstrap, *command, "list")
         assert code == 0, told
         command = ("--command-config", settings("another secret"))
-        assert "Authentication failed" in tools.refused("TopicCommand", "--list", *command)
+        assert "authentication failed" in tools.refused("TopicCommand", "--list", *command)
     finally:
         tools.close()
