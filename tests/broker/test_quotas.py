@@ -347,6 +347,26 @@ async def test_connections_above_the_rate_wait_for_their_turn(tmp_path: Path) ->
     assert 0.7 <= times[-1] <= 2
 
 
+async def test_a_flood_of_connections_keeps_others_waiting_for_seconds_only(tmp_path: Path) -> None:
+    """Else each of them, closed by now or not, would delay all that come later."""
+    settings = {"max.connection.creation.rate": 20, "quota.window.num": 1}
+    async with running_node(tmp_path, settings) as node:
+        for _ in range(400):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.close()
+        async with Client.connect(node) as refused:
+            assert await refused.is_closed()
+        begun = time.monotonic()
+        while True:
+            async with Client.connect(node) as client:
+                try:
+                    await client.answers()
+                    break
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    continue
+        assert time.monotonic() - begun < 10
+
+
 async def test_an_address_above_its_rate_is_disconnected_after_a_pause(tmp_path: Path) -> None:
     async with limited(tmp_path, {"ip": "127.0.0.1"}, connection_creation_rate=3) as (node, _client):
         closed = 0
