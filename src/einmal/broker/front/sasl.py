@@ -30,6 +30,8 @@ from einmal.types import ErrorCode
 
 RENEWAL_MS_MIN: Final = 1_000
 """A session is not renewed earlier than this after its beginning, as on Kafka."""
+_LIFETIME_MS_MAX: Final = 2**63 - 1
+"""What an answer can state; a token may end later."""
 
 
 class Bearer(NamedTuple):
@@ -143,5 +145,5 @@ class SaslServer:
         if not exchange.is_node and self.settings.max_reauth_ms.get(mechanism, 0):
             limits.append(self.settings.max_reauth_ms[mechanism])
         if isinstance(exchange, OAuthBearerServerExchange) and exchange.ends_ms is not None:
-            limits.append(max(0, exchange.ends_ms - self._clock.now().wall_ms))
+            limits.append(min(max(0, exchange.ends_ms - self._clock.now().wall_ms), _LIFETIME_MS_MAX))
         return min(limits, default=None)
