@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -317,6 +318,23 @@ async def test_very_many_client_ids_of_one_user_cost_bounded_memory(
         assert node.throttles.tracked("producer_byte_rate") == 100
         # The most recently used ones are known.
         assert node.throttles.use("producer_byte_rate", "ANONYMOUS", "invented-999", 1_000) > 0
+
+
+async def test_very_long_client_ids_cost_bounded_memory_and_have_rates_of_their_own(tmp_path: Path) -> None:
+    async with limited(tmp_path, {"client-id": None}, producer_byte_rate=100) as (node, _client):
+        tracemalloc.start()
+        try:
+            before, _peak = tracemalloc.get_traced_memory()
+            for number in range(500):
+                long = str(number) + "x" * 32_000
+                assert node.throttles.use("producer_byte_rate", "ANONYMOUS", long, 1) == 0
+            held = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert node.throttles.tracked("producer_byte_rate") == 500
+        assert held < 500 * 2_000
+        assert node.throttles.use("producer_byte_rate", "ANONYMOUS", "499" + "x" * 32_000, 100_000) > 0
+        assert node.throttles.use("producer_byte_rate", "ANONYMOUS", "498" + "x" * 32_000, 1) == 0
 
 
 async def test_a_connection_that_ends_while_throttled_leaves_nothing_behind(tmp_path: Path) -> None:
