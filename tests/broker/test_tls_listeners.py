@@ -156,6 +156,14 @@ async def test_a_certificate_of_nobody_is_refused(
         assert lines(caplog, "the client's certificate names nobody")
 
 
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+async def test_client_certificates_of_any_authority_are_warned_of(
+    tls: Tls, client_auth: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tls.node(ssl_client_auth=client_auth, ssl_truststore_location="", ssl_truststore_type=""):
+        assert len(lines(caplog, "any authority that this machine trusts")) == (client_auth == "required")
+
+
 async def test_a_session_is_not_resumed_beyond_the_end_of_its_certificate(
     tls: Tls, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

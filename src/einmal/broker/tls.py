@@ -75,6 +75,12 @@ class ListenerTls:
         except SecuritySettingError as error:
             raise ConfigError(f"listener {self.listener.name}: {error.meaning}: {error.hint}") from error
         self._warn_of_end(self._loaded)
+        if self._is_here and self._config.ssl_client_auth != "none" and self._source.authority is None:
+            message = (
+                "clients authenticate by certificates of any authority that this machine trusts, such as those of the "
+                "web: set ssl.truststore.location to your own"
+            )
+            log.warning(message, extra=self._about)
 
     async def refresh(self) -> None:
         """Take the files' new content."""
