@@ -101,7 +101,7 @@ async def salt_of(node: Node, user: str) -> bytes:
         return base64.b64decode(bytes(answer.auth_bytes).split(b",")[1][2:])
 
 
-async def test_no_user_can_tell_whether_another_exists(tmp_path: Path) -> None:
+async def test_no_user_learns_whether_another_exists(tmp_path: Path) -> None:
     """Alice can derive what the broker keeps of her password, and of nobody else's."""
     async with sasl_node(tmp_path) as node:
         alice = credential_of(SHA_512, Secret("alice's password"), await salt_of(node, "alice"), 16_384)
