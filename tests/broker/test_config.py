@@ -172,6 +172,11 @@ _OF_A_CLUSTER = {
     [
         ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, "no class of your own runs here"),
         ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "admin"}, "'admin' is not a principal"),
+        (
+            {"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "User:admin, User:bob"},
+            "'User:admin, User:bob' is one principal: separate several by semicolons",
+        ),
+        ({"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "user:admin"}, "one spelling: write User:admin"),
         ({"super_users": "User:admin"}, "super.users has no effect without authorizer.class.name"),
         ({"allow_everyone_if_no_acl_found": "true"}, "allow.everyone.if.no.acl.found has no effect without"),
         (

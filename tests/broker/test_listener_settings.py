@@ -47,11 +47,36 @@ def test_a_listeners_setting_that_would_be_dropped_is_refused(key: str, message:
         checked({"listeners": "SSL://:2", key: value})
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ssl.client.auth": "required"}, "ssl.client.auth=required protects nothing.*SSL or SASL_SSL"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms protects nothing.*SASL_PLAINTEXT or SASL_SSL"),
+        ({"listener.name.clients.ssl.client.auth": "required"}, "has no effect: set SSL or SASL_SSL for CLIENTS"),
+        (
+            {"listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-512"},
+            "has no effect: set SASL_PLAINTEXT or SASL_SSL for CLIENTS",
+        ),
+        ({"listener.name.clients.plain.sasl.jaas.config": "x"}, "clients.plain.sasl.jaas.config has no effect"),
+    ],
+)
+def test_a_protection_that_the_listeners_protocol_does_not_have_prevents_a_start(
+    settings: dict[str, str], message: str
+) -> None:
+    """Whoever sets it relies on it, and anybody could connect."""
+    listeners = {"listeners": "CLIENTS://:1", "listener.security.protocol.map": "CLIENTS:PLAINTEXT"}
+    with pytest.raises(ConfigError, match=message):
+        checked({**listeners, **settings})
+
+
 def test_the_listener_of_controllers_elsewhere_has_settings_too() -> None:
     values = {
         "process.roles": "broker",
         "controller.quorum.voters": "9@c:1",
-        "listeners": "PLAINTEXT://:1",
+        "listeners": "PLAINTEXT://:1,INTERNAL://:2",
+        "inter.broker.listener.name": "INTERNAL",
+        "listener.security.protocol.map": "INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_SSL",
+        "einmal.cluster.secret.file": "/secret",
         "listener.name.controller.ssl.truststore.location": "/ca.pem",
     }
     assert checked(values).of_listener("CONTROLLER").ssl_truststore_location == "/ca.pem"

@@ -18,8 +18,9 @@ from einmal.security.principal import Principal
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
 from einmal.types import ErrorCode
+from einmal.wire.messages import encode_request
 from tests.broker.nodes import Client, until
-from tests.broker.sasl_client import authenticate, sasl_node
+from tests.broker.sasl_client import AUTHENTICATE, authenticate, handshake, sasl_node
 from tests.security.identity_provider import AUDIENCE, ISSUER, Provider, provider, published, signed_token
 
 ONE, TWO = provider(), provider(key_id="two")
@@ -52,6 +53,15 @@ async def test_a_valid_token_authenticates_its_user_until_it_ends(tmp_path: Path
         assert error is OK and 50_000 < lifetime_ms <= 60_000
         (connection,) = node.servers["CLIENTS"].connections.all()
         assert connection.authentication.principal == Principal("User", "alice")
+
+
+@pytest.mark.parametrize("end", [10**17, 10**300])
+async def test_a_token_that_never_ends_authenticates_for_the_longest_time_there_is(tmp_path: Path, end: int) -> None:
+    async with bearer_node(tmp_path) as node, Client.connect(node) as client:
+        await handshake(client, OAUTHBEARER)
+        token = bearer(signed_token(ONE, exp=end)).first()
+        client.send(AUTHENTICATE, 2, encode_request(AUTHENTICATE, 2, {"auth_bytes": token}))
+        assert (await client.receive()).endswith((2**63 - 1).to_bytes(8, "big") + b"\0")
 
 
 async def test_connections_max_reauth_ms_shortens_the_session_of_a_token(tmp_path: Path) -> None:

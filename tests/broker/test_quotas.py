@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -319,6 +320,23 @@ async def test_very_many_client_ids_of_one_user_cost_bounded_memory(
         assert node.throttles.use("producer_byte_rate", "ANONYMOUS", "invented-999", 1_000) > 0
 
 
+async def test_very_long_client_ids_cost_bounded_memory_and_have_rates_of_their_own(tmp_path: Path) -> None:
+    async with limited(tmp_path, {"client-id": None}, producer_byte_rate=100) as (node, _client):
+        tracemalloc.start()
+        try:
+            before, _peak = tracemalloc.get_traced_memory()
+            for number in range(500):
+                long = str(number) + "x" * 32_000
+                assert node.throttles.use("producer_byte_rate", "ANONYMOUS", long, 1) == 0
+            held = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert node.throttles.tracked("producer_byte_rate") == 500
+        assert held < 500 * 2_000
+        assert node.throttles.use("producer_byte_rate", "ANONYMOUS", "499" + "x" * 32_000, 100_000) > 0
+        assert node.throttles.use("producer_byte_rate", "ANONYMOUS", "498" + "x" * 32_000, 1) == 0
+
+
 async def test_a_connection_that_ends_while_throttled_leaves_nothing_behind(tmp_path: Path) -> None:
     async with limited(tmp_path, producer_byte_rate=100_000) as (node, client), Client.connect(node) as other:
         await produced(client, 1_500_000)
@@ -345,6 +363,26 @@ async def test_connections_above_the_rate_wait_for_their_turn(tmp_path: Path) ->
         times = sorted(await asyncio.gather(*(answered() for _ in range(15))))
     assert times[9] < 0.5 < times[-1]
     assert 0.7 <= times[-1] <= 2
+
+
+async def test_a_flood_of_connections_keeps_others_waiting_for_seconds_only(tmp_path: Path) -> None:
+    """Else each of them, closed by now or not, would delay all that come later."""
+    settings = {"max.connection.creation.rate": 20, "quota.window.num": 1}
+    async with running_node(tmp_path, settings) as node:
+        for _ in range(400):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.close()
+        async with Client.connect(node) as refused:
+            assert await refused.is_closed()
+        begun = time.monotonic()
+        while True:
+            async with Client.connect(node) as client:
+                try:
+                    await client.answers()
+                    break
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    continue
+        assert time.monotonic() - begun < 10
 
 
 async def test_an_address_above_its_rate_is_disconnected_after_a_pause(tmp_path: Path) -> None:

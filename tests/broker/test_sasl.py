@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from einmal.broker.node import Node
 from einmal.security.mechanisms import SaslExchange
 from einmal.security.principal import Principal
 from einmal.security.scram import NODE_EXTENSION
+from einmal.security.scram_server import credential_of
+from einmal.security.scram_server import salt_of as made_up_salt
+from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.cluster import Cluster
 from tests.broker.nodes import Client, until
@@ -85,6 +91,23 @@ async def test_wrong_credentials_get_an_error_with_a_hint_and_end_the_connection
     (line,) = [record for record in caplog.records if "authentication failed" in record.getMessage()]
     assert line.client == "127.0.0.1"  # type: ignore[attr-defined]
     assert "a guess" not in caplog.text and SECRET not in caplog.text
+
+
+async def salt_of(node: Node, user: str) -> bytes:
+    """What the broker answers whoever asks as this user."""
+    async with Client.connect(node) as client:
+        await handshake(client, SHA_512)
+        answer = await client.call(AUTHENTICATE, 2, {"auth_bytes": scram(user, "wrong").first()})
+        return base64.b64decode(bytes(answer.auth_bytes).split(b",")[1][2:])
+
+
+async def test_no_user_learns_whether_another_exists(tmp_path: Path) -> None:
+    """Alice can derive what the broker keeps of her password, and of nobody else's."""
+    async with sasl_node(tmp_path) as node:
+        alice = credential_of(SHA_512, Secret("alice's password"), await salt_of(node, "alice"), 16_384)
+        assert alice in node.metadata.image.scram_credentials[2].values()
+        predicted = made_up_salt(hmac.digest(alice.server_key, b"salt:nobody", "sha512"))
+        assert predicted != await salt_of(node, "nobody") == await salt_of(node, "nobody")
 
 
 async def test_an_unknown_mechanism_gets_the_enabled_ones_and_ends_the_connection(tmp_path: Path) -> None:

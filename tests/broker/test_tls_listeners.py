@@ -6,10 +6,12 @@ import asyncio
 import hashlib
 import logging
 import random
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
@@ -138,6 +140,58 @@ async def test_a_certificate_without_a_rule_is_refused_with_its_name(
         async with client_of(node, tls.client(alice)) as client:
             assert await client.is_closed()
         assert lines(caplog, "no rule of ssl.principal.mapping.rules matches 'CN=alice'")
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"), [("", "DEFAULT"), ("alice", "RULE:^CN=alice$//")], ids=["no subject", "an empty replacement"]
+)
+async def test_a_certificate_of_nobody_is_refused(
+    tls: Tls, name: str, rules: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user without a name could have no ACL and no quota of its own, and no request of it be forwarded."""
+    certificate = tls.authority.issue(tls.directory, name)
+    async with tls.node(ssl_client_auth="requested", ssl_principal_mapping_rules=rules) as node:
+        async with client_of(node, tls.client(certificate)) as client:
+            assert await client.is_closed()
+        assert lines(caplog, "the client's certificate names nobody")
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+async def test_client_certificates_of_any_authority_are_warned_of(
+    tls: Tls, client_auth: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tls.node(ssl_client_auth=client_auth, ssl_truststore_location="", ssl_truststore_type=""):
+        assert len(lines(caplog, "any authority that this machine trusts")) == (client_auth == "required")
+
+
+async def test_a_session_is_not_resumed_beyond_the_end_of_its_certificate(
+    tls: Tls, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = tls.client(tls.authority.issue(tls.directory, "alice", days=1))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def connected(port: int, session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
+        raw = socket.create_connection(("127.0.0.1", port), 5)
+        return context.wrap_socket(raw, server_hostname="localhost", session=session)
+
+    def may_resume(port: int) -> bool:
+        """Whether a second connection in the session of a first one is accepted."""
+        with connected(port) as first, connected(port, first.session) as second:
+            assert second.session_reused
+            second.settimeout(0.5)
+            try:
+                return bool(second.recv(1))
+            except TimeoutError:
+                return True
+            except OSError:
+                return False
+
+    async with tls.node(ssl_client_auth="required") as node:
+        port, listener = port_of(node, "SSL"), node.tls.of("SSL")
+        assert await asyncio.to_thread(may_resume, port)
+        monkeypatch.setattr(type(listener), "_now", datetime.now(UTC) + timedelta(days=2))
+        assert not await asyncio.to_thread(may_resume, port)
+        assert lines(caplog, "it has expired since the TLS session began")
 
 
 @pytest.mark.parametrize("kind", ["none", "foreign", "expired"])

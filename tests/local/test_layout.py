@@ -86,3 +86,16 @@ def test_brokers_authenticate_on_loopback_by_a_secret_that_only_the_owner_can_re
         assert not config.clients_may_act_as_brokers
     write_properties(plans, {})
     assert (tmp_path / "cluster.secret").read_text() == secret
+
+
+def test_settings_with_passwords_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    """Also in a folder that others can look into, and in files of an earlier version."""
+    tmp_path.chmod(0o755)
+    plans = plan_cluster(tmp_path, 2, host="127.0.0.1", first_port=0)
+    plans[1].properties.write_text("num.partitions=7\n" * 100)
+    plans[1].properties.chmod(0o644)
+    write_properties(plans, {"ssl.key.password": "a password"})
+    for plan in plans:
+        assert plan.properties.stat().st_mode & 0o777 == 0o600
+        assert plan.properties.read_text().endswith("ssl.key.password=a password\n")
+        assert "num.partitions" not in plan.properties.read_text()

@@ -41,7 +41,7 @@ class Authority:
         days: int = 3,
         password: str | None = None,
     ) -> Certificate:
-        """A certificate that ends ``days`` from now; negative: that has expired."""
+        """A certificate that ends ``days`` from now; negative: that has expired. An empty name: without a subject."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([_host(each) for each in hosts])
         builder = _builder(_name(name), self._name, key.public_key(), days=days).add_extension(names, critical=False)
@@ -50,7 +50,7 @@ class Authority:
             encryption = serialization.BestAvailableEncryption(password.encode())
         form = serialization.PrivateFormat.PKCS8
         secret = key.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
-        return Certificate(directory / name, _pem(builder.sign(self._key, hashes.SHA256())), secret)
+        return Certificate(directory / (name or "nameless"), _pem(builder.sign(self._key, hashes.SHA256())), secret)
 
 
 class Certificate:
@@ -85,7 +85,7 @@ def _builder(
 
 
 def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)] if text else [])
 
 
 def _host(text: str) -> x509.GeneralName:

@@ -17,3 +17,11 @@ def test_a_name_may_contain_colons() -> None:
 def test_a_principal_without_type_or_name_is_refused(text: str) -> None:
     with pytest.raises(SecuritySettingError, match="principal"):
         parse_principal(text)
+
+
+@pytest.mark.parametrize("text", ["user:alice", "USER:alice"])
+def test_a_misspelt_type_is_refused_because_nobody_is_meant(text: str) -> None:
+    """An ACL that denies something to user:alice would deny nothing."""
+    with pytest.raises(SecuritySettingError, match="one spelling"):
+        parse_principal(text)
+    assert parse_principal("Group:ops").kind == "Group"

@@ -7,6 +7,7 @@ to the caller, who warns. Knows nothing of what a setting does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache
@@ -27,7 +28,7 @@ from einmal.broker.listeners import (
 )
 from einmal.security.errors import SecuritySettingError
 from einmal.security.mechanisms import MECHANISMS
-from einmal.security.principal import ANONYMOUS, Principal, parse_principal
+from einmal.security.principal import ANONYMOUS, USER, Principal, parse_principal
 from einmal.security.properties import parse_properties as parse_properties
 from einmal.security.scram_bootstrap import FirstUser, first_users
 from einmal.security.secret import Secret
@@ -71,6 +72,8 @@ def _setting(
 
 
 _NOT_SET: Final = Secret("")
+_AFTER_COMMA: Final = re.compile(rf",\s*{USER}:")
+"""In one principal: probably the beginning of the next one."""
 
 
 class ListenerSetting(NamedTuple):
@@ -516,6 +519,7 @@ class BrokerConfig:
         for each in self.of_listeners:
             if each.listener not in named:
                 raise ConfigError(f"{each.full_key}: no listener has this name; listeners={self.listeners}")
+        self._check_effects(listeners)
 
     def _check_advertised(self, listeners: Listeners) -> None:
         told = endpoints_of("advertised.listeners", self.advertised_listeners)
@@ -552,12 +556,25 @@ class BrokerConfig:
                     f"listener {each.name} is {each.protocol}, and nobody could authenticate there: set "
                     f"{OF_LISTENER}{each.name.lower()}.sasl.enabled.mechanisms, for instance to SCRAM-SHA-512"
                 )
-        if self.sasl_enabled_mechanisms and not any(each.authenticates for each in listeners.all):
-            raise ConfigError(
-                "sasl.enabled.mechanisms protects nothing: listener.security.protocol.map must set SASL_SSL or "
-                "SASL_PLAINTEXT for a listener"
-            )
         _ = self.first_users
+
+    def _check_effects(self, listeners: Listeners) -> None:
+        """Whether what is to protect a listener can. Raises ConfigError."""
+        there = (*listeners.all, listeners.controllers_elsewhere)
+        with_sasl = {each.name.lower() for each in there if each.authenticates}
+        with_tls = {each.name.lower() for each in there if each.is_encrypted}
+        both = "listener.security.protocol.map must set {} or SASL_SSL for a listener"
+        if self.sasl_enabled_mechanisms and not any(each.authenticates for each in listeners.all):
+            raise ConfigError(f"sasl.enabled.mechanisms protects nothing: {both.format('SASL_PLAINTEXT')}")
+        if self.ssl_client_auth != "none" and not any(each.is_encrypted for each in listeners.all):
+            raise ConfigError(f"ssl.client.auth={self.ssl_client_auth} protects nothing: {both.format('SSL')}")
+        for own in self.of_listeners:
+            for what, names, other in (("ssl.", with_tls, "SSL"), ("sasl.", with_sasl, "SASL_PLAINTEXT")):
+                if own.key.startswith(what) and own.listener not in names:
+                    raise ConfigError(
+                        f"{own.full_key} has no effect: set {other} or SASL_SSL for {own.listener.upper()} in "
+                        "listener.security.protocol.map, or remove it"
+                    )
 
     def _check_authorizer(self) -> None:
         """Whether access can be decided as the settings promise. Raises ConfigError."""
@@ -593,9 +610,13 @@ class BrokerConfig:
     def super_user_principals(self) -> tuple[Principal, ...]:
         """Raises ConfigError."""
         try:
-            return tuple(map(parse_principal, filter(None, map(str.strip, self.super_users.split(";")))))
+            found = tuple(map(parse_principal, filter(None, map(str.strip, self.super_users.split(";")))))
         except SecuritySettingError as error:
             raise ConfigError(f"super.users: {error.meaning}: {error.hint}") from error
+        for each in found:
+            if _AFTER_COMMA.search(each.name):
+                raise ConfigError(f"super.users: {str(each)!r} is one principal: separate several by semicolons")
+        return found
 
     def advertised(self, listener: NamedListener, port: int) -> Endpoint:
         """The address that others receive; ``port``: the one that the listener is bound to. Raises ConfigError."""

@@ -21,7 +21,7 @@ from einmal.seams import Clock
 from einmal.security.certificates import subject_of, valid_until
 from einmal.security.errors import SecuritySettingError
 from einmal.security.principal import USER, Principal
-from einmal.security.principal_mapping import PrincipalMapping
+from einmal.security.principal_mapping import NoRuleMatches, PrincipalMapping
 from einmal.security.settings import TlsSettings, tls_settings
 from einmal.security.tls import ServerOptions, leaf_of, read_into, server_context, tls_context
 
@@ -75,6 +75,12 @@ class ListenerTls:
         except SecuritySettingError as error:
             raise ConfigError(f"listener {self.listener.name}: {error.meaning}: {error.hint}") from error
         self._warn_of_end(self._loaded)
+        if self._is_here and self._config.ssl_client_auth != "none" and self._source.authority is None:
+            message = (
+                "clients authenticate by certificates of any authority that this machine trusts, such as those of the "
+                "web: set ssl.truststore.location to your own"
+            )
+            log.warning(message, extra=self._about)
 
     async def refresh(self) -> None:
         """Take the files' new content."""
@@ -106,9 +112,17 @@ class ListenerTls:
         assert self._loaded is not None, "the files have not been loaded"
         return self._loaded.client
 
-    def principal_of(self, certificate: bytes) -> Principal:
-        """Of a client's certificate in DER. Raises NoRuleMatches, or ValueError for broken DER."""
-        return Principal(USER, self._mapping.name_of(subject_of(certificate)))
+    def principal_of(self, certificate: bytes, *, is_resumed: bool) -> Principal:
+        """Of a client's certificate in DER. Raises NoRuleMatches, or ValueError for broken DER.
+
+        ``is_resumed``: it comes from an earlier session, which OpenSSL of TLS 1.2 resumes without a look at its end.
+        """
+        if is_resumed and valid_until(certificate) <= self._now:
+            raise NoRuleMatches("it has expired since the TLS session began")
+        name = self._mapping.name_of(subject_of(certificate))
+        if not name:
+            raise NoRuleMatches("its distinguished name, or what ssl.principal.mapping.rules make of it, is empty")
+        return Principal(USER, name)
 
     # --- files -----------------------------------------------------------------------------------------------------
 
@@ -136,9 +150,12 @@ class ListenerTls:
         return _Contexts(server, tls_context(settings), ends)
 
     def _warn_of_end(self, loaded: _Contexts) -> None:
-        now = datetime.fromtimestamp(self._clock.now().wall_ms / 1000, UTC)
-        if loaded.ends is not None and loaded.ends <= now:
+        if loaded.ends is not None and loaded.ends <= self._now:
             log.warning("the certificate has expired at %s: renew it", loaded.ends, extra=self._about)
+
+    @property
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now().wall_ms / 1000, UTC)
 
     @property
     def _about(self) -> dict[str, str]:

@@ -138,7 +138,14 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
             "transaction.state.log.min.isr": str(in_sync),
             **settings,
         }
-        plan.properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        _write_privately(plan.properties, "".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _write_privately(file: Path, text: str) -> None:
+    """Only the owner can read it: passwords may be among the settings."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
+        file.chmod(0o600)
+        opened.write(text)
 
 
 def _make_secret(file: Path) -> None:

@@ -26,4 +26,7 @@ def parse_principal(text: str) -> Principal:
     kind, separator, name = text.partition(":")
     if not separator or not kind or not name:
         raise SecuritySettingError(f"{text!r} is not a principal", "write its type and name, such as User:alice")
+    if kind != USER and kind.lower() == USER.lower():
+        # Nobody would ever be this one: what is denied to it is denied to nobody.
+        raise SecuritySettingError(f"{text!r}: the type of a principal has one spelling", f"write {USER}:{name}")
     return Principal(kind, name)

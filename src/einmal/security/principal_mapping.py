@@ -2,7 +2,8 @@
 
 A rule is ``DEFAULT``, the whole name, or ``RULE:pattern/replacement/`` with ``L`` or ``U`` behind it for lower or upper
 case; the first one whose pattern matches the whole name holds. The pattern is the operator's and the name a client's,
-so the time of a match is bounded: no choice and no repetition within a repetition, and no long names.
+so the time of a match is bounded: no choice and no repetition within a repetition, no long names, and none with more
+attributes than certificates have, between which groups one after another could be divided in very many ways.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ _RULE: Final = re.compile(r"\s*(?:DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])
 _GROUP: Final = re.compile(r"\\(.)|\$(\d)", re.DOTALL)
 _NAME_MAX: Final = 512
 """Longest name that a pattern is applied to."""
+_SEPARATORS: Final = ",=+"
+_SEPARATORS_MAX: Final = 20
+"""Of each of them in such a name."""
 _REPEATS_MAX: Final = 12
 """Of unbounded repetitions in a pattern: with lazy groups one after another, time grows with such a power of length."""
 _UNBOUNDED: Final = 64
@@ -53,6 +57,8 @@ class PrincipalMapping:
                 return distinguished_name
             if len(distinguished_name) > _NAME_MAX:
                 raise NoRuleMatches(f"a name of {len(distinguished_name)} characters; rules apply to {_NAME_MAX}")
+            if max(map(distinguished_name.count, _SEPARATORS)) > _SEPARATORS_MAX:
+                raise NoRuleMatches(f"a name of many attributes; rules apply to {_SEPARATORS_MAX}")
             match = pattern.fullmatch(distinguished_name)
             if match is not None:
                 name = _GROUP.sub(partial(_filled, match), replacement)

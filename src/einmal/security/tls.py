@@ -56,7 +56,8 @@ def server_context(settings: TlsSettings, options: ServerOptions) -> ssl.SSLCont
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     oldest, newest = _versions(options.protocols)
     context.minimum_version, context.maximum_version = oldest, newest
-    # A session that is resumed would bring back a certificate that may have expired since.
+    # A session that is resumed would bring back a certificate that may have expired since. While a connection of TLS
+    # 1.2 lasts, others can resume its session all the same: whoever accepts them looks at the end again.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     context.verify_mode = _VERIFICATION[options.client_auth]

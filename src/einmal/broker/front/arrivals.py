@@ -1,21 +1,28 @@
 """New connections of a listener, against limits of their rate (KIP-612).
 
 Above the rate of a broker or listener (``max.connection.creation.rate``) a connection waits for its turn: it is
-accepted, and not read before. Above the rate of its address, which is a quota, it is closed after at most a second, as
-in Kafka, so that a client that connects again and again does so slowly.
+accepted, and not read before. Where so many wait that its turn would come much later, it is closed, as Kafka's backlog
+refuses it: whoever opens very many does not keep others out for longer than that. Above the rate of its address, which
+is a quota, it is closed after at most a second, as in Kafka, so that a client that connects again and again does so
+slowly.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.resources.rates import TokenBucket, Windows
 from einmal.seams import Clock
 
 log = logging.getLogger(__name__)
+
+WAIT_MS_MAX: Final = 5_000
+"""For one's turn. It leaves time for the TLS handshake, which is bounded too."""
+_REFUSED_MS: Final = 1_000
+"""A connection that would wait for longer is closed after this."""
 
 
 class Arriving(Protocol):
@@ -39,8 +46,12 @@ class ConnectionRate:
         self._per_second = per_second
         self._bucket = TokenBucket(windows, per_second, now_ms)
 
+    def is_full(self, now_ms: int) -> bool:
+        """Whether those that wait already keep one more waiting for too long."""
+        return self._bucket.overdrawn_ms(self._per_second, now_ms) >= WAIT_MS_MAX
+
     def wait_ms(self, now_ms: int) -> int:
-        """How long one more connection waits for its turn, which is after all those before it."""
+        """Count one more connection: how long it waits for its turn, which is after all those before it."""
         self._bucket.take(1, self._per_second, now_ms)
         return self._bucket.overdrawn_ms(self._per_second, now_ms)
 
@@ -62,6 +73,11 @@ class Arrivals:
             return
         if self._rates:
             now_ms = self._clock.now().monotonic_ms
+            if any(rate.is_full(now_ms) for rate in self._rates):
+                message = "connection refused: too many others wait for their turn (max.connection.creation.rate)"
+                log.warning(message, extra={"client": connection.address})
+                connection.turn_away(_REFUSED_MS)
+                return
             wait_ms = max(rate.wait_ms(now_ms) for rate in self._rates)
             if wait_ms:
                 connection.mute(wait_ms)

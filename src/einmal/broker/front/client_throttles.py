@@ -8,6 +8,7 @@ client ids costs no memory (but it has the quota of each of them, where quotas a
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final, Generic, TypeVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -25,6 +26,9 @@ from einmal.seams import Clock
 
 RATES_MAX: Final = 10_000
 """Of each kind of quota: some 10 MB if every rate has all its windows."""
+
+_NAME_LENGTH_MAX: Final = 255
+"""A longer name is remembered by its hash."""
 
 T = TypeVar("T")
 _Sharers = tuple[str | None, str | None]
@@ -137,7 +141,7 @@ class ClientThrottles:
         used = self._rates.get(key)
         if used is None:
             used = self._rates[key] = _Used(self.windows.span_ms)
-        sharers = (limit.user, limit.client_id)
+        sharers = _sharers(limit)
         return used.get(sharers, now_ms) or used.add(sharers, WindowedRate(self.windows), now_ms)
 
     # --- changes of partitions ---------------------------------------------------------------------------------------
@@ -148,8 +152,19 @@ class ClientThrottles:
         if limit is None:
             return None
         now_ms = self.now_ms()
-        sharers = (limit.user, limit.client_id)
+        sharers = _sharers(limit)
         bucket = self._buckets.get(sharers, now_ms)
         if bucket is None:
             bucket = self._buckets.add(sharers, TokenBucket(self._mutation_windows, limit.value, now_ms), now_ms)
         return bucket, limit.value
+
+
+def _sharers(limit: QuotaLimit) -> _Sharers:
+    """Whose rate it is, in few bytes: a client id, and the name in a token, may have 32 KB and more."""
+    return _short(limit.user), _short(limit.client_id)
+
+
+def _short(name: str | None) -> str | None:
+    if name is None or len(name) <= _NAME_LENGTH_MAX:
+        return name
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()

@@ -48,6 +48,7 @@ class ConsumerFetch:
         self.min_bytes = min(request.min_bytes, max(1, self.bytes_max))
         self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
         self._response_memory = response_memory
+        self._refusal_of = refusal_of
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
         refusals: dict[str, ErrorCode | None] = {}
         for topic, partition in wanted.partitions:
@@ -100,6 +101,22 @@ class ConsumerFetch:
         if must_answer or self._bytes_read >= self.min_bytes:
             return True
         return self._bytes_read > 0 and self._available() >= self.min_bytes
+
+    def loses_access(self) -> bool:
+        """Whether something may not be read any more, because ACLs have changed; it is refused from now on.
+
+        Raises WireError.
+        """
+        refusals: dict[str, ErrorCode | None] = {}
+        for place, partition in self.partitions:
+            name = partition.topic_partition.topic
+            if name not in refusals:
+                refusals[name] = self._refusal_of(name)
+            refused = refusals[name]
+            if refused is not None:
+                topic, wanted, _partition = self._wanted[place]
+                self._wanted[place] = topic, wanted, refused
+        return any(refusals.values())
 
     def refuse(self, place: int, error: ErrorCode) -> None:
         """Replace the error of a result."""

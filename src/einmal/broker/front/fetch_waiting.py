@@ -9,6 +9,7 @@ from functools import partial
 from einmal.broker.front.consumer_fetch import ConsumerFetch
 from einmal.broker.front.context import Body
 from einmal.broker.resources.turns import Turns
+from einmal.wire.errors import WireError
 
 
 def answer_later(fetch: ConsumerFetch, turns: Turns, encode: Callable[[ConsumerFetch], Body]) -> asyncio.Future[Body]:
@@ -37,12 +38,12 @@ def answer_later(fetch: ConsumerFetch, turns: Turns, encode: Callable[[ConsumerF
         nonlocal is_scheduled
         is_scheduled = False
         if not done.done() and fetch.read():
-            done.set_result(encode(fetch))
+            _answer(fetch, encode, done)
 
     def expire() -> None:
         if not done.done():
             fetch.read()
-            done.set_result(encode(fetch))
+            _answer(fetch, encode, done)
 
     timer = loop.call_later(fetch.request.max_wait_ms / 1000, expire)
     for place, partition in partitions:
@@ -55,3 +56,14 @@ def answer_later(fetch: ConsumerFetch, turns: Turns, encode: Callable[[ConsumerF
 
     done.add_done_callback(end)
     return done
+
+
+def _answer(fetch: ConsumerFetch, encode: Callable[[ConsumerFetch], Body], done: asyncio.Future[Body]) -> None:
+    """What the Fetch has read, without what its sender may not read any more: it chooses how long it waits."""
+    try:
+        if fetch.loses_access():
+            fetch.read()
+    except WireError as error:
+        done.set_exception(error)
+    else:
+        done.set_result(encode(fetch))

@@ -8,6 +8,7 @@ enabled for clients, the secret makes everybody a node.
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -17,7 +18,7 @@ from einmal.seams import Clock
 from einmal.security.errors import SaslError, TokenError
 from einmal.security.mechanisms import PLAIN
 from einmal.security.scram import HASHES, ITERATIONS_MIN
-from einmal.security.scram_server import ScramCredential, ScramServerExchange, ScramUsers, node_credential
+from einmal.security.scram_server import ScramServerExchange, ScramUsers, node_credential
 from einmal.security.secret import Secret
 from einmal.security.server_mechanisms import (
     OAuthBearerServerExchange,
@@ -30,6 +31,8 @@ from einmal.types import ErrorCode
 
 RENEWAL_MS_MIN: Final = 1_000
 """A session is not renewed earlier than this after its beginning, as on Kafka."""
+_LIFETIME_MS_MAX: Final = 2**63 - 1
+"""What an answer can state; a token may end later."""
 
 
 class Bearer(NamedTuple):
@@ -104,13 +107,15 @@ class SaslServer:
     def _scram_users(self, mechanism: str) -> ScramUsers:
         is_enabled = mechanism in self.settings.mechanisms
         users = self._metadata.image.scram_credentials.get(MECHANISM_NUMBERS[mechanism], {}) if is_enabled else {}
-        # Made-up salts must be the same on all brokers and after a restart, and nobody else's to predict.
-        example = next(iter(users.values()), ScramCredential(b"", b"", b"einmal", ITERATIONS_MIN))
+        # Made-up salts must be the same on all brokers and after a restart, and nobody's to predict: not even a user's,
+        # who can derive the server key from the own password, but no other.
+        known = list(islice(users.values(), 2))
+        seed = b"".join(each.server_key for each in known) + self._credentials.secret.reveal().encode()
         secret = self._credentials.secret if self._is_for_nodes(mechanism) else None
         return ScramUsers(
             users.get,
-            example.server_key,
-            example.iterations,
+            seed or b"einmal",
+            known[0].iterations if known else ITERATIONS_MIN,
             None if not secret else node_credential(secret),
             not self.settings.mechanisms,
         )
@@ -143,5 +148,5 @@ class SaslServer:
         if not exchange.is_node and self.settings.max_reauth_ms.get(mechanism, 0):
             limits.append(self.settings.max_reauth_ms[mechanism])
         if isinstance(exchange, OAuthBearerServerExchange) and exchange.ends_ms is not None:
-            limits.append(max(0, exchange.ends_ms - self._clock.now().wall_ms))
+            limits.append(min(max(0, exchange.ends_ms - self._clock.now().wall_ms), _LIFETIME_MS_MAX))
         return min(limits, default=None)

@@ -212,10 +212,11 @@ class TlsLink(asyncio.BufferedProtocol):
 
     def _opened(self, certificate: bytes | None) -> None:
         if certificate is not None:
+            assert self._tls is not None
             try:
-                principal = self._owner.tls.principal_of(certificate)
+                principal = self._owner.tls.principal_of(certificate, is_resumed=bool(self._tls.session_reused))
             except (NoRuleMatches, ValueError) as error:
-                self.fail(f"the client's certificate has no name: {error}")
+                self.fail(f"the client's certificate names nobody: {error}")
                 return
             self._connection.authentication = Authentication(principal)
         self._is_open = True
