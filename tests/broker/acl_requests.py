@@ -272,7 +272,8 @@ CLUSTER_REQUESTS: Final = (
     Request(46, 0, lambda _n, _: {"timeout": 5_000, "topics": [{"name": NOBODYS, "partition_indexes": [0]}]}),
     Request(48, 1, lambda _n, _: {"components": [], "strict": False}),
     Request(49, 1, lambda _n, _: {"entries": [_QUOTA], "validate_only": True}),
-    Request(50, 0, lambda _n, _: {"users": None}),
+    # Apache Kafka 4.4 has no answer to null from those who may not ask.
+    Request(50, 0, lambda _n, _: {"users": []}),
     Request(51, 0, lambda _n, _: {"deletions": [{"name": NOBODYS, "mechanism": 1}], "upsertions": []}),
     Request(55, 2, lambda _n, _: {"topics": [_metadata_partition()]}),
     Request(57, 1, lambda _n, _: {"timeout": 5_000, "feature_updates": [_NO_FEATURE], "validate_only": True}),
