@@ -14,7 +14,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 
-from einmal.client import Admin, Consumer, KafkaError, Producer, RequestRefused
+from einmal.client import Admin, Consumer, FatalError, KafkaError, Producer, RequestRefused
 from tests.interop.guarded_cluster import ADMIN, ALICE, HERS, GuardedCluster, running_guarded_cluster
 from tests.interop.libraries import LIBRARIES, Library, Ours
 
@@ -81,12 +81,12 @@ def test_groups_and_transactional_ids_of_others_are_refused(cluster: GuardedClus
         consumer.poll(10_000)
     with (
         Producer(alice, transactional_id="others") as producer,
-        pytest.raises(RequestRefused, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        pytest.raises(FatalError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ):
         producer.init_transactions()
-    producer = confluent_kafka.Producer(alice | {"transactional.id": "others"})
+    theirs = confluent_kafka.Producer(dict(alice) | {"transactional.id": "others"})
     with pytest.raises(confluent_kafka.KafkaException) as caught:
-        producer.init_transactions(PATIENCE_S)
+        theirs.init_transactions(PATIENCE_S)
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
