@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from einmal.client import AclOperation, ResourceType
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from tests.interop.apache_kafka import KafkaUnavailable
-from tests.interop.guarded_cluster import HERS, GuardedCluster, running_guarded_cluster
+from tests.interop.guarded_cluster import ADMIN, HERS, GuardedCluster, running_guarded_cluster
 from tests.spark.kafka_source import add_kafka_source
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import fill, numbers
@@ -79,13 +79,17 @@ def test_sparks_own_connector_is_refused_where_the_user_is(
 def test_our_pipeline_is_exactly_once_on_secured_brokers(
     spark: SparkSession, guarded: GuardedCluster, tmp_path: Path, reader: str, request: pytest.FixtureRequest
 ) -> None:
-    """Of both sources. A broker that leads a partition of the output is killed before the second run of ours."""
-    settings = guarded.client()
-    name = f"{HERS}{reader}"
+    """With the ACLs of docs/security.md, of both sources. Before the second run of ours a leader of the output dies."""
+    settings, admin = guarded.client(), guarded.client(ADMIN)
+    name = f"pipeline-of-{reader}"
     pipeline = Pipeline(settings.pop("bootstrap.servers"), str(tmp_path), name, client=settings)
     for topic in (pipeline.source_topic, pipeline.topic):
         guarded.create_topic(topic, PARTITIONS)
-    fill(guarded.client(), pipeline.source_topic, range(COUNT // 2))
+    guarded.allow_alice(ResourceType.TOPIC, pipeline.source_topic, [AclOperation.READ])
+    guarded.allow_alice(ResourceType.TOPIC, pipeline.topic, [AclOperation.WRITE])
+    guarded.allow_alice(ResourceType.TRANSACTIONAL_ID, name, [AclOperation.WRITE])
+    guarded.allow_alice(ResourceType.GROUP, name, [AclOperation.READ])
+    fill(admin, pipeline.source_topic, range(COUNT // 2))
     frame: Any = None
     if reader == "kafka":
         options = request.getfixturevalue("theirs") | {
@@ -98,8 +102,8 @@ def test_our_pipeline_is_exactly_once_on_secured_brokers(
     pipeline.writer(spark, frame).start().awaitTermination()
     if reader == "einmal":
         guarded.kill(guarded.leader(pipeline.topic))
-    fill(guarded.client(), pipeline.source_topic, range(COUNT // 2, COUNT))
+    fill(admin, pipeline.source_topic, range(COUNT // 2, COUNT))
     pipeline.writer(spark, frame).start().awaitTermination()
     for victim in list(guarded.dead):
         guarded.start_node(victim)
-    assert numbers(guarded.client(), pipeline.topic) == list(range(COUNT))
+    assert numbers(admin, pipeline.topic) == list(range(COUNT))
