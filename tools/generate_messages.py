@@ -34,7 +34,7 @@ SUPPORTED: Final = {
     "sync_group": (0, 5),
     "describe_groups": (0, 6),
     "list_groups": (0, 5),
-    "sasl_handshake": (1, 1),
+    "sasl_handshake": (0, 1),
     "api_versions": (0, 4),
     "create_topics": (2, 7),
     "delete_topics": (1, 6),

@@ -165,7 +165,7 @@ class NoNode:
         self.authentication = Authentication()
         exchange = PlainServerExchange({principal.name: Secret("x")})
         exchange.next(f"\0{principal.name}\0x".encode())
-        self.authentication.begin(PLAIN, exchange)
+        self.authentication.begin(PLAIN, exchange, is_bare=False)
         self.authentication.succeed(0, None)
 
     def when_lost(self, key: object, callback: object) -> None:

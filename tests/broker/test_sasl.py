@@ -152,10 +152,45 @@ async def test_a_second_handshake_before_the_end_of_the_exchange_is_an_illegal_s
         assert (await handshake(client, SHA_512)).error_code is ErrorCode.illegal_sasl_state
 
 
-async def test_a_handshake_without_an_exchange_is_not_supported(tmp_path: Path) -> None:
-    """SaslHandshake v0: frames without headers would follow."""
+async def bare(client: Client, message: bytes) -> bytes:
+    """The answer to a frame without a header, which is one itself."""
+    client.writer.write(struct.pack(">i", len(message)) + message)
+    (size,) = struct.unpack(">i", await client.reader.readexactly(4))
+    return await client.reader.readexactly(size)
+
+
+async def test_after_handshake_v0_the_messages_have_no_header(tmp_path: Path) -> None:
+    """librdkafka 2.0.2 authenticates only at a broker that has v0, which it does not send itself."""
+    async with sasl_node(tmp_path) as node:
+        async with Client.connect(node) as client:
+            assert (await client.call(HANDSHAKE, 0, {"mechanism": "PLAIN"})).error_code is OK
+            assert await bare(client, b"\0carol\0carols-password") == b""
+            assert await metadata_works(client)
+        async with Client.connect(node) as client:
+            assert (await client.call(HANDSHAKE, 0, {"mechanism": SHA_512})).error_code is OK
+            exchange = scram("alice", "alice's password")
+            message: bytes | None = exchange.first()
+            while message is not None:
+                message = exchange.next(await bare(client, message))
+            assert await metadata_works(client)
+            (connection,) = node.servers["CLIENTS"].connections.all()
+            assert connection.authentication.principal == Principal("User", "alice")
+
+
+@pytest.mark.parametrize("message", [b"\0carol\0a guess", b"", bytes(3), struct.pack(">hhih", METADATA, 9, 1, -1)])
+async def test_a_failure_after_handshake_v0_ends_the_connection_without_an_answer(
+    tmp_path: Path, message: bytes
+) -> None:
     async with sasl_node(tmp_path) as node, Client.connect(node) as client:
-        client.send(HANDSHAKE, 0, struct.pack(">h", 5) + b"PLAIN")
+        assert (await client.call(HANDSHAKE, 0, {"mechanism": "PLAIN"})).error_code is OK
+        client.writer.write(struct.pack(">i", len(message)) + message)
+        assert await client.is_closed()
+
+
+async def test_an_unknown_mechanism_in_handshake_v0_ends_the_connection(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node, Client.connect(node) as client:
+        answer = await client.call(HANDSHAKE, 0, {"mechanism": "GSSAPI"})
+        assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
         assert await client.is_closed()
 
 

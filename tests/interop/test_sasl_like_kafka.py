@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from einmal.security.scram import ScramExchange
 from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client
-from tests.broker.sasl_client import AUTHENTICATE, METADATA, authenticate, handshake, sasl_node
+from tests.broker.sasl_client import AUTHENTICATE, HANDSHAKE, METADATA, authenticate, handshake, sasl_node
 from tests.security.secure_kafka import PASSWORD, USER, SecureKafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -88,6 +89,22 @@ async def late_authentication(client: Client) -> Any:
     )
 
 
+def bare(password: str) -> Callable[[Client], Any]:
+    """After SaslHandshake v0: a message without a header, and what it is answered."""
+
+    async def run(client: Client) -> Any:
+        assert (await client.call(HANDSHAKE, 0, {"mechanism": "PLAIN"})).error_code is ErrorCode.none
+        message = f"\0{USER}\0{password}".encode()
+        client.writer.write(struct.pack(">i", len(message)) + message)
+        try:
+            answer = await asyncio.wait_for(client.reader.readexactly(4), 5)
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+        return answer, bool((await client.call(METADATA, 9, {"topics": None})).brokers)
+
+    return run
+
+
 def refused(mechanism: str, new: Callable[[], SaslExchange]) -> Callable[[Client], Any]:
     async def run(client: Client) -> Any:
         return (await authenticate(client, mechanism, new())).error, await client.is_closed()
@@ -111,6 +128,8 @@ CASES: dict[str, Callable[[Client], Any]] = {
     ),
     "PLAIN, two parts": refused("PLAIN", lambda: plain(b"\0alice")),
     "PLAIN, no password": refused("PLAIN", lambda: plain(b"\0alice\0")),
+    "PLAIN without headers": bare(PASSWORD),
+    "PLAIN without headers, wrong password": bare("a guess"),
     "PLAIN, nothing": refused("PLAIN", lambda: plain(b"")),
 }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hmac
 
 import pytest
 
 from einmal.security.errors import SaslError
-from einmal.security.scram import HASHES, NODE_EXTENSION, ScramExchange
+from einmal.security.scram import HASHES, NODE_EXTENSION, ScramExchange, scram_keys
 from einmal.security.scram_server import (
     SALT_LENGTH,
     ScramCredential,
@@ -211,3 +212,39 @@ def test_what_is_no_proof_is_refused(message: bytes) -> None:
 
 def test_a_credential_shows_nothing_of_itself() -> None:
     assert repr(ScramCredential(b"s1", b"s2", b"s3", 4_096)) == "ScramCredential([hidden], iterations=4096)"
+
+
+def final_with(nonce: str, first: bytes) -> bytes:
+    """A client-final message with a right proof over this nonce."""
+    keys = scram_keys(HASHES[SHA_256], Secret("alice's password"), ALICE.salt, ALICE.iterations)
+    bare = f"c=biws,r={nonce}"
+    signed = f"n=alice,r=clientnonce,{first.decode()},{bare}".encode()
+    signature = hmac.digest(keys.stored, signed, HASHES[SHA_256])
+    proof = bytes(a ^ b for a, b in zip(keys.client, signature, strict=True))
+    return f"{bare},p={base64.b64encode(proof).decode()}".encode()
+
+
+def test_a_client_may_state_its_nonce_twice_as_librdkafka_before_2_6_1() -> None:
+    exchange = server()
+    first = exchange.next(b"n,,n=alice,r=clientnonce")
+    assert exchange.next(final_with("clientnonceclientnonceservernonce", first)).startswith(b"v=")
+    assert exchange.is_done
+
+
+@pytest.mark.parametrize(
+    "nonce",
+    [
+        "clientnonce",
+        "servernonce",
+        "clientnonceclientnonce",
+        "anothernonceclientnonceservernonce",
+        "clientnonceclientnonceclientnonceservernonce",
+        "clientnonceclientnonceanothernonce",
+    ],
+)
+def test_no_other_nonce_is_accepted_even_with_a_right_proof(nonce: str) -> None:
+    exchange = server()
+    first = exchange.next(b"n,,n=alice,r=clientnonce")
+    with pytest.raises(SaslError, match="not the client-final message of this exchange"):
+        exchange.next(final_with(nonce, first))
+    assert not exchange.is_done

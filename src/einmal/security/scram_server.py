@@ -94,7 +94,10 @@ class ScramServerExchange:
         self._is_known = False
         self._header = ""
         self._asked = ""
-        self._both_nonces = ""
+        self._nonces: tuple[str, ...] = ()
+        """What the client may state as both nonces: also its own one twice, as librdkafka before 2.6.1 does.
+
+        The server's is at the end in any case: the message of another exchange cannot be replayed."""
         self.user = ""
         """Who wants to authenticate, unless ``is_done``."""
         self.is_node = False
@@ -121,9 +124,10 @@ class ScramServerExchange:
             raise SaslError("another authorization id than the user")
         self.is_node = self._users.nodes_only or NODE_EXTENSION in extensions
         self._credential = self._choose()
-        self._both_nonces = f"{client_nonce}{self._nonce}"
+        both_nonces = f"{client_nonce}{self._nonce}"
+        self._nonces = (both_nonces, f"{client_nonce}{both_nonces}")
         salt = base64.b64encode(self._credential.salt).decode()
-        answer = f"r={self._both_nonces},s={salt},i={self._credential.iterations}"
+        answer = f"r={both_nonces},s={salt},i={self._credential.iterations}"
         self._asked = f"{bare},{answer}"
         return answer.encode()
 
@@ -145,7 +149,7 @@ class ScramServerExchange:
     def _final(self, text: str, credential: ScramCredential) -> bytes:
         match = _CLIENT_FINAL.fullmatch(text)
         header = base64.b64encode(self._header.encode()).decode()
-        if match is None or match[2] != header or match[3] != self._both_nonces:
+        if match is None or match[2] != header or match[3] not in self._nonces:
             raise SaslError("not the client-final message of this exchange")
         auth_message = f"{self._asked},{match[1]}".encode()
         signature = hmac.digest(credential.stored_key, auth_message, self._hash)

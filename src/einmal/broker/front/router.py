@@ -21,7 +21,10 @@ from einmal.broker.front.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
+from einmal.rpc.sasl import SASL_AUTHENTICATE
 from einmal.security.principal import Principal
+from einmal.types import ErrorCode
+from einmal.wire.api.sasl_authenticate import SaslAuthenticateResponse
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import RequestHeader, Values, decode_request_header
 
@@ -36,6 +39,9 @@ _AT_ONCE_BYTES_MAX: Final = 4 * 1024
 """Of any request but Produce: a larger one waits for its turn, since reading it takes milliseconds."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of any request but Produce, whose records stay bytes: a decoded request takes ten times as much memory."""
+_BARE: Final = -1
+"""The version of an answer without a header."""
+_LENGTH: Final = struct.Struct(">i")
 _PREFIX: Final = struct.Struct(">ii")
 """Length and correlation id."""
 _FLEXIBLE_PREFIX: Final = struct.Struct(">iib")
@@ -94,6 +100,8 @@ class Router:
 
         ``principal``: of a request without a connection, None: the node itself.
         """
+        if origin is not None and origin.authentication.is_bare:
+            return self._authenticate_bare(frame, client_address, origin)
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
         if self.listener.authenticates and origin is not None:
@@ -112,6 +120,20 @@ class Router:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
             return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
         return self._answer(context, route, frame, position)
+
+    def _authenticate_bare(self, frame: bytearray, client_address: str, origin: Origin) -> Deferred:
+        """A message of an exchange that SaslHandshake v0 has begun. A failure has no answer."""
+        header = RequestHeader(SASL_AUTHENTICATE, 0, 0, None)
+        principal = origin.authentication.principal
+        context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
+        request = _LENGTH.pack(len(frame)) + frame
+        running = self._routes[SASL_AUTHENTICATE].prepare(context, request, 0)()
+
+        async def answer() -> bytes | None:
+            response = await cast(Coroutine[Any, Any, SaslAuthenticateResponse], running)
+            return bytes(response.auth_bytes) if response.error_code is ErrorCode.none else None
+
+        return Deferred(header._replace(api_version=_BARE), None, answer())
 
     def _answer(self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int) -> Parts | Deferred:
         """Start a small request at once. Raises WireError."""
@@ -215,6 +237,8 @@ class Router:
         else:
             parts = body
             size = sum(map(len, parts))
+        if version == _BARE:
+            return [_LENGTH.pack(size), *parts]
         if version >= route.versions.flexible and api_key != _API_VERSIONS:
             return [_FLEXIBLE_PREFIX.pack(size + 5, correlation_id, 0), *parts]
         return [_PREFIX.pack(size + 4, correlation_id), *parts]

@@ -82,8 +82,8 @@ class SaslServer:
         """How long the answer to a failed authentication waits."""
         return self.settings.failed_delay_ms / 1000
 
-    def begin(self, authentication: Authentication, mechanism: str) -> ErrorCode:
-        """A client has chosen a mechanism. ILLEGAL_SASL_STATE: it may not choose one now."""
+    def begin(self, authentication: Authentication, mechanism: str, *, is_bare: bool) -> ErrorCode:
+        """A client has chosen a mechanism, and maybe bare messages. ILLEGAL_SASL_STATE: it may not choose one now."""
         now_ms = self._clock.now().monotonic_ms
         if authentication.exchange is not None:
             return ErrorCode.illegal_sasl_state
@@ -91,7 +91,7 @@ class SaslServer:
             return ErrorCode.illegal_sasl_state
         if mechanism not in self.settings.mechanisms and not self._is_for_nodes(mechanism):
             return ErrorCode.unsupported_sasl_mechanism
-        authentication.begin(mechanism, self._new_exchange(mechanism))
+        authentication.begin(mechanism, self._new_exchange(mechanism), is_bare=is_bare)
         return ErrorCode.none
 
     def _is_for_nodes(self, mechanism: str) -> bool:

@@ -366,9 +366,14 @@ class Connection(asyncio.BufferedProtocol):
         self.control_reading()
 
     def _send(self) -> None:
-        """Hand the answers so far to the transport, small ones in one piece."""
-        if not self._unsent:
-            return
+        """Hand the answers so far to the transport, and close it after the last one."""
+        if self._unsent:
+            self._write()
+        if self._is_ending and not self._answers:
+            self.close()
+
+    def _write(self) -> None:
+        """Small answers in one piece."""
         unsent, self._unsent = self._unsent, []
         size, self._unsent_bytes = self._unsent_bytes, 0
         if size <= _JOINED_BYTES_MAX:
@@ -379,8 +384,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if not self._can_write:
             self._leaving.set(self._transport.get_write_buffer_size())
-        if self._is_ending and not self._answers:
-            self.close()
 
     def _may_start(self) -> bool:
         return (

@@ -41,6 +41,8 @@ class Authentication:
         self.of_connection = of_connection
         self.exchange: ServerExchange | None = None
         """That has begun, and has not ended."""
+        self.is_bare = False
+        """Whether the messages of the exchange, and their answers, are frames without a header."""
         self.mechanism = ""
         """Of the exchange, else of the last one."""
         self.proven_by = ""
@@ -57,14 +59,15 @@ class Authentication:
         """Who the sender is; None: a node of the cluster, by its secret."""
         return self._principal if self.is_done else self.of_connection
 
-    def begin(self, mechanism: str, exchange: ServerExchange) -> None:
-        self.mechanism, self.exchange = mechanism, exchange
+    def begin(self, mechanism: str, exchange: ServerExchange, *, is_bare: bool) -> None:
+        self.mechanism, self.exchange, self.is_bare = mechanism, exchange, is_bare
 
     def succeed(self, now_ms: int, lifetime_ms: int | None) -> None:
         """The exchange has ended well. ``lifetime_ms``: of the session; None: it does not end."""
         assert self.exchange is not None and self.exchange.is_done, "no exchange has succeeded"
         self._principal = principal_of(self.exchange)
-        self.exchange, self.is_done, self.done_ms, self.proven_by = None, True, now_ms, self.mechanism
+        self.exchange, self.is_bare = None, False
+        self.is_done, self.done_ms, self.proven_by = True, now_ms, self.mechanism
         self.ends_ms = None if lifetime_ms is None else now_ms + lifetime_ms
 
     def check(self, api_key: int, now_ms: int) -> None:

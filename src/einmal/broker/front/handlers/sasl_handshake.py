@@ -1,10 +1,11 @@
 """SaslHandshake: which mechanism the sender authenticates by.
 
-API: 17. Versions: 1.
+API: 17. Versions: 0-1.
 Access: none: it comes before authentication.
 Behaviour: UNSUPPORTED_SASL_MECHANISM, with the mechanisms that the listener enables, ends the connection (KIP-43).
 ILLEGAL_SASL_STATE while an exchange runs, and within a second after one; later it renews the session (KIP-368).
-Version notes: after v0, which is not supported, the exchange would come in frames without a header.
+Version notes: after v0 the messages of the exchange are frames without a header. Some clients, such as librdkafka
+2.0.2 (kcat), send v1 and yet do not authenticate at a broker without v0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SaslHandshakeHandler:
             return SaslHandshakeResponse(ErrorCode.illegal_sasl_state)
         sasl = self.sasl[context.listener.name]
         mechanisms = sasl.offered
-        error = sasl.begin(context.origin.authentication, request.mechanism)
+        error = sasl.begin(context.origin.authentication, request.mechanism, is_bare=context.api_version == 0)
         if error is ErrorCode.unsupported_sasl_mechanism:
             self.failed.log(
                 context.client_address,
