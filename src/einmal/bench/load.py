@@ -119,7 +119,8 @@ def batch(record_bytes: int, batch_bytes: int) -> tuple[bytes, int]:
     """A batch of about ``batch_bytes`` with records whose values have ``record_bytes``; it, and its record count."""
     count = max(1, batch_bytes // record_bytes)
     value = os.urandom(record_bytes)
-    return encode_batch([NewRecord(None, value, 1_700_000_000_000)] * count), count
+    # Retention deletes records of long ago, on Apache Kafka after half a minute.
+    return encode_batch([NewRecord(None, value, time.time_ns() // 1_000_000)] * count), count
 
 
 def produce_request(topic: str, partition: int, records: bytes, acks: int = -1) -> bytes:
