@@ -108,10 +108,6 @@ class RequestContext:
         return self.header.client_id or ""
 
     @property
-    def authentication(self) -> Authentication | None:
-        return None if self.origin is None else self.origin.authentication
-
-    @property
     def may_be_from_broker(self) -> bool:
         """Whether a node of the cluster can have sent the request; else only a client can.
 
