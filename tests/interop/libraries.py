@@ -63,6 +63,27 @@ class Library(ABC):
         """The error of a write, in the words of the library."""
 
 
+def _write_in_halves(
+    producer: Any,
+    produce: Callable[[Sequence[str]], None],
+    values: Sequence[str],
+    transactional_id: str | None,
+    halfway: Halfway,
+) -> None:
+    """``Library.write`` with a producer whose calls take no time limits."""
+    if transactional_id is not None:
+        producer.init_transactions()
+        producer.begin_transaction()
+        produce([ABORTED])
+        producer.abort_transaction()
+        producer.begin_transaction()
+    produce(values[::2])
+    halfway()
+    produce(values[1::2])
+    if transactional_id is not None:
+        producer.commit_transaction()
+
+
 class Librdkafka(Library):
     """confluent-kafka."""
 
@@ -201,17 +222,7 @@ class KafkaPython(Library):
                 sent.get(_PATIENCE_S)
 
         try:
-            if transactional_id is not None:
-                producer.init_transactions()
-                producer.begin_transaction()
-                produce([ABORTED])
-                producer.abort_transaction()
-                producer.begin_transaction()
-            produce(values[::2])
-            halfway()
-            produce(values[1::2])
-            if transactional_id is not None:
-                producer.commit_transaction()
+            _write_in_halves(producer, produce, values, transactional_id, halfway)
         finally:
             producer.close(timeout=1)
 
@@ -252,17 +263,7 @@ class Ours(Library):
                     producer.send(topic, value)
                 producer.flush()
 
-            if transactional_id is not None:
-                producer.init_transactions()
-                producer.begin_transaction()
-                produce([ABORTED])
-                producer.abort_transaction()
-                producer.begin_transaction()
-            produce(values[::2])
-            halfway()
-            produce(values[1::2])
-            if transactional_id is not None:
-                producer.commit_transaction()
+            _write_in_halves(producer, produce, values, transactional_id, halfway)
 
     def read(self, topic: str, group: str, count: int) -> list[str]:
         own = {"group.id": group, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
