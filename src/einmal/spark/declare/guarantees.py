@@ -8,30 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.spark.reasons import HopVerdict, Reason
 
 UNKNOWN: Final = "unknown"
 _WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
-
-
-class HopVerdict(StrEnum):
-    HOLDS = "holds"
-    IF = "if"
-    """It holds under a condition, which the reason states."""
-    NOT = "not"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    verdict: HopVerdict
-    text: str
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
