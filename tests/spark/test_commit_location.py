@@ -17,7 +17,7 @@ from einmal.client.fetched import whole_batches
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.operate.ownership import Ownership
-from einmal.spark.protocol.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
+from einmal.spark.targets.kafka.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
 from einmal.types import TopicPartition
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch

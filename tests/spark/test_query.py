@@ -57,7 +57,7 @@ class SparkQuery:
 def _pipeline(run: Any, start: Callable[[Callable[[Any, int], None]], Any]) -> PipelineQuery:
     closable = SimpleNamespace(close=lambda: None)
     setting = SimpleNamespace(
-        resources=closable,
+        destination=closable,
         checkpoint=SimpleNamespace(has_commit=lambda _: True),
         notify=lambda _: None,
         stateful=True,

@@ -119,15 +119,18 @@ def reset(
 
 @contextmanager
 def _owned(brokers: str | None, settings: list[str] | None, command_config: Path | None) -> Iterator[Ownership]:
+    from einmal.client.errors import KafkaError
     from einmal.spark.operate.ownership import Changed, Ownership
-    from einmal.spark.protocol.commit_log import Uncertain
+    from einmal.spark.targets.target import TargetError
 
     config = {name: str(value) for name, value in config_of(brokers, settings, command_config).items()}
     with failures_told():
         try:
             with Ownership(config) as owned:
                 yield owned
-        except (Changed, Uncertain) as error:
+        except (Changed, TargetError) as error:
+            if isinstance(error.__cause__, KafkaError):
+                raise error.__cause__ from error
             _fail(str(error), "look at its status, and decide again")
 
 

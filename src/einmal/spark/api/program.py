@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.security.properties import read_file
-from einmal.spark.api.sink import KafkaStreamWriter, write_stream
+from einmal.spark.api.sink import StreamWriter, write_stream
 from einmal.spark.declare import declaration as declarations
 from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
 from einmal.spark.errors import PipelineRefused
@@ -169,7 +169,7 @@ def _check_parameters(function: Function, declaration: Declaration) -> None:
 # --- frames -----------------------------------------------------------------------------------------------------
 
 
-def writer(program: Program, spark: SparkSession) -> KafkaStreamWriter:
+def writer(program: Program, spark: SparkSession) -> StreamWriter:
     """What is to be started: the declared frames, with the declared options. Raises PipelineRefused, OptionError."""
     declaration = program.declaration
     started = write_stream(rows(program, spark)).options(**declaration.writer)

@@ -7,42 +7,20 @@ name, and an instance that acquires the name in the meantime fences the change.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
 
-from einmal.client import Admin, TransactionDriver
+from einmal.client import Admin
 from einmal.client.descriptions import TransactionDescription
-from einmal.client.errors import RequestRefused, UnknownTopic
-from einmal.client.fetched import RawBatch
+from einmal.client.errors import RequestRefused
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.positions import offsets_of, topics_in
-from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import SourcePosition
-from einmal.spark.protocol.commit_log import (
-    PARTITIONS,
-    TOPIC_CONFIG,
-    BatchReader,
-    CommitLog,
-    Value,
-    batches_below,
-    candidates,
-    is_commit,
-    value_of,
-)
-from einmal.types import TopicPartition
-
-_MARKER_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A pipeline's last committed record, and when it was written (ms). ``problem``: why it cannot be read."""
-
-    transactional_id: str
-    record: CommitRecord | None
-    timestamp: int
-    problem: str = ""
+from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.spark.targets.kafka.committed import committed
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.target import Committed, Opening, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +39,11 @@ class Changed(Exception):
 
 
 class Ownership:
-    """What can be asked and done in one cluster. ``client``: settings under Kafka's names. ``with`` closes it."""
+    """What can be asked and done in one Kafka cluster. ``client``: settings under Kafka's names. ``with`` closes it."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
-        self._client = dict(client)
-        self._cluster = KafkaCluster(client)
+        self._destination = KafkaDestination(dict(client))
+        self._cluster = self._destination.cluster
         self._admin = Admin(self._cluster.common)
 
     def __enter__(self) -> Ownership:
@@ -73,35 +51,21 @@ class Ownership:
 
     def __exit__(self, *_: object) -> None:
         self._admin.close()
-        self._cluster.close()
+        self._destination.close()
 
     # --- asking -------------------------------------------------------------------------------------------------
 
-    def committed(self) -> dict[str, Committed]:
-        """The last committed record of every pipeline, by transactional id."""
-        try:
-            partitions = self._cluster.partitions([COMMIT_TOPIC])
-        except UnknownTopic:
-            return {}
-        ends = self._cluster.latest(partitions, committed=False)
-        found: dict[str, dict[TopicPartition, Value]] = {}
-        for place, values in _last_values(batches_below(self._cluster, ends)).items():
-            for name, value in values.items():
-                found.setdefault(name, {})[place] = value
-        last = {name: _last_of(name, places, len(partitions)) for name, places in sorted(found.items())}
-        return {
-            name: Committed(name, value.record, value.timestamp, value.problem)
-            for name, value in last.items()
-            if value.record is not None or value.problem
-        }
+    def committed(self) -> Mapping[str, Committed]:
+        """The last committed record of every pipeline, by transactional id. Raises KafkaError."""
+        return committed(self._cluster)
 
-    def status(self, committed: Committed) -> PipelineStatus:
-        transaction = self.transaction(committed.transactional_id)
+    def status(self, last: Committed) -> PipelineStatus:
+        transaction = self.transaction(last.transactional_id)
         is_open = transaction is not None and transaction.start_time >= 0 and bool(transaction.partitions)
         now = time.time_ns() // 1_000_000
         return PipelineStatus(
-            committed=committed,
-            lag=None if committed.record is None else self._lag(committed.record),
+            committed=last,
+            lag=None if last.record is None else self._lag(last.record),
             transaction=transaction,
             open_ms=max(0, now - transaction.start_time) if is_open and transaction is not None else None,
         )
@@ -149,48 +113,23 @@ class Ownership:
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
         """Fence the name, and make ``record`` its commit record (None: delete it).
 
-        Raises Changed where the record was not ``expected`` any more, KafkaError, Uncertain.
+        Raises Changed where the record was not ``expected`` any more, KafkaError, TargetError.
         """
         self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
-        log = CommitLog(self._cluster, self._client, transactional_id)
-        with TransactionDriver(self._client | {"transactional.id": transactional_id}) as driver:
-            identity = driver.init_producer_id()
-            # Only now nobody else can commit any more.
-            try:
-                found = log.read(_MARKER_S)
-            except UnreadableCommitRecord:
-                # It is replaced, as announced to its owner.
-                found = None
-            if found != expected:
-                raise Changed(
-                    f"{transactional_id!r} has committed since the change was planned; it is fenced now and has stopped"
-                )
-            version = driver.transaction_version
-            driver.add_partitions(identity, [log.partition])
-            log.write(record, identity, version)
-            driver.end_txn(identity, committed=True)
+        with closing(self._destination.target(Opening(name=transactional_id))) as target:
+            change(target, transactional_id, expected, record)
 
 
-def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, Value]]:
-    """The last committed value of every name, by partition; what is undecided does not count."""
-    found: dict[TopicPartition, dict[str, Value]] = {}
-    open_values: dict[tuple[TopicPartition, int], dict[str, Value]] = {}
-    reader = BatchReader()
-    for batch in batches:
-        place = batch.topic_partition
-        if batch.header.is_control:
-            undecided = open_values.pop((place, batch.header.producer_id), {})
-            if is_commit(batch):
-                found.setdefault(place, {}).update(undecided)
-            continue
-        told = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in reader.records(batch)}
-        if batch.header.is_transactional:
-            open_values.setdefault((place, batch.header.producer_id), {}).update(told)
-        else:
-            found.setdefault(place, {}).update(told)
-    return found
-
-
-def _last_of(name: str, places: dict[TopicPartition, Value], partitions: int) -> Value:
-    """Where a pipeline would look for it; a record that is nowhere there is no pipeline's, and is shown."""
-    return next((places[each] for each in candidates(name, partitions) if each in places), next(iter(places.values())))
+def change(target: Target, name: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
+    """Fence a name, and make ``record`` its commit record (None: delete it). Raises Changed, TargetError."""
+    identity = target.acquire(None)
+    # Only now nobody else can commit any more.
+    try:
+        found = target.read()
+    except UnreadableCommitRecord:
+        # It is replaced, as announced to its owner.
+        found = None
+    if found != expected:
+        raise Changed(f"{name!r} has committed since the change was planned; it is fenced now and has stopped")
+    target.record(identity, record)
+    target.commit(identity)

@@ -1,4 +1,4 @@
-"""One run of an exactly-once query: a ``TransactionRun`` on Kafka, and the checkpoint beside it.
+"""One run of an exactly-once query: a ``TransactionRun`` on its target, and the checkpoint beside it.
 
 A run begins with ``start``, before Spark plans anything, and then takes one micro-batch after the other. It ends with
 the query; after an error it cannot continue, and a new run reads the outcome from the commit record.
@@ -7,43 +7,20 @@ the query; after an error it cannot continue, and a new run reads the outcome fr
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from einmal.pipeline.batch_plan import Batch
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.effects import Failed, Finished
 from einmal.pipeline.positions import topics_in
 from einmal.pipeline.run_state import Held, Query
 from einmal.spark import events
 from einmal.spark.errors import PipelineFenced, PipelineRefused
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import empty_commit_file, offset_metadata, sources, state_format
-from einmal.spark.protocol.kafka_transactions import KafkaTransactions
 from einmal.spark.protocol.run import CurrentBatch, Setting
-from einmal.spark.protocol.source_positions import SELF_CONTAINED, SourcePositions
 from einmal.spark.protocol.spark_commit import SparkCommit
-from einmal.spark.protocol.transaction_run import Destination, TransactionRun
-from einmal.types import ProducerIdAndEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class StreamAdditions:
-    """See ``transaction_run.Additions``."""
-
-    spark_commit: SparkCommit
-    positions: SourcePositions
-
-    def finish_spark_commit(self, record: CommitRecord) -> Finished | Failed:
-        return self.spark_commit.finish(record)
-
-    def commit_text(self, batch: CurrentBatch) -> str | None:
-        return self.spark_commit.text(batch)
-
-    def commit_positions(
-        self, transactions: KafkaTransactions, identity: ProducerIdAndEpoch, batch_id: int, end: tuple[Any, ...]
-    ) -> None:
-        self.positions.commit(transactions, identity, batch_id, end)
+from einmal.spark.protocol.transaction_run import TransactionRun
+from einmal.spark.targets.kafka.source_positions import SELF_CONTAINED
+from einmal.spark.targets.target import Opening
 
 
 class ExactlyOnce:
@@ -52,11 +29,11 @@ class ExactlyOnce:
     def __init__(self, setting: Setting, held: Held | None = None) -> None:
         """``held``: by the run before this one, where the query is restarted."""
         options, checkpoint = setting.options, setting.checkpoint
-        assert options.transactional_id is not None and options.group_id is not None
+        assert options.transactional_id is not None
         self._setting = setting
         self._id = options.transactional_id
         self._query_id = checkpoint.ensure_query_id()
-        self._cluster_id = setting.resources.cluster.cluster_id()
+        self._cluster_id = setting.destination.identity()
         self._sources = sources(setting.frame)
         self._token = ""
         """Of this run, in the checkpoint and in its commit records."""
@@ -70,14 +47,9 @@ class ExactlyOnce:
             others=self._others(),
             adopt=options.adopt,
         )
-        destination = Destination(
-            transactional_id=self._id, client=options.client, resources=setting.resources, notify=setting.notify
-        )
-        additions = StreamAdditions(
-            SparkCommit(checkpoint, stateful=setting.stateful),
-            SourcePositions(self._sources, setting.resources.cluster, options.group_id),
-        )
-        self._run = TransactionRun(destination, query, additions, held)
+        opening = Opening(name=self._id, spark=setting.spark, notify=setting.notify, sources=self._sources)
+        additions = SparkCommit(checkpoint, stateful=setting.stateful)
+        self._run = TransactionRun(setting.destination.target(opening), query, additions, setting.notify, held)
 
     @property
     def held(self) -> Held | None:

@@ -242,7 +242,7 @@ class PipelineQuery:
         return self._setting.stateful or self._run.is_undecided
 
     def _close(self) -> None:
-        self._setting.resources.close()
+        self._setting.destination.close()
         self._ended.set()
 
 

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.pipeline.run_state import Held
 from einmal.spark import events
-from einmal.spark.options import SinkOptions
-from einmal.spark.output.resources import SinkResources
+from einmal.spark.options import QueryOptions
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
+from einmal.spark.targets.target import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +20,10 @@ class Setting:
     """What a run works with; the same for every run of a query."""
 
     spark: SparkSession
-    options: SinkOptions
+    options: QueryOptions
     frame: DataFrame
     stateful: bool
-    resources: SinkResources
+    destination: Destination
     checkpoint: Checkpoint
     notify: events.Listener
 
