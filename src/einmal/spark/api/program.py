@@ -173,9 +173,13 @@ def writer(program: Program, spark: SparkSession) -> StreamWriter:
     """What is to be started: the declared frames, with the declared options. Raises PipelineRefused, OptionError."""
     declaration = program.declaration
     started = write_stream(rows(program, spark)).options(**declaration.writer)
-    if declaration.topic is not None:
-        started = started.option("topic", declaration.topic)
-    started = started.topics(*(sink.topic for sink in declaration.sinks if sink.topic is not None))
+    sinks = declaration.sinks
+    if all(sink.is_topic for sink in sinks):
+        if declaration.topic is not None:
+            started = started.option("topic", declaration.topic)
+        started = started.topics(*(sink.topic for sink in sinks if sink.topic is not None))
+    else:
+        started = started.format(sinks[0].kind).options(**sinks[0].options)
     if declaration.output_mode is not None:
         started = started.outputMode(declaration.output_mode)
     if declaration.trigger:
