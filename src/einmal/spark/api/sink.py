@@ -8,7 +8,7 @@ the source positions, of each micro-batch are one transaction of the target.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Self
 
@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.environment.plan_redaction import redact_plans
@@ -43,17 +42,18 @@ from einmal.spark.protocol.execution import is_stateful, sources
 from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
-from einmal.spark.protocol.run import Run, Setting
+from einmal.spark.protocol.run import Kept, Part, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kinds import KAFKA, destination, destination_class
-from einmal.spark.targets.target import Destination
 
-_RUNS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
+_RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
 }
+TOPICS_COLUMN: Final = "einmal_topics"
+"""The struct column of rows for topics, in a query that has other targets, too."""
 _TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableNow=True for one that ends'
 _logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ class StreamWriter:
         self._listeners: list[events.Listener] = []
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
+        self._others: Mapping[str, tuple[str, Mapping[str, str]]] = {}
+        self._takes_topics = False
 
     def format(self, source: str) -> Self:
         """The type of the target: "kafka" by default, another of ``targets.kinds``, or the import path of your own."""
@@ -150,6 +152,12 @@ class StreamWriter:
         self._topics = names
         return self
 
+    def sinks(self, others: Mapping[str, tuple[str, Mapping[str, str]]], *, topics: bool) -> Self:
+        """Several targets: type and options by the name of a struct column, which holds the rows for it and is null in
+        the rows of others. ``topics``: whether there are rows for topics, too, in ``TOPICS_COLUMN``."""
+        self._others, self._takes_topics = others, topics
+        return self
+
     def listener(self, listener: events.Listener) -> Self:
         """Call ``listener(event)`` with every event (``einmal.spark.events``); the pipeline waits for it."""
         self._listeners.append(listener)
@@ -159,12 +167,12 @@ class StreamWriter:
         """Run the preflight, acquire the transactional.id, start the query. Raises OptionError, PipelineError."""
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
-        options, target = self._parsed()
+        options, parts = self._parsed()
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
-        setting = self._setting(options, target, stateful)
+        setting = self._setting(options, parts, stateful)
         try:
             planned = PlannedQuery(
                 frame=self._frame,
@@ -175,13 +183,13 @@ class StreamWriter:
                 query_name=self._query_name,
                 output_mode=self._output_mode,
             )
-            preflight(planned, target, setting.checkpoint)
+            preflight(planned, parts, setting.checkpoint)
             metrics.served(setting.spark)
         except BaseException:
-            target.close()
+            setting.close()
             raise
         run = _RUNS[options.guarantee]
-        name = options.transactional_id or target.table
+        name = options.transactional_id or parts[0].destination.table
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
         start = partial(self._spark_start, options)
@@ -189,21 +197,28 @@ class StreamWriter:
         queries.started(name, query)
         return query
 
-    def _parsed(self) -> tuple[QueryOptions, Destination]:
+    def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
         """Raises OptionError."""
-        if self._kind in KAFKA:
-            options = sink_options(self._options)
-            return options, KafkaDestination(options.client, options.topic, options.group_id)
-        own = destination_class(self._kind).OPTIONS
-        return query_options(self._options, own), destination(self._kind, self._options)
+        if self._kind in KAFKA and (self._takes_topics or not self._others):
+            options: QueryOptions = sink_options(self._options)
+            assert isinstance(options, SinkOptions)
+            topics = KafkaDestination(options.client, options.topic, options.group_id)
+            parts = [Part(topics, TOPICS_COLUMN if self._others else None)]
+        elif self._kind in KAFKA:
+            options, parts = query_options(self._options, ()), []
+        else:
+            own = destination_class(self._kind).OPTIONS
+            options = query_options(self._options, own)
+            parts = [Part(destination(self._kind, self._options))]
+        return options, (*parts, *(Part(destination(kind, own), name) for name, (kind, own) in self._others.items()))
 
-    def _setting(self, options: QueryOptions, target: Destination, stateful: bool) -> Setting:
+    def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
         return Setting(
             spark=self._frame.sparkSession,
             options=options,
             frame=self._frame,
             stateful=stateful,
-            destination=target,
+            parts=parts,
             checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
             notify=self._notify,
         )

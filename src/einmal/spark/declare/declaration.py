@@ -254,6 +254,7 @@ def _target(where: str, sink: Sink, common: tuple[str, ...], problems: list[str]
     except OptionError as error:
         problems.append(f"{where}: {error}")
         return sink
+    _check_name(where, sink.name, problems)
     before = len(problems)
     _refuse_unknown(where, sink.options, (*common, *own.OPTIONS), problems)
     if len(problems) == before:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,6 +30,7 @@ from einmal.spark.options import (
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
+from einmal.spark.protocol.run import Part
 from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.target import Destination, TargetError
@@ -67,15 +68,16 @@ class PlannedQuery:
     output_mode: str | None = None
 
 
-def preflight(query: PlannedQuery, destination: Destination, checkpoint: Checkpoint) -> None:
+def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint) -> None:
     """Raises PreflightFailed."""
     options, spark = query.options, query.frame.sparkSession
     missing: Missing = []
-    schema = None if query.transforms else query.frame.schema
-    if isinstance(options, SinkOptions) and isinstance(destination, KafkaDestination):
-        _check_topics(missing, destination, options, query.topics, schema, group_id=options.group_id)
-    else:
-        _note(missing, lambda: _check_destination(missing, destination, str(options.transactional_id), schema))
+    for part in parts:
+        schema = None if query.transforms else part.schema(query.frame.schema)
+        if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaDestination):
+            _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
+        else:
+            _check_destination(missing, part.destination, str(options.transactional_id), schema)
     _check_sources(missing, query.frame, options)
     _note(missing, lambda: _check_checkpoint(spark, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))
@@ -93,7 +95,7 @@ def preflight_write(frame: DataFrame, options: VersionOptions, destination: Dest
     if isinstance(options, WriteOptions) and isinstance(destination, KafkaDestination):
         _check_topics(missing, destination, options, (), frame.schema)
     else:
-        _note(missing, lambda: _check_destination(missing, destination, options.transactional_id, frame.schema))
+        _check_destination(missing, destination, options.transactional_id, frame.schema)
     missing += shuffle_problems(frame.sparkSession)
     if missing:
         raise PreflightFailed(missing, "the batch cannot be written")
@@ -112,7 +114,7 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
 def _check_destination(missing: Missing, destination: Destination, name: str, schema: StructType | None) -> None:
     try:
         missing += destination.problems(name, schema)
-    except TargetError as error:
+    except (TargetError, OptionError) as error:
         missing.append((str(error), "correct the options of the target, or start it"))
 
 

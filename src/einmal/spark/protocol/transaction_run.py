@@ -48,10 +48,10 @@ class Additions(Protocol):
 
 
 class NoAdditions:
-    """A batch write has no checkpoint and no state."""
+    """Nothing to add: of a batch write, which has no checkpoint and no state, or where another target has the state."""
 
     def finish_spark_commit(self, record: CommitRecord) -> protocol.Finished | protocol.Failed:
-        raise AssertionError(f"no checkpoint, no commit file: {record}")
+        raise AssertionError(f"no state, no commit file: {record}")
 
     def commit_text(self, _batch: CurrentBatch) -> str | None:
         return None
