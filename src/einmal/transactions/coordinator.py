@@ -19,9 +19,9 @@ Ages are on the monotonic clock. A load resets them: an open transaction gets it
 whole time to expiry.
 
 A transaction of a two-phase commit (KIP-939) has no timeout. The coordinator does not know whether it is prepared: its
-client has written everything and keeps that promise. After a crash the next instance asks to keep it, gets a pair of its
-own, and ends it under that pair as its database decides; nothing else is possible meanwhile (``transaction``, ``is_kept``).
-An InitProducerId that does not ask for it aborts it as any other open transaction: so operators end it by force.
+client has written everything and keeps that promise. After a crash the next instance asks to keep it, gets a pair of
+its own, and ends it under that pair as its database decides; nothing else is possible meanwhile (``is_kept``). An
+InitProducerId that does not ask for it aborts it as any other open transaction: so operators end it by force.
 
 KIP-98, KIP-360 (recovery with producer id and epoch), KIP-664 (describe, list), KIP-890 (verification; version 2),
 KIP-939 (two-phase commit).

@@ -1,7 +1,7 @@
 """The records of ``__transaction_state``, in Apache Kafka's bytes.
 
-Key version 0; value version 1 is written (flexible; the fields of version 2 of the protocol and of KIP-939 are in its
-tags), version 0 is read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
+Key version 0; value version 1 is written (flexible; the fields of KIP-890 and KIP-939 are in its tags), version 0 is
+read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
 One tag is ours: without it a retry of InitProducerId at the next coordinator would look like a zombie's (KIP-360).
 """
 

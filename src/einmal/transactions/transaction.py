@@ -6,8 +6,8 @@ never assigned to a client.
 
 A *kept* transaction (KIP-939) has two pairs of producer id and epoch. It is still the one that its first owner opened,
 so its markers are written under that owner's pair; the instance that keeps it has a later pair, ``client``, and only
-that one may end it. As in Apache Kafka's records, ``producer_id`` and ``producer_epoch`` stay the transaction's, so that
-a coordinator that does not know the second pair still writes the right markers.
+that one may end it. As in Apache Kafka's records, ``producer_id`` and ``producer_epoch`` stay the transaction's, so
+that a coordinator that does not know the second pair still writes the right markers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Transaction:
     previous_producer_id: ProducerId = NO_PRODUCER_ID
     """The producer id before the latest move."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """While prepared, if the epochs are exhausted or the transaction was kept: the client's next producer id. While open
-    and kept: the client's."""
+    """While prepared, if the epochs are exhausted or the transaction was kept: the client's next producer id. While
+    open and kept: the client's."""
     next_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     """The epoch that belongs to ``next_producer_id``, if the transaction is kept or was kept until its end."""
     timeout_ms: int
