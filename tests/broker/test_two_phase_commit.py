@@ -51,7 +51,7 @@ async def find_coordinator(client: Client) -> None:
 
 async def newest_version(client: Client) -> int:
     answer = await client.call(18, 3, {"client_software_name": "t", "client_software_version": "1"})
-    return dict((each.api_key, int(each.max_version)) for each in answer.api_keys)[INIT]
+    return {each.api_key: int(each.max_version) for each in answer.api_keys}[INIT]
 
 
 async def test_init_producer_id_6_is_offered_only_where_two_phase_commit_is_enabled(tmp_path: Path) -> None:
