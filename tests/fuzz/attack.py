@@ -77,18 +77,18 @@ class Attack:
 
     def __init__(self, ports: Ports, frames: int, seed: int, report: Path) -> None:
         of_clients = entries_on(On.BROKERS)
-        with_sasl = entries_on(On.BROKERS | On.AUTHENTICATED)
-        brokers = _Target(ports.brokers, with_sasl, is_guarded=True)
-        controllers = _Target(ports.controllers, entries_on(On.CONTROLLERS | On.AUTHENTICATED), is_guarded=True)
-        users = _Target(ports.users, with_sasl, is_guarded=True)
+        of_users = tuple(entry for entry in of_clients if entry.key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE))
+        brokers = _Target(ports.brokers, of_clients, is_guarded=True)
+        controllers = _Target(ports.controllers, entries_on(On.CONTROLLERS), is_guarded=True)
+        users = _Target(ports.users, of_clients, is_guarded=True)
         self._open = _Target(ports.clients, of_clients)
-        self._opening = tuple(entry for entry in with_sasl if entry.key in OPEN_APIS)
+        self._opening = tuple(entry for entry in of_clients if entry.key in OPEN_APIS)
         self._targets = {
             **dict.fromkeys((0, 8), brokers),
             **dict.fromkeys((4, 12), controllers),
             **dict.fromkeys((1, 9), users),
-            5: _Target(ports.users, of_clients, user=USER),
-            13: _Target(ports.users, of_clients, user=SLOW_USER),
+            5: _Target(ports.users, of_users, user=USER),
+            13: _Target(ports.users, of_users, user=SLOW_USER),
         }
         """By the number of a connection; all others go to the open listener."""
         self._frames = frames
