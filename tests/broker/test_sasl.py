@@ -186,7 +186,9 @@ async def test_the_shortest_user_and_password_authenticate_after_handshake_v0(tm
         assert await metadata_works(client)
 
 
-@pytest.mark.parametrize("message", [b"\0carol\0a guess", b"", bytes(3), bytes(9), struct.pack(">hhih", METADATA, 9, 1, -1)])
+@pytest.mark.parametrize(
+    "message", [b"\0carol\0a guess", b"", bytes(3), bytes(9), struct.pack(">hhih", METADATA, 9, 1, -1)]
+)
 async def test_a_failure_after_handshake_v0_ends_the_connection_without_an_answer(
     tmp_path: Path, message: bytes
 ) -> None:
