@@ -265,7 +265,9 @@ class Connection(asyncio.BufferedProtocol):
             self._run()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._has_left_authentication:
+        is_ended_here = self._is_closed or self._is_ending or self._running is not None
+        has_begun = self._receiver.filled > 0 or self.authentication.exchange is not None
+        if self._is_limited and has_begun and not is_ended_here:
             reason = "the client has left in the middle of its authentication"
             about = {"client": self.address, "listener": self._server.router.listener.name}
             log.warning("connection closed: %s", reason, extra=about)
@@ -290,13 +292,6 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(callback)
         else:
             self._when_lost[key] = callback
-
-    @property
-    def _has_left_authentication(self) -> bool:
-        """Whether the client, and not this broker, ends a connection whose authentication has begun and not ended."""
-        if not self._is_limited or self._is_closed or self._is_ending or self._running is not None:
-            return False
-        return self._receiver.filled > 0 or self.authentication.exchange is not None
 
     # --- requests ---
 
