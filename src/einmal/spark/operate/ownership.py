@@ -30,7 +30,7 @@ from einmal.spark.protocol.commit_log import (
     is_commit,
     value_of,
 )
-from einmal.types import TopicPartition
+from einmal.types import ErrorCode, TopicPartition
 
 _MARKER_S: Final = 30.0
 
@@ -110,7 +110,9 @@ class Ownership:
         """What the coordinator knows of a name; None: nothing, it has expired or never was."""
         try:
             return self._admin.describe_transactions([transactional_id])[transactional_id]
-        except RequestRefused:
+        except RequestRefused as error:
+            if error.code is not ErrorCode.transactional_id_not_found:
+                raise
             return None
 
     def ends(self, position: tuple[object, ...], *, earliest: bool) -> tuple[object, ...]:
