@@ -65,6 +65,7 @@ def test_the_readme_shows_what_its_commands_print(own_broker: EinmalBroker, tmp_
     assert (reader.folder / "build/examples/transfers.svg").read_text() == (EXAMPLE / "result.svg").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.time_limit(120)
 def test_nothing_is_lost_or_created_wherever_program_and_broker_are_killed(own_broker: EinmalBroker, bank: str) -> None:
     for at, step in enumerate(transfers.STEPS, start=2):
