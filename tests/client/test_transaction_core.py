@@ -361,7 +361,7 @@ def prepared() -> tuple[TransactionCore, PreparedTxnState]:
 def recovered(kept: PreparedTxnState) -> TransactionCore:
     core = TransactionCore("id", has_two_phase_commit=True)
     core.begin_initialization()
-    core.recovered(SECOND, kept)
+    core.initialized(SECOND, kept)
     return core
 
 
