@@ -28,7 +28,7 @@ step has failed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -156,6 +156,23 @@ class Committed:
     problem: str = ""
 
 
+def _nobody_listens(_event: events.Event) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Who writes to a target. ``name``: of the pipeline, its transactional.id. ``spark``: None where only the record is
+    read or changed. ``sources``: formats and options of the query's sources, in the order of its positions.
+    ``is_new``: nobody can have used the name before."""
+
+    name: str
+    spark: SparkSession | None = None
+    notify: events.Listener = _nobody_listens
+    sources: Sequence[tuple[str, Mapping[str, str]]] = ()
+    is_new: bool = False
+
+
 class Destination(ABC):
     """A type of target with its options: ``type = "..."`` in a pipeline.toml, ``format("...")`` in a program.
 
@@ -192,8 +209,8 @@ class Destination(ABC):
         """Why its commits are exactly once, and under which conditions, for ``einmal explain``. Asks nobody."""
 
     @abstractmethod
-    def target(self, name: str, notify: events.Listener, spark: SparkSession | None) -> Target:
-        """For one run under a name. ``spark``: None where only the record is read or changed."""
+    def target(self, opening: Opening) -> Target:
+        """For one run under a name."""
 
     @abstractmethod
     def committed(self) -> Mapping[str, Committed]:
