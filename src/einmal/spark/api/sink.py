@@ -1,13 +1,15 @@
-"""``write_stream(frame)``: a DataFrame to Kafka topics, exactly once, in the words of Spark's own writer.
+"""``write_stream(frame)``: a DataFrame to topics, a database or a lake table, exactly once, in the words of Spark's own
+writer.
 
 ``df.writeStream.format("kafka")`` becomes ``write_stream(df)``, with one option more: ``transactional.id``. Output, and
-the source positions, of each micro-batch are one Kafka transaction.
+the source positions, of each micro-batch are one transaction of the target.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Self
 
 from pyspark.errors import PySparkException
@@ -15,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.environment.plan_redaction import redact_plans
@@ -26,11 +27,13 @@ from einmal.spark.options import (
     AT_MOST_ONCE,
     EXACTLY_ONCE,
     OptionError,
+    QueryOptions,
     SinkOptions,
+    query_options,
     sink_options,
     source_options,
 )
-from einmal.spark.output.resources import open_resources, require_classic_session
+from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.at_least_once import AtLeastOnce
 from einmal.spark.protocol.at_most_once import AtMostOnce
 from einmal.spark.protocol.checkpoint import Checkpoint
@@ -39,31 +42,36 @@ from einmal.spark.protocol.execution import is_stateful, sources
 from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
-from einmal.spark.protocol.run import Run, Setting
+from einmal.spark.protocol.run import Kept, Part, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kinds import KAFKA, destination, destination_class
 
-_KINDS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
+_RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
 }
+TOPICS_COLUMN: Final = "einmal_topics"
+"""The struct column of rows for topics, in a query that has other targets, too."""
 _TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableNow=True for one that ends'
 _logger = logging.getLogger(__name__)
 
 
-def write_stream(frame: DataFrame) -> KafkaStreamWriter:
-    """A writer for a streaming DataFrame. Columns as for Spark's Kafka sink: value; optional: key, topic, partition,
-    headers, timestamp."""
-    return KafkaStreamWriter(frame)
+def write_stream(frame: DataFrame) -> StreamWriter:
+    """A writer for a streaming DataFrame. To topics, its default, columns are those of Spark's Kafka sink: value;
+    optional: key, topic, partition, headers, timestamp. To other targets they are those of the table."""
+    return StreamWriter(frame)
 
 
-class KafkaStreamWriter:
-    """Spark's DataStreamWriter, with the methods that apply to this sink."""
+class StreamWriter:
+    """Spark's DataStreamWriter, with the methods that apply here."""
 
     def __init__(self, frame: DataFrame) -> None:
         if not frame.isStreaming:
             raise OptionError("write_stream takes a streaming DataFrame (spark.readStream)")
         self._frame = frame
+        self._kind = KAFKA[0]
         self._options: dict[str, Any] = {}
         self._output_mode: str | None = None
         self._query_name: str | None = None
@@ -72,11 +80,14 @@ class KafkaStreamWriter:
         self._listeners: list[events.Listener] = []
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
+        self._others: Mapping[str, tuple[str, Mapping[str, str]]] = {}
+        self._takes_topics = False
 
     def format(self, source: str) -> Self:
-        """Accepted for compatibility: there is one format."""
-        if source not in ("kafka", "einmal"):
-            raise OptionError(f"write_stream writes to Kafka, not to {source!r}")
+        """The type of the target: "kafka" by default, another of ``targets.kinds``, or the import path of your own."""
+        if source not in KAFKA:
+            destination_class(source)
+        self._kind = source
         return self
 
     def option(self, key: str, value: Any) -> Self:
@@ -141,6 +152,12 @@ class KafkaStreamWriter:
         self._topics = names
         return self
 
+    def sinks(self, others: Mapping[str, tuple[str, Mapping[str, str]]], *, topics: bool) -> Self:
+        """Several targets: type and options by the name of a struct column, which holds the rows for it and is null in
+        the rows of others. ``topics``: whether there are rows for topics, too, in ``TOPICS_COLUMN``."""
+        self._others, self._takes_topics = others, topics
+        return self
+
     def listener(self, listener: events.Listener) -> Self:
         """Call ``listener(event)`` with every event (``einmal.spark.events``); the pipeline waits for it."""
         self._listeners.append(listener)
@@ -148,14 +165,14 @@ class KafkaStreamWriter:
 
     def start(self) -> PipelineQuery:
         """Run the preflight, acquire the transactional.id, start the query. Raises OptionError, PipelineError."""
-        options = sink_options(self._options)
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
+        options, parts = self._parsed()
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
-        setting = self._setting(options, stateful)
+        setting = self._setting(options, parts, stateful)
         try:
             planned = PlannedQuery(
                 frame=self._frame,
@@ -166,26 +183,42 @@ class KafkaStreamWriter:
                 query_name=self._query_name,
                 output_mode=self._output_mode,
             )
-            preflight(planned, setting.resources.cluster, setting.checkpoint)
+            preflight(planned, parts, setting.checkpoint)
             metrics.served(setting.spark)
         except BaseException:
-            setting.resources.close()
+            setting.close()
             raise
-        kind = _KINDS[options.guarantee]
-        name = options.transactional_id or options.topic or ""
+        run = _RUNS[options.guarantee]
+        name = options.transactional_id or parts[0].destination.table
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
-        query = PipelineQuery(setting, lambda held: kind(setting, held), self._spark_start, self._transform)
+        start = partial(self._spark_start, options)
+        query = PipelineQuery(setting, lambda held: run(setting, held), start, self._transform)
         queries.started(name, query)
         return query
 
-    def _setting(self, options: SinkOptions, stateful: bool) -> Setting:
+    def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
+        """Raises OptionError."""
+        if self._kind in KAFKA and (self._takes_topics or not self._others):
+            options: QueryOptions = sink_options(self._options)
+            assert isinstance(options, SinkOptions)
+            topics = KafkaDestination(options.client, options.topic, options.group_id)
+            parts = [Part(topics, TOPICS_COLUMN if self._others else None)]
+        elif self._kind in KAFKA:
+            options, parts = query_options(self._options, ()), []
+        else:
+            own = destination_class(self._kind).OPTIONS
+            options = query_options(self._options, own)
+            parts = [Part(destination(self._kind, self._options))]
+        return options, (*parts, *(Part(destination(kind, own), name) for name, (kind, own) in self._others.items()))
+
+    def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
         return Setting(
             spark=self._frame.sparkSession,
             options=options,
             frame=self._frame,
             stateful=stateful,
-            resources=open_resources(self._frame, options.client, options.topic),
+            parts=parts,
             checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
             notify=self._notify,
         )
@@ -194,16 +227,15 @@ class KafkaStreamWriter:
         for listener in (*self._listeners, *self._observing):
             listener(event)
 
-    def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    def _spark_start(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
         try:
-            return self._spark_writer(write).start()
+            return self._spark_writer(options, write).start()
         except PySparkException as error:
             # Spark's own checks: an output mode that the query does not support, an invalid interval.
             raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
 
-    def _spark_writer(self, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-        writer = self._frame.writeStream.foreachBatch(write)
-        writer = writer.option("checkpointLocation", str(self._options_text("checkpointLocation")))
+    def _spark_writer(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        writer = self._frame.writeStream.foreachBatch(write).option("checkpointLocation", options.checkpoint)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
         if self._query_name is not None:
@@ -212,13 +244,10 @@ class KafkaStreamWriter:
             writer = writer.trigger(**self._trigger)
         return writer
 
-    def _options_text(self, name: str) -> str:
-        return next(str(value) for key, value in self._options.items() if key.lower() == name.lower())
 
-
-def _log_without_effect(options: SinkOptions, frame: DataFrame) -> None:
+def _log_without_effect(options: QueryOptions, frame: DataFrame) -> None:
     """One line for all options that are accepted without effect. Raises OptionError for the options of a source."""
-    names = [*options.without_effect]
+    names = [*options.without_effect] if isinstance(options, SinkOptions) else []
     for kind, given in sources(frame):
         if kind == KafkaDataSource.name():
             names += source_options(given, streaming=True).without_effect

@@ -52,7 +52,7 @@ class TargetError(Exception):
     """Raised by the verbs of a target; the message is the reason that the user reads."""
 
 
-class Fenced(TargetError):
+class TargetFenced(TargetError):
     """Another instance has acquired the name since."""
 
 
@@ -65,7 +65,7 @@ class OutcomeUnknown(TargetError):
     """No answer: the step may have happened."""
 
 
-class Failed(TargetError):
+class TargetFailed(TargetError):
     """The step did not happen, and the transaction can be aborted. ``will_again``: every other attempt would fail,
     too."""
 
@@ -90,17 +90,17 @@ class Target(ABC):
     @abstractmethod
     def acquire(self, held: Identity | None) -> Identity:
         """Raise the epoch of the name, durably. ``held``: the identity of the run before this one in the same process;
-        Fenced, if somebody has acquired the name since."""
+        TargetFenced, if somebody has acquired the name since."""
 
     @abstractmethod
     def read(self) -> CommitRecord | None:
-        """The last committed record for certain: to be called after ``acquire``. Raises Fenced, TargetError."""
+        """The last committed record for certain: to be called after ``acquire``. Raises TargetFenced, TargetError."""
 
     @abstractmethod
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
         """Write the rows of a batch durably to where no reader sees them; the number of rows by table and task.
 
-        Raises Failed, Fenced, and what Spark raises.
+        Raises TargetFailed, TargetFenced, and what Spark raises.
         """
 
     @abstractmethod
@@ -108,20 +108,20 @@ class Target(ABC):
         """Open the transaction, and put what was staged, if anything was, and the record into it (None: delete the
         record).
 
-        Raises Failed, Fenced, OutcomeUnknown.
+        Raises TargetFailed, TargetFenced, OutcomeUnknown.
         """
 
     @abstractmethod
     def commit(self, identity: Identity) -> Identity | None:
         """Make rows and record visible; the identity of the next transaction (None: ``acquire`` grants it).
 
-        Raises Fenced, OutcomeUnknown, and Failed if it is certain that nothing was committed.
+        Raises TargetFenced, OutcomeUnknown, and TargetFailed if it is certain that nothing was committed.
         """
 
     @abstractmethod
     def abort(self, identity: Identity) -> Identity | None:
         """Undo ``stage`` and ``record``; the identity of the next transaction. Also for what the run before this one
-        left open under a held identity. Raises Failed if nothing is open, Fenced, OutcomeUnknown."""
+        left open under a held identity. Raises TargetFailed if nothing is open, TargetFenced, OutcomeUnknown."""
 
     def positions(self, identity: Identity, batch_id: int, end: tuple[Any, ...]) -> None:
         """Show the source positions to tools that look for them in the target. By default there are none."""
@@ -197,10 +197,11 @@ class Destination(ABC):
         """Which cluster or database this is, whatever its address: a checkpoint belongs to one. None: it has no
         identity. Raises TargetError."""
 
-    def problems(self, name: str, schema: StructType) -> list[tuple[str, str]]:
+    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
         """What must be changed before rows of this schema can be written under this name: what is wrong, and a hint.
 
-        Asked before anything is acquired; creates what is missing and may be created.
+        Asked before anything is acquired; creates what is missing and may be created. ``schema``: None where it is
+        known only with the first batch. Raises TargetError.
         """
         return []
 

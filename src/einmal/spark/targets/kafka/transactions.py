@@ -60,6 +60,11 @@ class KafkaTransactions:
         """Abort what a run before this one may have left open; the next transaction's identity under TV2."""
         return self._requests.end_txn(identity, committed=False)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction was begun, and has not been ended."""
+        return self._open is not None
+
     def begin(self, identity: ProducerIdAndEpoch) -> None:
         """Nothing is sent: a transaction begins at its coordinator with its first partition."""
         self._began = None
