@@ -96,7 +96,9 @@ class PostgresServer:
             self.url_of(database), password=PASSWORD, autocommit=True, connect_timeout=10, **settings
         )
 
-    def rows(self, query: str, parameters: Sequence[Any] | None = None, database: str = "postgres") -> list[tuple[Any, ...]]:
+    def rows(
+        self, query: str, parameters: Sequence[Any] | None = None, database: str = "postgres"
+    ) -> list[tuple[Any, ...]]:
         """The result of one statement, without one: an empty list."""
         with self.connect(database) as connection:
             cursor = connection.execute(query, parameters)
