@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.pipeline.claims import Output
@@ -13,7 +14,7 @@ from einmal.pipeline.commit_record import CommitRecord
 from einmal.spark.options import Options
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.spark.targets.postgres.target import PostgresTarget
-from einmal.spark.targets.target import Identity, Opening
+from einmal.spark.targets.target import Identity, Opening, TargetFailed
 from tests.spark.postgres.server import PASSWORD, PostgresServer
 
 NAME = "pipeline"
@@ -110,6 +111,30 @@ class Rig:
     def committed_batch(self) -> int | None:
         committed = self.destination().committed().get(NAME)
         return None if committed is None or committed.record is None else committed.record.batch_id
+
+
+class Query:
+    """A pipeline whose batches are given as SQL."""
+
+    def __init__(self, rig: Rig, **options: str) -> None:
+        self.rig = rig
+        self.driver: Driver = rig.driver(**{"dbtable": "t", **options})
+        self.driver.start()
+        self.batch_id = 0
+
+    def write(self, query: str) -> None:
+        self.driver.batch(self.batch_id, self.rig.spark.sql(query))
+        self.batch_id += 1
+
+    def refused(self, query: str) -> str:
+        with pytest.raises(TargetFailed) as caught:
+            self.write(query)
+        assert caught.value.will_again
+        self.driver.abort()
+        return str(caught.value)
+
+    def rows(self, columns: str = "*", order: str = "1") -> list[tuple[object, ...]]:
+        return self.rig.rows(f"SELECT {columns} FROM t ORDER BY {order}")
 
 
 def record(batch_id: int, records: int = 0, name: str = NAME) -> CommitRecord:

@@ -56,13 +56,10 @@ def _parts(option: str, text: str) -> list[str]:
         in_quotes, plain = match.groups()
         parts.append(plain.lower() if plain else in_quotes.replace('""', '"'))
         at = match.end()
-        if at == len(text):
-            break
-        if text[at] != ".":
-            at = -1
+        if text[at : at + 1] != ".":
             break
         at += 1
-    if at != len(text) or not parts:
+    if match is None or at != len(text):
         raise OptionError(
             f'option "{option}" is not a name: {text!r}\nhint: quote names with other characters: \'"My Schema"."T"\''
         )

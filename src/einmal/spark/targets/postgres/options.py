@@ -27,7 +27,7 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "25000",
     # With several hosts: the primary.
-    "target_session_attrs": "read-write",
+    "target_session_attrs": "primary",
 }
 
 
