@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from einmal.security.redaction import RedactedDict
 from einmal.spark.options import OptionError, Options
 from einmal.spark.targets.postgres.names import TableName, identifier, table_name
@@ -17,7 +20,6 @@ NAMES: Final = (
     "statement_timeout", "lock_timeout",
 )  # fmt: skip
 SECRETS: Final = ("password",)
-_LIBRARY_HINT: Final = "pip install 'einmal[postgres]'"
 _DEFAULTS: Final = {
     "connect_timeout": "10",
     "client_encoding": "UTF8",
@@ -125,9 +127,8 @@ def _parsed(url: str) -> dict[str, str]:
             'option "url" is a URI of libpq, not of JDBC\nhint: leave "jdbc:" away, and set user and password as '
             "options"
         )
-    psycopg = library()
     try:
-        known: Mapping[str, Any] = psycopg.conninfo.conninfo_to_dict(url)
+        known: Mapping[str, Any] = conninfo_to_dict(url)
     except psycopg.Error as error:
         # libpq's text may repeat the string, with its password.
         raise OptionError(
@@ -135,15 +136,3 @@ def _parsed(url: str) -> dict[str, str]:
             'hint: .option("url", "postgresql://db.example.com:5432/shop")'
         ) from (None if "password" in url or "@" in url else error)
     return {name: str(value) for name, value in known.items() if value is not None}
-
-
-def library() -> Any:
-    """psycopg. Raises OptionError if it is not installed."""
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError as error:
-        raise OptionError(
-            f"format postgres needs psycopg, which is not installed here\nhint: {_LIBRARY_HINT}"
-        ) from error
-    return psycopg
