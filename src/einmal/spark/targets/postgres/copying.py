@@ -126,6 +126,8 @@ def _copy(task: _CopyTask, partition: int, attempt: int, batches: Iterator[Any])
             with cursor.copy(task.statement) as copy:
                 while rows is not None:
                     data = copy_text(rows)
+                    if b"\x00" in data:
+                        raise RowRefused(_nul(rows))
                     copy.write(data)
                     crc = crc32c_extend(crc, data)
                     count += rows.num_rows
@@ -136,26 +138,20 @@ def _copy(task: _CopyTask, partition: int, attempt: int, batches: Iterator[Any])
             if answer != "COMMIT":
                 raise StagingFailed(f"the server answered COMMIT with {answer}")
         except psycopg.Error as error:
-            failure = _failure(error, task, rows)
+            failure = _failure(error, task)
     if failure is not None:
         raise failure
     return Copied(partition, attempt, count, crc)
 
 
-def _failure(error: psycopg.Error, task: _CopyTask, rows: Any) -> Exception:
-    if not is_of_rows(error):
-        return StagingFailed(reason(error, task.titles))
-    text = reason(error, task.titles)
-    if rows is not None and (column := _column_with_nul(rows)):
-        text = f'column "{column}" has the character NUL (0x00), which PostgreSQL has not in text'
-    return RowRefused(text)
+def _failure(error: psycopg.Error, task: _CopyTask) -> Exception:
+    return (RowRefused if is_of_rows(error) else StagingFailed)(reason(error, task.titles))
 
 
-def _column_with_nul(rows: Any) -> str | None:
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if pyarrow.types.is_string(column.type) and pc.any(pc.match_substring(column, "\x00")).as_py():
-            return str(name)
-    return None
+def _nul(rows: Any) -> str:
+    columns = zip(rows.schema.names, rows.columns, strict=True)
+    found = next((name for name, column in columns if b"\x00" in _data(_text(column).fill_null(""))), "?")
+    return f'column "{found}" has the character NUL (0x00), which text in PostgreSQL cannot have'
 
 
 def _pieces(batches: Iterator[Any]) -> Iterator[Any]:

@@ -21,7 +21,7 @@ _FATAL: Final = frozenset({"FATAL", "PANIC"})
 _SAY_NO_VALUES: Final = frozenset({"22001", "22003", "22021", "22P05", "23502", "23503", "23505", "23514", "23P01"})
 """Their primary message may name columns, constraints and types; others quote the value."""
 _WITH_VALUE: Final = re.compile(r'^value ".*" is out', re.DOTALL)
-_COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column ([^:\n]+)")
+_COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MULTILINE)
 
 
 def is_of_rows(error: psycopg.Error) -> bool:
@@ -80,5 +80,6 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
 
 
 def _copied_column(context: str | None, columns: Mapping[str, str] | None) -> str | None:
-    match = _COPIED_COLUMN.search(context or "")
-    return None if match is None else (columns or {}).get(match[1], match[1])
+    """Only a column that is known: the context quotes the value, which may look like one."""
+    found = _COPIED_COLUMN.findall(context or "")
+    return next((columns[each] for each in found if each in columns), None) if columns else None

@@ -10,7 +10,7 @@ import pytest
 
 from einmal.spark.errors import PreflightFailed
 from einmal.spark.targets.target import TargetFailed
-from tests.spark.postgres.rig import Query, Rig
+from tests.spark.targets.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from einmal.spark.options import Options
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.spark.targets.postgres.target import PostgresTarget
 from einmal.spark.targets.target import Identity, Opening, TargetFailed
-from tests.spark.postgres.server import PASSWORD, PostgresServer
+from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
 
 NAME = "pipeline"
 

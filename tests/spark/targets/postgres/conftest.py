@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.postgres.rig import Rig
-from tests.spark.postgres.server import PostgresServer, running
+from tests.spark.targets.postgres.rig import Rig
+from tests.spark.targets.postgres.server import PostgresServer, running
 
 _databases = itertools.count()
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFenced
-from tests.spark.postgres.proxy import Fault, Proxy
-from tests.spark.postgres.rig import NAME, Rig, record
-from tests.spark.postgres.server import until
+from tests.spark.targets.postgres.proxy import Fault, Proxy
+from tests.spark.targets.postgres.rig import NAME, Rig, record
+from tests.spark.targets.postgres.server import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -24,7 +24,7 @@ import psycopg
 
 from tests.ports import loopback_ports
 
-_DOWNLOADED: Final = Path(__file__).parents[3] / "build" / "postgresql"
+_DOWNLOADED: Final = Path(__file__).parents[4] / "build" / "postgresql"
 _INSTALLED: Final = Path("/usr/lib/postgresql")
 _VERSION_MIN: Final = 15
 _USERS: Final = ("postgres", "nobody")

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed
-from tests.spark.postgres.rig import Driver, Rig, record
-from tests.spark.postgres.server import PostgresServer, running
+from tests.spark.targets.postgres.rig import Driver, Rig, record
+from tests.spark.targets.postgres.server import PostgresServer, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -147,11 +147,17 @@ def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Ri
     assert any("fsync = off" in what for what, _ in own.destination().problems("p", None))
 
 
-def test_acknowledged_commits_are_flushed_although_the_role_does_not_ask_for_it(own: Rig) -> None:
+def test_settings_of_the_role_change_neither_durability_nor_isolation_nor_time(own: Rig) -> None:
+    own.rows("CREATE TABLE numbers (n bigint)")
+    own.rows(
+        "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$"
+    )
+    own.rows("CREATE TRIGGER slow AFTER INSERT ON numbers FOR EACH STATEMENT EXECUTE FUNCTION sleep()")
     own.rows(
         "ALTER ROLE admin SET synchronous_commit = off;"
         "ALTER ROLE admin SET default_transaction_isolation = 'serializable';"
-        "ALTER ROLE admin SET statement_timeout = 1;"
+        "ALTER ROLE admin SET statement_timeout = 300;"
         "ALTER ROLE admin SET default_transaction_read_only = on"
     )
     driver = own.driver()
@@ -160,6 +166,7 @@ def test_acknowledged_commits_are_flushed_although_the_role_does_not_ask_for_it(
     own.server.kill()
     own.server.start()
     assert driver.restart() == record(0, 10)
+    assert own.numbers() == list(range(10))
 
 
 def test_another_pipelines_staging_table_is_never_removed(rig: Rig) -> None:
@@ -185,7 +192,7 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     first.stage(0, rig.frame(range(5)))
     (left,) = rig.staging()
     from einmal.spark.targets.postgres.names import application_name
-    from tests.spark.postgres.rig import NAME
+    from tests.spark.targets.postgres.rig import NAME
 
     with rig.server.connect(rig.database, application_name=application_name(NAME, 1)) as zombie:
         zombie.execute("BEGIN")
