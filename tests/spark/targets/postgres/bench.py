@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         directory.chmod(0o711)
-        with running(directory / "postgres", shared_buffers="'512MB'", max_wal_size="'8GB'") as server:
+        with running(shared_buffers="'512MB'", max_wal_size="'8GB'") as server:
             spark = session(
                 "bench-postgres",
                 master=f"local[{os.cpu_count()}]",
@@ -134,17 +135,11 @@ def _copy(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
 
     def write(batch: DataFrame, _batch_id: int) -> None:
         columns = mapped(batch.schema, shape, options)
-        direct = Staged("public", "orders", [_named(each) for each in columns])
+        direct = Staged("public", "orders", [replace(each, name=each.column or each.name) for each in columns])
         copy_rows(batch, direct, options.connecting, "bench", 0)
 
     query = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()
-
-
-def _named(column: object) -> object:
-    from dataclasses import replace
-
-    return replace(column, name=column.column)  # type: ignore[type-var, attr-defined]
 
 
 def _einmal(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:

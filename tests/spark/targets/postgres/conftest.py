@@ -15,8 +15,8 @@ _databases = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    with running(tmp_path_factory.mktemp("postgres")) as server:
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
         yield server
 
 

@@ -114,11 +114,11 @@ class Rig:
 
 
 class Query:
-    """A pipeline whose batches are given as SQL."""
+    """A pipeline whose batches are SQL."""
 
     def __init__(self, rig: Rig, **options: str) -> None:
         self.rig = rig
-        self.driver: Driver = rig.driver(**{"dbtable": "t", **options})
+        self.driver = rig.driver(None, NAME, **{"dbtable": "t", **options})
         self.driver.start()
         self.batch_id = 0
 

@@ -13,6 +13,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -57,16 +58,19 @@ class PostgresDied(Exception):
 
 
 class PostgresServer:
-    """A server that can be killed and started again on the same port and data. ``settings``: of postgresql.conf."""
+    """A server that can be killed and started again on the same port and data. ``settings``: of postgresql.conf.
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
-        self._directory = directory
+    ``remove`` deletes its directory, which is not one of pytest's: those belong to the user of the tests alone.
+    """
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
+        self._directory = directory = Path(tempfile.mkdtemp(prefix="einmal-postgres-"))
         self._data = directory / "data"
         self._settings = {**_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.host = "127.0.0.1"
         (self.port,) = loopback_ports(1)
-        _owned(directory)
+        _own(directory)
         password = directory / "password"
         password.write_text(PASSWORD)
         _own(password)
@@ -166,9 +170,14 @@ class PostgresServer:
             connection.execute("SELECT pg_reload_conf()")
         until(lambda: self.rows("SELECT pg_conf_load_time()")[0][0] != before, "the settings are loaded")
 
-    def standby(self, directory: Path) -> Standby:
+    def standby(self) -> Standby:
         """A copy that replicates this server asynchronously; started by the caller."""
-        return Standby(directory, self)
+        return Standby(self)
+
+    def remove(self) -> None:
+        """Stop, and delete everything."""
+        self.stop()
+        shutil.rmtree(self._directory)
 
     def log_tail(self, characters: int = 4000) -> str:
         return (self._directory / "server.log").read_text(errors="replace")[-characters:]
@@ -193,9 +202,9 @@ class PostgresServer:
 class Standby(PostgresServer):
     """A streaming, asynchronous standby. ``pause`` lets it lag behind."""
 
-    def __init__(self, directory: Path, primary: PostgresServer) -> None:
+    def __init__(self, primary: PostgresServer) -> None:
         self._primary = primary
-        super().__init__(directory)
+        super().__init__()
 
     def _make(self, password: Path) -> None:
         self._run("pg_basebackup", "-D", self._data, "-h", self._primary.host, "-p", self._primary.port, "-U", "admin",
@@ -223,13 +232,13 @@ class Standby(PostgresServer):
 
 
 @contextmanager
-def running(directory: Path, **settings: str) -> Iterator[PostgresServer]:
-    server = PostgresServer(directory, settings=settings)
-    server.start()
+def running(**settings: str) -> Iterator[PostgresServer]:
+    server = PostgresServer(settings=settings)
     try:
+        server.start()
         yield server
     finally:
-        server.stop()
+        server.remove()
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
@@ -268,7 +277,7 @@ def _newest(root: Path) -> Path | None:
 
 
 def _download() -> None:
-    """Debian's packages, unpacked without root, once for all processes of a run."""
+    """Debian's packages, unpacked without root, by one process of a run for all."""
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         return
     _DOWNLOADED.mkdir(parents=True, exist_ok=True)
@@ -307,14 +316,3 @@ def _own(path: Path) -> None:
     user = _user()
     if user is not None:
         os.chown(path, user.pw_uid, user.pw_gid)
-
-
-def _owned(directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    _own(directory)
-    if _user() is None:
-        return
-    # pytest's directories belong to root alone; the server's user has to get through them.
-    for parent in directory.parents:
-        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)

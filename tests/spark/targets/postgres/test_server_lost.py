@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,9 +17,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture
-def own(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Rig]:
+def own(spark: SparkSession) -> Iterator[Rig]:
     """On a server of its own, which the test may lose."""
-    with running(tmp_path_factory.mktemp("lost")) as server, Rig(server, spark, "postgres") as rig:
+    with running() as server, Rig(server, spark, "postgres") as rig:
         yield rig
 
 
@@ -73,11 +72,11 @@ def test_a_server_killed_at_this_step_comes_back_and_the_batch_is_in_once(own: R
     assert own.staging() == []
 
 
-def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: Rig, tmp_path: Path) -> None:
+def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: Rig) -> None:
     driver = own.driver()
     driver.start()
     driver.batch(0, own.frame(range(10)))
-    standby = own.server.standby(tmp_path / "standby")
+    standby = own.server.standby()
     standby.start()
     try:
         standby.catch_up()
@@ -89,16 +88,16 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
             _refused(driver, own)
         assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(10))
     finally:
-        standby.stop()
+        standby.remove()
 
 
 def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_taken_for_the_first(
-    own: Rig, tmp_path: Path
+    own: Rig,
 ) -> None:
     first, second = own.driver(), own.driver()
     first.start()
     first.batch(0, own.frame(range(10)))
-    standby = own.server.standby(tmp_path / "standby")
+    standby = own.server.standby()
     standby.start()
     try:
         standby.catch_up()
@@ -114,7 +113,7 @@ def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_t
         second.batch(1, own.frame(range(10, 20)))
         assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(20))
     finally:
-        standby.stop()
+        standby.remove()
 
 
 def _refused(driver: Driver, rig: Rig) -> None:

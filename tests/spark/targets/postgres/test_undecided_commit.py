@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFenced
+from einmal.spark.targets.postgres.target import PostgresIdentity
+from einmal.spark.targets.target import Opening, OutcomeUnknown, TargetError, TargetFenced
 from tests.spark.targets.postgres.proxy import Fault, Proxy
 from tests.spark.targets.postgres.rig import NAME, Rig, record
 from tests.spark.targets.postgres.server import until
@@ -40,11 +41,11 @@ def _slow_commits(rig: Rig) -> None:
 
 
 @contextmanager
-def _held_commits(rig: Rig) -> Iterator[Callable[[], None]]:
+def _held_commits(rig: Rig) -> Iterator[Callable[[], object]]:
     """Yields what lets them go."""
     with rig.server.connect(rig.database) as connection:
         connection.execute(f"SELECT pg_advisory_lock({_HELD})")
-        yield lambda: connection.execute("SELECT pg_advisory_unlock_all()") and None
+        yield lambda: connection.execute("SELECT pg_advisory_unlock_all()")
 
 
 def _waits_for(rig: Rig, query: str, event: str) -> Callable[[], object]:
@@ -127,16 +128,17 @@ def test_a_lost_answer_to_acquire_does_not_fence_the_query_itself(rig: Rig) -> N
         driver.start()
         driver.batch(0, rig.frame(range(10)))
         held = driver.identity
+        assert isinstance(held, PostgresIdentity)
         driver.target.close()
         for fault in (Fault.LOSE_ANSWER, Fault.CUT_BEFORE):
-            target = driver.destination.target(_opening())
+            target = driver.destination.target(Opening(name=NAME))
             target.look()
             # The table is looked for in a transaction of its own.
             target._session.in_transaction("waiting", target._prepared)
             proxy.fault = fault
             proxy.met.clear()
             with pytest.raises(TargetError):
-                target._raise(held, 1_000)
+                target._raise(held, held.holder, 1_000)
             assert proxy.met.is_set()
             target.close()
         assert driver.restart() == record(0, 10)
@@ -161,9 +163,3 @@ def test_a_suspended_driver_that_holds_the_record_is_ended_and_can_commit_nothin
         first.stage(1, rig.frame(range(10, 20)))
     assert rig.numbers() == list(range(20))
     assert rig.staging() == []
-
-
-def _opening() -> Any:
-    from einmal.spark.targets.target import Opening
-
-    return Opening(name=NAME)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import uuid4
 
 import psycopg
 from psycopg import sql
@@ -35,8 +34,6 @@ class PostgresDestination(Destination):
     def __init__(self, options: Options) -> None:
         self._options = own.postgres_options(options)
         self._records = RecordTable(self._options.schema)
-        self._holder = str(uuid4())
-        """Of the name, for all runs of this query: a run that follows another one is no other instance."""
 
     @property
     def table(self) -> str:
@@ -87,7 +84,7 @@ class PostgresDestination(Destination):
         )
 
     def target(self, opening: Opening) -> PostgresTarget:
-        return PostgresTarget(self._options, opening.name, self._holder, opening.notify)
+        return PostgresTarget(self._options, opening)
 
     def committed(self) -> Mapping[str, Committed]:
         def ask(session: Session) -> Mapping[str, Committed]:

@@ -14,7 +14,7 @@ from psycopg import sql
 from einmal.spark.targets.postgres.names import quoted
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
 from einmal.spark.targets.postgres.session import Session
-from einmal.spark.targets.postgres.staging import ATTEMPT, Staged, StagingColumn
+from einmal.spark.targets.postgres.staging import Staged, StagingColumn
 from einmal.spark.targets.postgres.table import TableShape
 from einmal.spark.targets.target import TargetFailed
 
@@ -23,8 +23,6 @@ _DELETES: Final = "deletes"
 _VERSIONS: Final = "einmal_versions"
 """A temporary table, gone with the transaction."""
 _WHAT: Final = "writing the rows"
-_COUNTED: Final = sql.SQL("{} = ANY(%(attempts)s)").format(sql.Identifier(ATTEMPT))
-"""Of the attempts that Spark counts."""
 
 
 def apply(session: Session, options: PostgresOptions, shape: TableShape, staged: Staged) -> None:
@@ -48,9 +46,9 @@ def apply(session: Session, options: PostgresOptions, shape: TableShape, staged:
 def _append(session: Session, shape: TableShape, staged: Staged) -> None:
     stored = _stored(staged)
     statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
-        shape.id, _columns(stored), _names(stored), staged.id, _COUNTED
+        shape.id, _columns(stored), _names(stored), staged.id, staged.counted
     )
-    _run(session, statement, staged)
+    session.execute(_WHAT, statement)
 
 
 # --- upsert -----------------------------------------------------------------------------------------------------
@@ -66,10 +64,10 @@ def _upsert(
     stored = _stored(staged)
     others = [each for each in stored if each not in key]
     deletes = any(each.name == _DELETES for each in staged.columns)
-    last = sql.SQL("SELECT * FROM {} WHERE {}").format(staged.id, _COUNTED)
+    last = sql.SQL("SELECT * FROM {} WHERE {}").format(staged.id, staged.counted)
     if order:
         last = sql.SQL("SELECT DISTINCT ON ({0}) * FROM {1} WHERE {2} ORDER BY {0}, {3}").format(
-            _names(key), staged.id, _COUNTED, _descending(order)
+            _names(key), staged.id, staged.counted, _descending(order)
         )
     matched = [sql.SQL("WHEN MATCHED AND s.{} THEN DELETE").format(sql.Identifier(_DELETES))] if deletes else []
     if others:
@@ -86,7 +84,7 @@ def _upsert(
     statement = sql.SQL("MERGE INTO {} AS t USING ({}) AS s ON {} {} {}").format(
         shape.id, last, _same(key, "t", "s"), sql.SQL(" ").join(matched), missing
     )
-    _run(session, statement, staged)
+    session.execute(_WHAT, statement)
 
 
 # --- SCD type 2 -------------------------------------------------------------------------------------------------
@@ -109,7 +107,7 @@ def _version(
         "versions": sql.Identifier(_VERSIONS),
         "table": shape.id,
         "staged": staged.id,
-        "counted": _COUNTED,
+        "counted": staged.counted,
         "names": _names(stored),
         "columns": _listed(sql.SQL("t.{}").format(_column(each)) for each in stored),
         "all_columns": _columns(stored),
@@ -135,33 +133,33 @@ def _version(
         " changed AS (SELECT * FROM compared WHERE n = 0 OR gone <> was_gone OR (NOT gone AND is_new))"
         " SELECT {names}, gone, n, lead({since}) OVER (PARTITION BY {key} ORDER BY n) AS until FROM changed"
     ).format(**places)
-    _run(session, versions, staged)
+    session.execute(_WHAT, versions)
     ended = sql.SQL(
         "UPDATE {table} AS t SET valid_to = s.until, is_current = false FROM {versions} AS s"
         " WHERE t.is_current AND s.n = 0 AND s.until IS NOT NULL AND {same}"
     ).format(**places)
-    _run(session, ended, staged)
+    session.execute(_WHAT, ended)
     begun = sql.SQL(
         "INSERT INTO {table} ({all_columns}, valid_to, is_current)"
         " SELECT {names}, until, until IS NULL FROM {versions} WHERE n > 0 AND NOT gone"
     ).format(**places)
-    _run(session, begun, staged)
+    session.execute(_WHAT, begun)
 
 
 def _refuse_late(session: Session, shape: TableShape, staged: Staged, key: Sequence[StagingColumn]) -> None:
     since = sql.Identifier(_of(staged, _VALID_FROM).name)
     statement = sql.SQL(
         "SELECT count(*) FROM {} AS s JOIN {} AS t ON {} WHERE t.is_current AND s.{} <= t.valid_from AND s.{}"
-    ).format(staged.id, shape.id, _same(key, "t", "s"), since, _COUNTED)
-    ((late,),) = session.execute(_WHAT, statement, {"attempts": staged.attempts}).fetchall()
+    ).format(staged.id, shape.id, _same(key, "t", "s"), since, staged.counted)
+    ((late,),) = session.execute(_WHAT, statement).fetchall()
     if late:
         raise TargetFailed(
             f"{late:,} rows are not later than the current version of their key ({_titles(key)}) in {shape.name}: "
             f"history is not rewritten. Hint: filter them out, or correct {_VALID_FROM}",
             will_again=True,
         )
-    unset = sql.SQL("SELECT count(*) FROM {} WHERE {} IS NULL AND {}").format(staged.id, since, _COUNTED)
-    ((without,),) = session.execute(_WHAT, unset, {"attempts": staged.attempts}).fetchall()
+    unset = sql.SQL("SELECT count(*) FROM {} WHERE {} IS NULL AND {}").format(staged.id, since, staged.counted)
+    ((without,),) = session.execute(_WHAT, unset).fetchall()
     if without:
         raise TargetFailed(f"{without:,} rows have no {_VALID_FROM}. Hint: filter them out", will_again=True)
 
@@ -172,10 +170,10 @@ def _refuse_late(session: Session, shape: TableShape, staged: Staged, key: Seque
 def _refuse_null_keys(session: Session, staged: Staged, key: Sequence[StagingColumn]) -> None:
     statement = sql.SQL("SELECT count(*) FROM {} WHERE {} AND ({})").format(
         staged.id,
-        _COUNTED,
+        staged.counted,
         sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(each.name)) for each in key),
     )
-    ((nulls,),) = session.execute(_WHAT, statement, {"attempts": staged.attempts}).fetchall()
+    ((nulls,),) = session.execute(_WHAT, statement).fetchall()
     if nulls:
         raise TargetFailed(
             f"{nulls:,} rows have NULL in their key ({_titles(key)}). Hint: filter them out", will_again=True
@@ -185,11 +183,11 @@ def _refuse_null_keys(session: Session, staged: Staged, key: Sequence[StagingCol
 def _refuse_ambiguity(
     session: Session, staged: Staged, key: Sequence[StagingColumn], order: Sequence[StagingColumn]
 ) -> None:
-    """Several rows of a key, and nothing that says which is the last: the result would depend on the plan."""
+    """Several rows of a key, and nothing that defines which one is the last: the result would depend on the plan."""
     statement = sql.SQL(
         "SELECT count(*) FROM (SELECT FROM {} WHERE {} GROUP BY {} HAVING count(*) > 1) AS several"
-    ).format(staged.id, _COUNTED, _names([*key, *order]))
-    ((several,),) = session.execute(_WHAT, statement, {"attempts": staged.attempts}).fetchall()
+    ).format(staged.id, staged.counted, _names([*key, *order]))
+    ((several,),) = session.execute(_WHAT, statement).fetchall()
     if several:
         equal = f", with equal {_titles(order)}" if order else ""
         raise TargetFailed(
@@ -200,10 +198,6 @@ def _refuse_ambiguity(
 
 
 # --- statements -------------------------------------------------------------------------------------------------
-
-
-def _run(session: Session, statement: sql.Composed, staged: Staged) -> None:
-    session.execute(_WHAT, statement, {"attempts": staged.attempts})
 
 
 def _of(staged: Staged, name: str) -> StagingColumn:

@@ -57,8 +57,8 @@ class Connecting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
-    """``key``: the columns by which rows are found. ``order``: the columns that tell which row of a key is the last of
-    a batch. ``delete``: the boolean column of rows that delete. ``schema``: of einmal's own tables."""
+    """``key``: the columns by which rows are found. ``order``: the columns that define which row of a key is the
+    last of a batch. ``delete``: the boolean column of rows that delete. ``schema``: of einmal's own tables."""
 
     connecting: Connecting
     table: TableName

@@ -4,7 +4,7 @@ The row is the lock. Whoever commits holds it from the comparison to the end of 
 when the outcome is decided. ``acquire`` changes the row, so it waits for a predecessor's COMMIT that is under way, and
 then returns the epoch above the one that this COMMIT saw.
 
-An epoch alone does not say who holds it: after a failover that lost an ``acquire``, two instances can be granted the
+An epoch alone does not identify its holder: after a failover that lost an ``acquire``, two instances can be granted the
 same number. ``holder`` is random, and compared as well.
 """
 
@@ -31,12 +31,11 @@ _COLUMNS: Final = """(
     end_offsets jsonb GENERATED ALWAYS AS ((record -> 'end')::jsonb) STORED,
     digest text GENERATED ALWAYS AS (record ->> 'digest') STORED
 )"""
-"""``record`` is the encoded record, digit for digit; what follows it is for people."""
+"""``record`` is the encoded record, digit for digit; what follows it is for readers."""
 _FOUND: Final = sql.SQL(
     "SELECT c.relkind::text, c.relpersistence::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE n.nspname = %s AND c.relname = %s"
 )
-_COPIES_OF_THE_ROW: Final = "epoch, holder::text, record::text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ class HeldRow:
 
 
 class RecordTable:
-    """The statements on it; each runs in the transaction that the session has open, and raises TargetError."""
+    """The statements on it; each runs in the transaction that the session has open, and raises TargetError. Values are
+    literals: psycopg would take a percent sign in the name of a schema for a placeholder."""
 
     def __init__(self, schema: str) -> None:
         self.name = TableName(schema, RECORDS)
@@ -76,26 +76,26 @@ class RecordTable:
 
     def row(self, session: Session, pipeline: str, lock: str = "") -> HeldRow | None:
         """``lock``: "FOR SHARE" waits for a COMMIT under way, "FOR UPDATE" keeps all others away."""
-        query = sql.SQL("SELECT {} FROM {} WHERE pipeline = %s {}").format(
-            sql.SQL(_COPIES_OF_THE_ROW), self._id, sql.SQL(lock)
+        query = sql.SQL("SELECT epoch, holder::text, record::text FROM {} WHERE pipeline = {} {}").format(
+            self._id, pipeline, sql.SQL(lock)
         )
-        found = session.execute("reading the commit record", query, (pipeline,)).fetchone()
+        found = session.execute("reading the commit record", query).fetchone()
         return None if found is None else HeldRow(*found)
 
     def acquire(self, session: Session, pipeline: str, holder: str) -> int:
         """Raise the epoch for a new holder, whoever held it. Raises psycopg.Error."""
         statement = sql.SQL(
-            "INSERT INTO {0} AS held (pipeline, epoch, holder) VALUES (%s, 1, %s)"
+            "INSERT INTO {0} AS held (pipeline, epoch, holder) VALUES ({1}, 1, {2})"
             " ON CONFLICT (pipeline) DO UPDATE SET epoch = held.epoch + 1, holder = EXCLUDED.holder RETURNING epoch"
-        ).format(self._id)
-        return _epoch(session.attempt(statement, (pipeline, holder)).fetchone())
+        ).format(self._id, pipeline, holder)
+        return _epoch(session.attempt(statement).fetchone())
 
     def acquire_again(self, session: Session, pipeline: str, holder: str) -> int | None:
         """Raise the epoch if this holder still has the name, else None. Raises psycopg.Error."""
         statement = sql.SQL(
-            "UPDATE {} SET epoch = epoch + 1 WHERE pipeline = %s AND holder = %s RETURNING epoch"
-        ).format(self._id)
-        found = session.attempt(statement, (pipeline, holder)).fetchone()
+            "UPDATE {} SET epoch = epoch + 1 WHERE pipeline = {} AND holder = {} RETURNING epoch"
+        ).format(self._id, pipeline, holder)
+        found = session.attempt(statement).fetchone()
         return None if found is None else _epoch(found)
 
     def write(self, session: Session, pipeline: str, record: CommitRecord | None) -> None:
@@ -103,16 +103,14 @@ class RecordTable:
         if record is None:
             session.execute(
                 "deleting the commit record",
-                sql.SQL("DELETE FROM {} WHERE pipeline = %s").format(self._id),
-                (pipeline,),
+                sql.SQL("DELETE FROM {} WHERE pipeline = {}").format(self._id, pipeline),
             )
             return
         session.execute(
             "writing the commit record",
-            sql.SQL("UPDATE {} SET record = %s::json, committed_at = clock_timestamp() WHERE pipeline = %s").format(
-                self._id
+            sql.SQL("UPDATE {} SET record = {}::json, committed_at = clock_timestamp() WHERE pipeline = {}").format(
+                self._id, record.encode().decode(), pipeline
             ),
-            (record.encode().decode(), pipeline),
         )
 
     def committed(self, session: Session) -> dict[str, Committed]:

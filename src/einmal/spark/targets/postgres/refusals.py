@@ -45,7 +45,7 @@ def failed(error: psycopg.Error, what: str, columns: Mapping[str, str] | None = 
 
 
 def undecided(error: psycopg.Error, what: str) -> TargetFailed | OutcomeUnknown:
-    """A COMMIT that raised: certain only if the server refused it and the session goes on, or it never came there."""
+    """A COMMIT that raised: certain only if the server refused it and the session lives on, or it never came there."""
     if ended_session(error) or error.sqlstate in _UNKNOWN:
         return OutcomeUnknown(f"{what}: no answer to COMMIT: {reason(error)}")
     return failed(error, what)

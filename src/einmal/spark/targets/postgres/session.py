@@ -112,11 +112,11 @@ class Session:
                 return
             except psycopg.Error as error:
                 self.close()
-                # A connection that broke while it was idle says nothing about the server.
+                # A connection that broke while it was idle proves nothing about the server.
                 if fresh or not ended_session(error):
                     raise failed(error, what) from cause(error)
 
-    def execute(self, what: str, statement: Statement, parameters: Parameters = ()) -> psycopg.Cursor[Row]:
+    def execute(self, what: str, statement: Statement, parameters: Parameters | None = None) -> psycopg.Cursor[Row]:
         """Raises TargetFailed: nothing of an open transaction is committed."""
         assert self._connection is not None, "no transaction is open"
         try:
@@ -124,7 +124,7 @@ class Session:
         except psycopg.Error as error:
             raise failed(error, what) from cause(error)
 
-    def attempt(self, statement: Statement, parameters: Parameters = ()) -> psycopg.Cursor[Row]:
+    def attempt(self, statement: Statement, parameters: Parameters | None = None) -> psycopg.Cursor[Row]:
         """As ``execute``, for a caller who asks for the error. Raises psycopg.Error."""
         assert self._connection is not None, "no transaction is open"
         return self._connection.execute(statement, parameters)

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from einmal.spark.targets.postgres.names import epoch_of_staging, staging_comment, staging_prefix
+from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.target import TargetFailed
 
@@ -53,9 +54,10 @@ class Staged:
         return sql.Identifier(self.schema, self.name)
 
     @property
-    def attempts(self) -> list[int]:
-        """Those that Spark counts."""
-        return sorted(self.counts)
+    def counted(self) -> sql.Composed:
+        """The condition for rows of the attempts that Spark counts."""
+        attempts = sql.SQL(", ").join(sql.Literal(each) for each in sorted(self.counts))
+        return sql.SQL("{} = ANY(ARRAY[{}]::bigint[])").format(sql.Identifier(ATTEMPT), attempts)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -83,10 +85,10 @@ def create(session: Session, staged: Staged, pipeline: str) -> None:
 
 def compare_counts(session: Session, staged: Staged) -> None:
     """Raises TargetFailed where the table does not hold what the tasks reported."""
-    query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {0} = ANY(%s) GROUP BY 1").format(
-        sql.Identifier(ATTEMPT), staged.id
+    query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {2} GROUP BY 1").format(
+        sql.Identifier(ATTEMPT), staged.id, staged.counted
     )
-    found: dict[int, int] = dict(session.execute("counting staged rows", query, (staged.attempts,)).fetchall())
+    found: dict[int, int] = dict(session.execute("counting staged rows", query).fetchall())
     if found != dict(staged.counts):
         raise TargetFailed(
             f"{sum(found.values()):,} rows are staged, the tasks reported {sum(staged.counts.values()):,}: the server "
@@ -133,6 +135,18 @@ def remove(session: Session, schema: str, pipeline: str, below: int) -> None:
             _logger.warning("staging table %s could not be dropped; the next start tries again", name)
     except (psycopg.Error, TargetFailed) as error:
         _logger.warning("staging tables of earlier runs could not be looked for; the next start tries again: %s", error)
+
+
+def abandoned(session: Session, schema: str, pipeline: str, epoch: int) -> list[str]:
+    """Drop what this epoch has staged, as far as nobody uses it; the names of all that were staged. Raises TargetError."""
+    try:
+        names: list[str] = session.in_transaction(
+            "looking for staging tables", lambda: leftovers(session, schema, pipeline, epoch + 1)
+        )
+        _remaining(session, schema, pipeline, epoch + 1)
+    except psycopg.Error as error:
+        raise failed(error, "looking for staging tables") from cause(error)
+    return names
 
 
 def _remaining(session: Session, schema: str, pipeline: str, below: int) -> list[str]:

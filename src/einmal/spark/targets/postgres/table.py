@@ -28,10 +28,10 @@ _COLUMNS: Final = sql.SQL(
 )
 _KEYS: Final = sql.SQL(
     "SELECT array_agg(a.attname::text ORDER BY a.attname), i.indpred IS NOT NULL"
-    " FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)"
+    " FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, number)"
     " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
     " WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indexprs IS NULL"
-    " AND k.place <= i.indnkeyatts GROUP BY i.indexrelid, i.indpred IS NOT NULL"
+    " AND k.number <= i.indnkeyatts GROUP BY i.indexrelid, i.indpred IS NOT NULL"
 )
 _KINDS: Final = {
     "v": "a view",

@@ -13,8 +13,8 @@ Invariants, and the ordering that keeps them:
    older one, or an older epoch; a run that survived the failover must not continue above it: rows would be missing.
 2. *No staging table is created by a fenced driver.* It is created under FOR SHARE of the row that ``acquire`` changes.
    So the successor, who looks for staging tables after ``acquire``, sees every table of its predecessors.
-3. *A COMMIT is undecided unless the server says so in a session that goes on.* A session that is terminated while it
-   waits for a synchronous standby has committed.
+3. *A COMMIT is undecided unless the server refuses it in a session that lives on.* A session that is terminated while
+   it waits for a synchronous standby has committed.
 4. *Nobody waits for a dead driver for ever.* The server notices a broken connection; and ``acquire`` ends a session of
    an earlier epoch that holds the row for longer than a COMMIT takes. That session is fenced: it can lose a transaction
    that could still have committed, as with InitProducerId, and its rows are written again.
@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import psycopg
 
@@ -34,14 +35,14 @@ from einmal.spark import events
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.postgres import staging
 from einmal.spark.targets.postgres.modes import apply
-from einmal.spark.targets.postgres.names import staging_name
+from einmal.spark.targets.postgres.names import RECORDS, staging_name
 from einmal.spark.targets.postgres.options import PostgresOptions
 from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable, decoded
 from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.table import TableShape
-from einmal.spark.targets.target import Identity, Target, TargetError, TargetFailed, TargetFenced, following
-from einmal.types import ProducerEpoch, ProducerId
+from einmal.spark.targets.target import Identity, Opening, Target, TargetError, TargetFailed, TargetFenced
+from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,17 +66,34 @@ class _Read:
     text: str | None
 
 
-class PostgresTarget(Target):
-    """``holder``: random, the same for all runs of a query in one process."""
+class PostgresIdentity(ProducerIdAndEpoch):
+    """What ``acquire`` grants: the epoch, the number of the transaction under it, and the holder: random, and the same
+    for a run that continues with a held identity."""
 
-    def __init__(self, options: PostgresOptions, name: str, holder: str, notify: events.Listener) -> None:
+    holder: str
+
+    @staticmethod
+    def of(epoch: int, number: int, holder: str) -> PostgresIdentity:
+        identity = PostgresIdentity(ProducerId(epoch), ProducerEpoch(number))
+        identity.holder = holder
+        return identity
+
+    def following(self) -> PostgresIdentity:
+        return PostgresIdentity.of(self.producer_id, self.producer_epoch + 1, self.holder)
+
+
+class PostgresTarget(Target):
+    """See ``Target``."""
+
+    def __init__(self, options: PostgresOptions, opening: Opening) -> None:
         self._options = options
-        self._name = name
-        self._holder = holder
-        self._notify = notify
+        self._name = opening.name
+        self._is_new = opening.is_new
+        self._notify = opening.notify
         self._records = RecordTable(options.schema)
-        self._session = Session(options.connecting, name)
-        self._epoch: int | None = None
+        self._session = Session(options.connecting, opening.name)
+        self._held: PostgresIdentity | None = None
+        """Granted to this run."""
         self._last: _Read | None = None
         self._candidate: _Read | None = None
         """What the open transaction makes of ``_last``."""
@@ -92,8 +110,8 @@ class PostgresTarget(Target):
 
     def read(self) -> CommitRecord | None:
         row = self._session.in_transaction("reading the commit record", lambda: self._row("FOR SHARE"))
-        if self._epoch is not None:
-            self._compare_epoch(row)
+        if self._held is not None:
+            _compare_epoch(row, self._held, self._name)
         text = None if row is None else row.text
         record = decoded(self._name, text)
         self._last = _Read(text)
@@ -107,12 +125,13 @@ class PostgresTarget(Target):
     def acquire(self, held: Identity | None) -> Identity:
         self._session.rollback()
         seen = self._session.in_transaction(_ACQUIRE, self._prepared)
-        epoch = self._raised(held, seen)
-        self._epoch = self._session.epoch = epoch
+        holder = str(uuid4()) if held is None else _own(held).holder
+        epoch = self._raised(None if held is None else _own(held), holder, seen)
+        self._held = PostgresIdentity.of(epoch, 0, holder)
+        self._session.epoch = epoch
         self._last = None
-        identity = Identity(ProducerId(epoch), ProducerEpoch(0))
         staging.remove(self._session, self._options.schema, self._name, epoch)
-        return identity
+        return self._held
 
     def _prepared(self) -> HeldRow | None:
         problem = self._records.problem(self._session)
@@ -120,16 +139,16 @@ class PostgresTarget(Target):
             raise PipelineRefused(*problem)
         return self._records.row(self._session, self._name)
 
-    def _raised(self, held: Identity | None, seen: HeldRow | None) -> int:
+    def _raised(self, held: PostgresIdentity | None, holder: str, seen: HeldRow | None) -> int:
         try:
-            return self._raise(held, _PREDECESSOR_MS)
+            return self._raise(held, holder, _PREDECESSOR_MS)
         except psycopg.errors.LockNotAvailable:
             if seen is not None:
                 self._end_predecessors(seen.epoch)
         except psycopg.Error as error:
             raise failed(error, _ACQUIRE) from cause(error)
         try:
-            return self._raise(held, self._options.connecting.lock_timeout_ms)
+            return self._raise(held, holder, self._options.connecting.lock_timeout_ms)
         except psycopg.Error as error:
             raise failed(error, f"{_ACQUIRE}: its row in {self._records.name} is locked by another session") from cause(
                 error
@@ -142,17 +161,17 @@ class PostgresTarget(Target):
             raise failed(error, _ACQUIRE) from cause(error)
         _logger.warning("terminated sessions of an earlier run that held the commit record: %s", ended)
 
-    def _raise(self, held: Identity | None, wait_ms: int) -> int:
+    def _raise(self, held: PostgresIdentity | None, holder: str, wait_ms: int) -> int:
         """Raises psycopg.Error, TargetFenced, OutcomeUnknown."""
         limit = self._options.connecting.lock_timeout_ms
         self._session.begin(_ACQUIRE, lock_timeout=str(min(wait_ms, limit) if limit else wait_ms))
         try:
             if held is None:
-                epoch = self._records.acquire(self._session, self._name, self._holder)
+                epoch = self._records.acquire(self._session, self._name, holder)
             else:
-                again = self._records.acquire_again(self._session, self._name, self._holder)
+                again = self._records.acquire_again(self._session, self._name, holder)
                 if again is None:
-                    raise self._lost_or_fenced(self._records.row(self._session, self._name), held.producer_id)
+                    raise _lost_or_fenced(self._records.row(self._session, self._name), held, self._name)
                 epoch = again
             self._session.commit(_ACQUIRE)
             return epoch
@@ -173,7 +192,7 @@ class PostgresTarget(Target):
         staged = staging.Staged(self._options.schema, name, columns)
 
         def create() -> None:
-            self._compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"))
+            _compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"), self._own_identity, self._name)
             staging.create(self._session, staged, self._name)
 
         self._session.in_transaction("creating the staging table", create)
@@ -189,7 +208,7 @@ class PostgresTarget(Target):
         what = "writing the batch"
         self._session.begin(what)
         row = self._records.row(self._session, self._name, "FOR UPDATE")
-        self._compare_epoch(row)
+        _compare_epoch(row, self._own_identity, self._name)
         self._compare_record(row)
         staged = self._staged
         if staged is not None:
@@ -203,13 +222,15 @@ class PostgresTarget(Target):
             self._remains.append(staged)
 
     def commit(self, identity: Identity) -> Identity | None:
+        if self._candidate is None:
+            raise TargetFailed(f"{_COMMIT}: no record was written")
         self._session.commit(_COMMIT)
         self._last, self._candidate, self._staged = self._candidate, None, None
-        return following(identity)
+        return _own(identity).following()
 
     def abort(self, identity: Identity) -> Identity | None:
-        if self._epoch is None:
-            raise TargetFailed("nothing is open")
+        if self._held is None:
+            return self._abort_of_the_run_before(_own(identity))
         self._session.rollback()
         self._candidate = None
         if self._staged is not None:
@@ -220,12 +241,25 @@ class PostgresTarget(Target):
         except TargetError as error:
             # The transaction is over all the same, and the table has a name that nobody uses again.
             _logger.warning("the staging table of an aborted batch is dropped later: %s", error)
-        return following(identity)
+        return _own(identity).following()
+
+    def _abort_of_the_run_before(self, held: PostgresIdentity) -> PostgresIdentity:
+        """Its session may still be committing, which ``acquire`` waits for. What it staged is removed."""
+
+        def compare() -> None:
+            _compare_epoch(self._row(""), held, self._name)
+
+        self._session.in_transaction("aborting", compare)
+        if not staging.abandoned(self._session, self._options.schema, self._name, held.producer_id):
+            raise TargetFailed("nothing is open")
+        return held.following()
 
     def abandon(self) -> None:
         try:
-            if self._epoch is not None:
-                self.abort(Identity(ProducerId(self._epoch), ProducerEpoch(0)))
+            if self._held is not None:
+                self.abort(self._held)
+                if self._is_new and self._last == _Read(None):
+                    self.forget()
         except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
             _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
 
@@ -234,21 +268,10 @@ class PostgresTarget(Target):
 
     # --- shared -------------------------------------------------------------------------------------------------
 
-    def _compare_epoch(self, row: HeldRow | None) -> None:
-        assert self._epoch is not None, "nothing is acquired"
-        if row is None or (row.epoch, row.holder) != (self._epoch, self._holder):
-            raise self._lost_or_fenced(row, self._epoch)
-
-    def _lost_or_fenced(self, row: HeldRow | None, epoch: int) -> Exception:
-        if row is None:
-            return TargetFenced(f"the row of {self._name!r} in {self._records.name} was deleted since")
-        if row.epoch < epoch:
-            return PipelineRefused(
-                f"{self._records.name} has epoch {row.epoch} of {self._name!r}, but {epoch} was granted: the database "
-                "has lost transactions",
-                _LOST_HINT,
-            )
-        return TargetFenced(f"another instance has acquired {self._name!r}: epoch {row.epoch}, this one has {epoch}")
+    @property
+    def _own_identity(self) -> PostgresIdentity:
+        assert self._held is not None, "nothing is acquired"
+        return self._held
 
     def _compare_record(self, row: HeldRow | None) -> None:
         if self._last is None or (row is not None and row.text == self._last.text):
@@ -273,6 +296,29 @@ class PostgresTarget(Target):
 
         done: Any = self._session.in_transaction("dropping a staging table", drop)
         return bool(done)
+
+
+def _own(identity: Identity) -> PostgresIdentity:
+    if not isinstance(identity, PostgresIdentity):
+        raise TargetFenced(f"{identity} was granted by another process")
+    return identity
+
+
+def _compare_epoch(row: HeldRow | None, held: PostgresIdentity, name: str) -> None:
+    if row is None or (row.epoch, row.holder) != (held.producer_id, held.holder):
+        raise _lost_or_fenced(row, held, name)
+
+
+def _lost_or_fenced(row: HeldRow | None, held: PostgresIdentity, name: str) -> TargetError | PipelineRefused:
+    if row is None:
+        return TargetFenced(f"the row of {name!r} in {RECORDS} was deleted since")
+    if row.epoch < held.producer_id:
+        return PipelineRefused(
+            f"{RECORDS} has epoch {row.epoch} of {name!r}, but {held.producer_id} was granted: the database has lost "
+            "transactions",
+            _LOST_HINT,
+        )
+    return TargetFenced(f"another instance has acquired {name!r}: epoch {row.epoch}, this one has {held.producer_id}")
 
 
 def _batch(record: CommitRecord | None) -> str:
