@@ -16,7 +16,7 @@ from typing import Any, Final
 from psycopg import sql
 
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
-from einmal.spark.targets.postgres.names import RECORDS, TableName
+from einmal.spark.targets.postgres.names import RECORDS, TableName, quoted
 from einmal.spark.targets.postgres.session import Row, Session
 from einmal.spark.targets.target import Committed
 
@@ -57,6 +57,15 @@ class RecordTable:
 
     def problem(self, session: Session) -> tuple[str, str] | None:
         """Create the table where it is missing. A problem is one that an owner has to solve."""
+        schema, role, may_create = self._schema(session)
+        if schema is None:
+            name = quoted(self.name.schema or "")
+            return f"schema {name} does not exist", f"CREATE SCHEMA {name} AUTHORIZATION {quoted(role)}"
+        if not may_create:
+            return (
+                f"role {quoted(role)} may not create tables in schema {quoted(schema)}, where batches are staged",
+                f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(role)}; or set option schema",
+            )
         found = session.execute(f"looking for {self.name}", _FOUND, (self.name.schema, self.name.name)).fetchone()
         if found is None:
             session.execute(
@@ -69,6 +78,15 @@ class RecordTable:
                 f"ALTER TABLE {self.name} SET LOGGED, or drop it",
             )
         return None
+
+    def _schema(self, session: Session) -> tuple[str | None, str, bool]:
+        """Its name if it exists, this session's role, and whether that may create tables there."""
+        query = sql.SQL(
+            "SELECT n.nspname::text, current_user::text, coalesce(has_schema_privilege(n.oid, 'CREATE'), false)"
+            " FROM (VALUES (%s)) AS wanted(name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name"
+        )
+        ((schema, role, may_create),) = session.execute("looking for the schema", query, (self.name.schema,)).fetchall()
+        return schema, role, may_create
 
     def exists(self, session: Session) -> bool:
         query = _FOUND

@@ -138,7 +138,7 @@ def remove(session: Session, schema: str, pipeline: str, below: int) -> None:
 
 
 def abandoned(session: Session, schema: str, pipeline: str, epoch: int) -> list[str]:
-    """Drop what this epoch has staged, as far as nobody uses it; the names of all that were staged. Raises TargetError."""
+    """Drop what this epoch has staged, as far as nobody uses it; the names of all its tables. Raises TargetError."""
     try:
         names: list[str] = session.in_transaction(
             "looking for staging tables", lambda: leftovers(session, schema, pipeline, epoch + 1)
