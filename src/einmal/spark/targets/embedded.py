@@ -72,11 +72,13 @@ class Column(NamedTuple):
 class Database(ABC):
     """One kind of database, and the file of one."""
 
-    errors: ClassVar[type[Exception]]
-    """What its driver raises."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    @abstractmethod
+    def errors(self) -> type[Exception]:
+        """What its driver raises."""
 
     @abstractmethod
     def connect(self, *, creating: bool = False) -> Any:
