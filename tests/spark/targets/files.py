@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from pyarrow import parquet
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 COPY: Final = 900_000
 """Added to the id of an attempt."""
@@ -46,3 +48,8 @@ def rows_in(paths: list[Path]) -> list[tuple[int, str]]:
 def unnamed(directory: Path, named: list[Path]) -> list[str]:
     """Data files of einmal below a directory that no snapshot names."""
     return sorted(str(path) for path in directory.glob("einmal-*/*/*") if path not in named)
+
+
+def schema_of(spark: SparkSession, columns: str) -> StructType:
+    """Of columns as in SQL."""
+    return spark.createDataFrame([], columns).schema

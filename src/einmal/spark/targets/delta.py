@@ -66,9 +66,8 @@ class DeltaLakeTable(LakeTable):
     def load(self) -> Any:
         from deltalake import DeltaTable
 
-        # An append does not need to know the files of the table.
         path = str(self._path)
-        return DeltaTable(path, without_files=True) if DeltaTable.is_deltatable(path) else None
+        return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
     def identity(self, snapshot: Any) -> str:
         return str(snapshot.metadata().id)

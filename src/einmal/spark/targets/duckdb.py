@@ -1,8 +1,10 @@
 """DuckDB as a target: the driver loads the staged Parquet files by SQL, in the transaction that has the record.
 
 One process at a time can open a DuckDB file, so it is open only while a verb needs it: readers come between. Inside of
-one process two transactions that change one row conflict, and the second fails at once. That is the fence: ``acquire``
-and ``record`` change the row of the name, each after it has compared the row in the snapshot of its transaction.
+one process two transactions that change one column of one row conflict, and the second fails at once. That is the
+fence: ``acquire`` and ``record`` both change the column ``changes``, after they have compared the epoch in the snapshot
+of their transaction. It must be one column, and another value: DuckDB commits both of two transactions that change
+different columns of a row, or where one of them sets a column to the value that it has.
 """
 
 from __future__ import annotations

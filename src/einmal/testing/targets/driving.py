@@ -154,11 +154,16 @@ class ConcurrentRun:
 
     def call(self, verb: str, action: Callable[[], Any]) -> None:
         """Returns when the verb has, or when it waits for a lock."""
-        self._last = self._thread.submit(self._perform, verb, action)
+        self.begin(verb, action)
+        assert self._last is not None
         try:
             self._last.result(_VERB_S if verb == "stage" else _BLOCKED_S)
         except NotYet:
             return
+
+    def begin(self, verb: str, action: Callable[[], Any]) -> None:
+        """Do not wait."""
+        self._last = self._thread.submit(self._perform, verb, action)
 
     def finish(self) -> None:
         """All verbs have returned."""
