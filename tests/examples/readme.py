@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -39,7 +39,7 @@ class Step:
         return self.command.startswith("einmal run ")
 
 
-def steps(readme: Path) -> Iterator[Step]:
+def steps(readme: Path, set_up: Sequence[str] = SET_UP) -> Iterator[Step]:
     """Everything after the set-up, which must be there."""
     found = [
         Step(command, printed)
@@ -47,8 +47,8 @@ def steps(readme: Path) -> Iterator[Step]:
         for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
     commands = [each.command for each in found]
-    assert tuple(commands[: len(SET_UP)]) == SET_UP, f"{readme} begins with {commands}"
-    return (each for each in found if each.command not in SET_UP)
+    assert tuple(commands[: len(set_up)]) == tuple(set_up), f"{readme} begins with {commands}"
+    return (each for each in found if each.command not in set_up)
 
 
 class Reader:
@@ -64,9 +64,9 @@ class Reader:
         for name in ("examples", "LICENSE"):
             (folder / name).symlink_to(ROOT / name)
 
-    def follow(self, readme: Path, *, kill_in: str) -> None:
+    def follow(self, readme: Path, *, kill_in: str = "", set_up: Sequence[str] = SET_UP) -> None:
         """Run every step, and compare what is printed. ``kill_in``: the pipeline that is killed in the middle."""
-        for step in steps(readme):
+        for step in steps(readme, set_up):
             if not step.runs_a_pipeline:
                 self._compare(step, self._run(step.command).stdout)
                 continue
