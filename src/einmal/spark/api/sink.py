@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.declare.preflight import PlannedQuery, preflight
+from einmal.spark.decoding.bad_rows import BadRows
+from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
@@ -72,6 +76,7 @@ class KafkaStreamWriter:
         self._listeners: list[events.Listener] = []
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
+        self._bad_rows: BadRows | None = None
 
     def format(self, source: str) -> Self:
         """Accepted for compatibility: there is one format."""
@@ -153,9 +158,16 @@ class KafkaStreamWriter:
         redact_plans(self._frame.sparkSession)
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
+        decoded = decoded_sources(self._frame)
+        letter_topics = [each.settings.topic for _, each in decoded if each.settings.topic is not None]
+        if letter_topics:
+            options = self._with_letters(options, letter_topics)
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
         setting = self._setting(options, stateful)
+        if decoded:
+            self._bad_rows = BadRows(decoded, setting.checkpoint, self._transform)
+        transform = self._transform if self._bad_rows is None else self._bad_rows.transform
         try:
             planned = PlannedQuery(
                 frame=self._frame,
@@ -175,7 +187,7 @@ class KafkaStreamWriter:
         name = options.transactional_id or options.topic or ""
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
-        query = PipelineQuery(setting, lambda held: kind(setting, held), self._spark_start, self._transform)
+        query = PipelineQuery(setting, lambda held: kind(setting, held), self._spark_start, transform)
         queries.started(name, query)
         return query
 
@@ -190,9 +202,19 @@ class KafkaStreamWriter:
             notify=self._notify,
         )
 
+    def _with_letters(self, options: SinkOptions, letter_topics: list[str]) -> SinkOptions:
+        """Each row names its topic, as dead letters do."""
+        if options.topic is not None:
+            self._frame = self._frame.withColumn("topic", F.lit(options.topic))
+            self._topics = (*self._topics, options.topic)
+        self._topics = tuple(dict.fromkeys((*self._topics, *letter_topics)))
+        return replace(options, topic=None)
+
     def _notify(self, event: events.Event) -> None:
-        for listener in (*self._listeners, *self._observing):
-            listener(event)
+        before = [] if self._bad_rows is None else self._bad_rows.hear(event)
+        for each in (*before, event):
+            for listener in (*self._listeners, *self._observing):
+                listener(each)
 
     def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
         try:

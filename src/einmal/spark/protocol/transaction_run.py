@@ -45,7 +45,9 @@ _COMMIT_TOPIC_GONE: Final = (
 )
 _MARKER_S: Final = 30.0
 """How long the marker of a transaction that has ended may take to appear."""
-_WILL_AGAIN: Final = frozenset({"RowRefused", "RecordTooLarge", "DataLoss"})
+_WILL_AGAIN: Final = frozenset(
+    {"RowRefused", "RecordTooLarge", "DataLoss", "BadRecord", "NoDeadLetters", "SchemaDrift", "ToleranceExceeded"}
+)
 """Raised by a task where a row cannot be written, or its input cannot be read: every other attempt would fail, too."""
 
 

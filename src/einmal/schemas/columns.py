@@ -1,0 +1,204 @@
+"""The types of decoded values: what a schema of any format becomes as columns of Spark. Pure.
+
+A column checks the value that a decoder hands it and converts it to what Arrow takes. What the column has no field for
+goes into ``Unknown``, so that each format detects drift in the same way.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.schemas.errors import MissingField, OutOfRange, UnknownField, WrongType
+
+_INT32: Final = (-(2**31), 2**31 - 1)
+_INT64: Final = (-(2**63), 2**63 - 1)
+_UNKNOWN_MAX: Final = 100
+"""Unknown fields that one record reports; more of them are one too many for a schema that has drifted."""
+
+
+@dataclass(slots=True)
+class Unknown:
+    """Fields of one record that its schema does not have, by their path."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, path: str, value: Any) -> None:
+        if len(self.fields) >= _UNKNOWN_MAX:
+            raise UnknownField(f"more than {_UNKNOWN_MAX} fields that the schema does not have")
+        self.fields[path] = value
+
+
+Convert = Callable[[Any, str, Unknown], Any]
+"""From a value, and its path in the record, to a value for Arrow. Raises BadRow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``ddl``: the type in Spark's DDL."""
+
+    ddl: str
+    convert: Convert
+
+
+def scalar(kind: str, convert: Callable[[Any], Any]) -> Column:
+    """``convert`` raises TypeError, ValueError or ArithmeticError for a value that the column cannot hold."""
+
+    def checked(value: Any, path: str, _: Unknown) -> Any:
+        try:
+            return None if value is None else convert(value)
+        except (OverflowError, ArithmeticError) as error:
+            raise OutOfRange(f"{path}: out of the range of {kind}") from error
+        except (TypeError, ValueError) as error:
+            raise WrongType(f"{path}: a {type(value).__name__} is no {kind}") from error
+
+    return Column(kind, checked)
+
+
+def array(item: Column) -> Column:
+    def convert(value: Any, path: str, unknown: Unknown) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            raise WrongType(f"{path}: a {type(value).__name__} is no array")
+        inner = f"{path}[]"
+        return [item.convert(each, inner, unknown) for each in value]
+
+    return Column(f"array<{item.ddl}>", convert)
+
+
+def mapping(item: Column) -> Column:
+    """Text to values."""
+
+    def convert(value: Any, path: str, unknown: Unknown) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise WrongType(f"{path}: a {type(value).__name__} is no map")
+        inner = f"{path}[]"
+        return [(str(name), item.convert(each, inner, unknown)) for name, each in value.items()]
+
+    return Column(f"map<string,{item.ddl}>", convert)
+
+
+def struct(fields: Mapping[str, Column], required: frozenset[str] = frozenset()) -> Column:
+    def convert(value: Any, path: str, unknown: Unknown) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise WrongType(f"{path}: a {type(value).__name__} is no record")
+        for name in required:
+            if name not in value:
+                raise MissingField(f"{path}.{name} is missing")
+        if not value.keys() <= fields.keys():
+            for name in value.keys() - fields.keys():
+                unknown.add(f"{path}.{name}", value[name])
+        return {name: each.convert(value.get(name), f"{path}.{name}", unknown) for name, each in fields.items()}
+
+    inner = ",".join(f"{_quoted(name)}:{each.ddl}" for name, each in fields.items())
+    return Column(f"struct<{inner}>", convert)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# --- scalars ----------------------------------------------------------------------------------------------------
+
+
+def _integer(bounds: tuple[int, int]) -> Callable[[Any], int]:
+    low, high = bounds
+
+    def convert(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise TypeError(value)
+        if not low <= value <= high:
+            raise OverflowError
+        return int(value)
+
+    return convert
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return float(value)
+
+
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(value)
+        return value
+
+    return convert
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.time):
+        return value.isoformat()
+    raise TypeError(value)
+
+
+def _timestamp(value: Any) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime.datetime):
+        raise TypeError(value)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.astimezone(datetime.UTC)
+
+
+def _date(value: Any) -> datetime.date:
+    day = datetime.date.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(day, datetime.date) or isinstance(day, datetime.datetime):
+        raise TypeError(value)
+    return day
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+BOOLEAN: Final = scalar("boolean", _exactly(bool))
+INT: Final = scalar("int", _integer(_INT32))
+BIGINT: Final = scalar("bigint", _integer(_INT64))
+FLOAT: Final = scalar("float", _float)
+DOUBLE: Final = scalar("double", _float)
+STRING: Final = scalar("string", _string)
+BINARY: Final = scalar("binary", _exactly(bytes))
+TIMESTAMP: Final = scalar("timestamp", _timestamp)
+DATE: Final = scalar("date", _date)
+JSON_TEXT: Final = scalar("string", _json_text)
+"""What has no type of its own in Spark, as JSON."""
+
+
+def decimal_column(precision: int, scale: int) -> Column:
+    unit = decimal.Decimal(1).scaleb(-scale)
+    context = decimal.Context(prec=max(precision, 1))
+
+    def convert(value: Any) -> decimal.Decimal:
+        if not isinstance(value, decimal.Decimal):
+            raise TypeError(value)
+        # Raises InvalidOperation, which is an ArithmeticError, for a number with more digits.
+        return value.quantize(unit, context=context)
+
+    return scalar(f"decimal({precision},{scale})", convert)
+
+
+def rescued_text(unknown: Unknown) -> str:
+    """The unknown fields as one JSON object."""
+    return _json_text(unknown.fields)

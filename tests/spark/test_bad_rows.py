@@ -1,0 +1,131 @@
+"""Bad rows on real Spark: dead letters in the transaction of the good rows, each once, and what stops a pipeline."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.spark import PipelineError, events
+from einmal.types import Header
+from tests.spark.bad_rows import KINDS, Payments, bad, good
+from tests.spark.topics import records
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def mixed(count: int) -> list[bytes | None]:
+    """A tenth of the records is bad, of five kinds in turn."""
+    return [bad(number // 10) if number % 10 == 9 else good(number) for number in range(count)]
+
+
+def good_ids(count: int) -> list[str]:
+    return sorted(str(number) for number in range(count) if number % 10 != 9)
+
+
+@pytest.fixture
+def payments(bootstrap: str, tmp_path: Path) -> Payments:
+    made = Payments(bootstrap, tmp_path)
+    made.create()
+    return made
+
+
+def test_bad_rows_are_dead_letters_once_and_good_rows_are_written(spark: SparkSession, payments: Payments) -> None:
+    payments.settings = payments.tolerant
+    payments.send(mixed(200), [Header("trace", b"abc")])
+    happened = payments.run(spark, maxOffsetsPerTrigger="60")
+    assert sorted(payments.output()) == good_ids(200)
+    letters = payments.dead()
+    assert Counter(each.reason for each in letters) == Counter(dict.fromkeys(KINDS, 4))
+    sent = payments.positions()
+    assert {each.position: each.value for each in letters} == {
+        at: value for at, value in sent.items() if value in {bad(number) for number in range(20)}
+    }
+    assert len({each.position for each in letters}) == len(letters) == 20
+    assert {each.headers for each in letters} == {(Header("trace", b"abc"),)}
+    assert {each.context["__connect.errors.stage"] for each in letters} == {"VALUE_CONVERTER"}
+    assert {each.context["__connect.errors.connector.name"] for each in letters} == {"payments"}
+    counted: Counter[tuple[str, str]] = Counter()
+    for event in happened:
+        if isinstance(event, events.DeadLettersWritten):
+            counted.update(event.counts)
+    assert counted == Counter({("VALUE_CONVERTER", kind): 4 for kind in KINDS})
+
+
+def test_a_bad_row_stops_the_pipeline_by_default_and_its_content_is_not_reported(
+    spark: SparkSession, payments: Payments
+) -> None:
+    payments.send([good(1), b'{"id": "secret-4711", "amount": 1}', good(3)])
+    with pytest.raises(PipelineError) as raised:
+        payments.run(spark)
+    text = str(raised.value)
+    assert f"{payments.topic}-" in text and "offset" in text and "WrongType: $.id" in text
+    assert "secret-4711" not in text
+    assert payments.output() == []
+
+
+def test_a_query_with_state_has_dead_letters_too(spark: SparkSession, payments: Payments) -> None:
+    payments.settings = payments.tolerant
+    payments.send(mixed(100))
+    counts = payments.source(spark, maxOffsetsPerTrigger="30").groupBy("value.card").count()
+    rows = counts.selectExpr("card as key", "cast(count as string) as value")
+    payments.writer(rows, stateful=True).start().awaitTermination()
+    latest: dict[bytes | None, int] = {}
+    for _, record in records(payments.bootstrap, payments.out):
+        latest[record.key] = max(latest.get(record.key, 0), int(record.value or b"0"))
+    assert sum(latest.values()) == 90
+    assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 10
+
+
+def test_more_bad_rows_than_the_limit_stop_the_pipeline_and_nothing_is_written(
+    spark: SparkSession, payments: Payments
+) -> None:
+    payments.settings = payments.tolerant | {"errors.tolerance.limit": "5%"}
+    payments.send(mixed(100))
+    with pytest.raises(PipelineError, match=r"10 of 100 rows .* are bad .*errors.tolerance.limit"):
+        payments.run(spark)
+    assert payments.output() == [] and payments.dead() == []
+    payments.settings = payments.tolerant | {"errors.tolerance.limit": "10"}
+    payments.run(spark)
+    assert len(payments.output()) == 90 and len(payments.dead()) == 10
+
+
+@pytest.mark.parametrize("contract", ["evolve", "discard_value", "discard_row"])
+def test_a_drift_is_an_event_and_is_handled_by_the_contract(
+    spark: SparkSession, payments: Payments, contract: str
+) -> None:
+    payments.settings = payments.tolerant | {"schema.contract": contract}
+    payments.send([good(1), b'{"id": 2, "amount": 1, "currency": "EUR"}'])
+    frame = payments.source(spark)
+    rescued = "_rescued_data" if "_rescued_data" in frame.columns else "cast(null as string)"
+    happened: list[events.Event] = []
+    rows = frame.selectExpr(f"concat_ws(' ', value.id, {rescued}) as value")
+    payments.writer(rows).listener(happened.append).start().awaitTermination()
+    expected = {
+        "evolve": ["1", '2 {"$.currency":"EUR"}'],
+        "discard_value": ["1", "2"],
+        "discard_row": ["1"],
+    }
+    assert sorted(payments.output()) == expected[contract]
+    assert [each.reason for each in payments.dead()] == ["UnknownField"] * (contract == "discard_row")
+    drifts = [event for event in happened if isinstance(event, events.SchemaDrifted)]
+    assert [(each.source, each.contract, each.fields) for each in drifts] == [("payments", contract, ("$.currency",))]
+
+
+def test_a_drift_stops_a_frozen_pipeline(spark: SparkSession, payments: Payments) -> None:
+    payments.settings = payments.tolerant | {"schema.contract": "freeze"}
+    payments.send([b'{"id": 2, "amount": 1, "currency": "EUR"}'])
+    with pytest.raises(PipelineError, match=r"offset 0: \$\.currency is a field that the declared schema"):
+        payments.run(spark)
+    assert payments.output() == []
+
+
+def test_a_query_that_writes_no_dead_letters_drops_no_row(spark: SparkSession, payments: Payments) -> None:
+    payments.settings = payments.tolerant
+    payments.send(mixed(20))
+    query = payments.source(spark).writeStream.format("noop").trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(payments.directory / "other"))
+    with pytest.raises(Exception, match="nothing writes its dead letter"):
+        query.start().awaitTermination()
