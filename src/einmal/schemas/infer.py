@@ -1,7 +1,7 @@
 """A JSON Schema from samples, as a proposal: what all samples have in common. Pure.
 
-The schema is of draft 2020-12, without ``additionalProperties``. A property that every sample has is required. Values of
-several types have the list of these types, except integers and other numbers, which are numbers.
+The schema is of draft 2020-12, without ``additionalProperties``. A property that every sample has is required. Values
+of several types have the list of these types, except integers and other numbers, which are numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from einmal.schemas.json_format import parsed
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _PROPERTIES_MAX: Final = 500
 """An object with more is a map: its keys are data."""
-_LEAST_TIMES: Final = 1
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Shape:
             result |= self._object_schema()
         if self.items is not None:
             result["items"] = self.items.schema()
-        if "string" in kinds and self.times == self.strings >= _LEAST_TIMES:
+        if "string" in kinds and self.times == self.strings:
             result["format"] = "date-time"
         return result
 

@@ -113,13 +113,18 @@ class Progress:
                 self._outcome = SKIPPED if isinstance(event, events.BatchSkipped) else ALREADY_IN
             case events.BatchFinished(_, duration_ms):
                 self._finish(duration_ms, now)
+            case events.QueryRestarted():
+                self.restarts += 1
+                self._leave(now)
+            case _:
+                self._hear_of_bad_rows(event)
+
+    def _hear_of_bad_rows(self, event: events.Event) -> None:
+        match event:
             case events.DeadLettersWritten(_, source, _, counts):
                 self.dead_letters.update({(source, *each): count for each, count in counts.items()})
             case events.SchemaDrifted(_, source):
                 self.drifts[source] += 1
-            case events.QueryRestarted():
-                self.restarts += 1
-                self._leave(now)
             case _:
                 pass
 
