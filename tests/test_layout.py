@@ -40,6 +40,8 @@ LARGER = {
     "cli/acl.py:add": "the options of a command",
     "cli/acl.py:remove": "the options of a command",
     "cli/app.py:start": "the options of a command",
+    "cli/pipeline.py:adopt": "the options of a command",
+    "cli/pipeline.py:reset": "the options of a command",
     "cli/quota.py:set_quotas": "the options of a command",
     "cli/quota.py:remove_quotas": "the options of a command",
     "cli/bench.py:bench": "the options of a command",

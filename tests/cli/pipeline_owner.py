@@ -8,7 +8,7 @@ from pathlib import Path
 from einmal.client import TransactionDriver
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 
 
 class PipelineOwner:

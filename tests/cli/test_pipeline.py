@@ -15,7 +15,7 @@ from einmal.client import Admin, Producer
 from einmal.client.errors import KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.positions import topic_ids, topics_in
-from einmal.spark.protocol.commit_log import PARTITIONS
+from einmal.spark.targets.kafka.commit_log import PARTITIONS
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.cli.running import Cli
 
@@ -151,12 +151,12 @@ def test_a_checkpoint_that_only_spark_can_read_is_not_adopted_from_outside(cli: 
 def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(
     cli: Cli, cluster: str, owner: PipelineOwner
 ) -> None:
-    from einmal.spark.operate.ownership import Changed, Ownership
+    from einmal.spark.operate.ownership import Changed, KafkaOwnership
 
     owner.commit(4, {"t": {"0": 3}})
     seen = owner.read()
     owner.commit(5, {"t": {"0": 9}})
-    with Ownership({"bootstrap.servers": cluster}) as owned, pytest.raises(Changed):
+    with KafkaOwnership({"bootstrap.servers": cluster}) as owned, pytest.raises(Changed):
         owned.change(owner.name, seen, None)
     assert shown(cli, owner.name)["batch"] == 5
 

@@ -26,20 +26,20 @@ def server() -> Iterator[RegistryServer]:
         yield server
 
 
-def client(url: str, pauses: list[float] | None = None, **settings: str) -> SchemaRegistry:
-    return SchemaRegistry({"schema.registry.url": url, **settings}, ([] if pauses is None else pauses).append)
+def client(url: str, pauses: list[float] | None = None, user_info: str = "") -> SchemaRegistry:
+    settings = {"schema.registry.url": url, "basic.auth.user.info": user_info}
+    return SchemaRegistry(settings, ([] if pauses is None else pauses).append)
 
 
-def test_a_schema_is_asked_for_once(server: RegistryServer) -> None:
-    schema_id = server.schemas.register("payments-value", {"schema": AVRO})["id"]
-    registry = client(server.url)
-    found = registry.schema(schema_id)
-    assert (found.kind, found.text) == ("AVRO", AVRO)
-    assert registry.latest("payments-value") == found
-    server.__exit__()
+def test_a_schema_is_asked_for_once() -> None:
+    with RegistryServer() as server:
+        schema_id = server.schemas.register("payments-value", {"schema": AVRO})["id"]
+        registry = client(server.url)
+        found = registry.schema(schema_id)
+        assert (found.kind, found.text) == ("AVRO", AVRO)
+        assert registry.latest("payments-value") == found
+    # The registry has ended.
     assert registry.schema(schema_id) == found
-    server.__init__()  # type: ignore[misc] # so that the fixture can end it
-    server.__enter__()
 
 
 def test_an_unknown_id_is_not_found_and_is_asked_for_again(server: RegistryServer) -> None:
@@ -98,9 +98,9 @@ def test_a_wrong_password_is_no_bad_row_and_is_not_retried_or_shown() -> None:
     pauses: list[float] = []
     with RegistryServer(user_info="user:password") as server:
         server.schemas.register("payments-value", {"schema": AVRO})
-        assert client(server.url, **{"basic.auth.user.info": "user:password"}).schema(1).text == AVRO
+        assert client(server.url, user_info="user:password").schema(1).text == AVRO
         with pytest.raises(RegistryUnavailable) as raised:
-            client(server.url, pauses, **{"basic.auth.user.info": "user:wrong"}).schema(1)
+            client(server.url, pauses, "user:wrong").schema(1)
     assert "401" in str(raised.value) and "wrong" not in str(raised.value)
     assert pauses == []
 
@@ -114,7 +114,7 @@ def test_a_copy_for_a_task_has_the_settings(server: RegistryServer) -> None:
     server.schemas.register("payments-value", {"schema": AVRO})
     copied = pickle.loads(pickle.dumps(client(server.url)))
     assert copied.schema(1).text == AVRO
-    assert "password" not in repr(client(server.url, **{"basic.auth.user.info": "user:password"}).settings)
+    assert "password" not in repr(client(server.url, user_info="user:password").settings)
 
 
 # --- decoding with a registry -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Producer
-from einmal.spark import KafkaStreamWriter, decode, write_stream
+from einmal.spark import StreamWriter, decode, write_stream
 from einmal.spark.decoding.dead_letters import context_of, original_headers
 from einmal.types import Header, TopicPartition
 from tests.spark.topics import create, new_name, records
@@ -58,6 +58,8 @@ class Payments:
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = field(default_factory=lambda: new_name("payments"))
     partitions: int = 2
+    avro: Mapping[str, str] = field(default_factory=dict)
+    """Another format than JSON."""
 
     def __post_init__(self) -> None:
         self.topic, self.out, self.letters = (f"{self.name}-{each}" for each in ("in", "out", "dlq"))
@@ -73,7 +75,7 @@ class Payments:
 
     @property
     def decoding(self) -> dict[str, str]:
-        return {"value.format": "json", "value.schema": PAYMENT} | dict(self.settings)
+        return {**(self.avro or {"value.format": "json", "value.schema": PAYMENT}), **self.settings}
 
     @property
     def tolerant(self) -> dict[str, str]:
@@ -84,7 +86,7 @@ class Payments:
         reader = reader.option("subscribe", self.topic).option("startingOffsets", "earliest").options(**options)
         return decode(reader.load(), self.decoding, name="payments")
 
-    def writer(self, frame: DataFrame, *, stateful: bool = False) -> KafkaStreamWriter:
+    def writer(self, frame: DataFrame, *, stateful: bool = False) -> StreamWriter:
         writer = write_stream(frame).option("kafka.bootstrap.servers", self.bootstrap)
         writer = writer.option("checkpointLocation", str(self.directory / self.name)).option("topic", self.out)
         writer = writer.option("transactional.id", self.name)

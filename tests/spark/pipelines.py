@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from einmal.spark import KafkaStreamWriter, write_stream
+from einmal.spark import StreamWriter, write_stream
 
 BATCH = 10
 """Offsets per trigger."""
@@ -57,7 +57,7 @@ class Pipeline:
         source = self.source(spark)
         return source.select("key", "value") if self.kind == "copy" else random_state(source)
 
-    def writer(self, spark: SparkSession, frame: DataFrame | None = None) -> KafkaStreamWriter:
+    def writer(self, spark: SparkSession, frame: DataFrame | None = None) -> StreamWriter:
         writer = write_stream(self.frame(spark) if frame is None else frame).format("kafka")
         writer = writer.options(**self.client_options).option("topic", self.topic)
         writer = writer.option("checkpointLocation", str(self.checkpoint)).option("transactional.id", self.name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import PipelineError, events
+from einmal.schemas.registry_server import RegistryServer
+from einmal.schemas.wire_format import framed
+from einmal.spark import PipelineError, events, write_stream
 from einmal.types import Header
 from tests.spark.bad_rows import KINDS, Payments, bad, good
 from tests.spark.topics import records
@@ -129,3 +133,55 @@ def test_a_query_that_writes_no_dead_letters_drops_no_row(spark: SparkSession, p
     query = query.option("checkpointLocation", str(payments.directory / "other"))
     with pytest.raises(Exception, match="nothing writes its dead letter"):
         query.start().awaitTermination()
+
+
+# --- other targets, registries ------------------------------------------------------------------------------------
+
+
+def test_dead_letters_of_a_query_into_a_database_go_to_a_topic(
+    spark: SparkSession, payments: Payments, tmp_path: Path
+) -> None:
+    payments.settings = payments.tolerant
+    payments.send(mixed(100))
+    database = tmp_path / "payments.db"
+    frame = payments.source(spark, maxOffsetsPerTrigger="40").selectExpr("value.id", "value.amount")
+    writer = write_stream(frame).format("sqlite").options(**{"path": str(database), "table": "payments"})
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).option("transactional.id", payments.name)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    with closing(sqlite3.connect(database)) as connection:
+        ids = [str(number) for (number,) in connection.execute("SELECT id FROM payments")]
+    assert sorted(ids) == good_ids(100)
+    assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 10
+
+
+def test_an_unknown_schema_id_is_a_dead_letter_and_the_others_are_decoded(
+    spark: SparkSession, payments: Payments
+) -> None:
+    schema = '{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}]}'
+    with RegistryServer() as registry:
+        schema_id = registry.schemas.register(f"{payments.topic}-value", {"schema": schema})["id"]
+        payments.avro = {"value.format": "avro", "schema.registry.url": registry.url}
+        payments.settings = payments.tolerant
+        payments.send([framed(schema_id, b"\x0e"), framed(77, b"\x0e"), b"no prefix", framed(schema_id, b"\x10")])
+        payments.run(spark)
+    assert sorted(payments.output()) == ["7", "8"]
+    assert sorted(each.reason for each in payments.dead()) == ["MalformedValue", "UnknownSchemaId"]
+
+
+def test_a_registry_that_does_not_answer_stops_the_pipeline_and_makes_no_dead_letters(
+    spark: SparkSession, payments: Payments
+) -> None:
+    schema = '{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}]}'
+    payments.settings = payments.tolerant
+    payments.send([framed(1, b"\x0e"), framed(2, b"\x0e"), b"no prefix"])
+    with RegistryServer() as registry:
+        port = registry.port
+        payments.avro = {"value.format": "avro", "value.schema": schema, "schema.registry.url": registry.url}
+    with pytest.raises(PipelineError, match=r"RegistryUnavailable.*after 4 attempts"):
+        payments.run(spark)
+    assert payments.output() == [] and payments.dead() == []
+    with RegistryServer(port) as registry:
+        registry.schemas.register("p-value", {"schema": schema})
+        payments.run(spark)
+    assert payments.output() == ["7"]
+    assert sorted(each.reason for each in payments.dead()) == ["MalformedValue", "UnknownSchemaId"]

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.client import TransactionDriver, UnknownOutcome
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import (
-    KafkaBatchWriter,
+    BatchWriter,
     OptionError,
     PipelineFailed,
     PipelineFenced,
@@ -46,7 +46,7 @@ def rows(spark: SparkSession, count: int, *, keyed: bool = True) -> DataFrame:
     return spark.range(0, count, 1, 4).selectExpr(*key, "cast(id as string) as value")
 
 
-def writer(frame: DataFrame, bootstrap: str, topic: str, **options: Any) -> KafkaBatchWriter:
+def writer(frame: DataFrame, bootstrap: str, topic: str, **options: Any) -> BatchWriter:
     chosen = write(frame).format("kafka").mode("append").option("kafka.bootstrap.servers", bootstrap)
     return chosen.option("topic", topic).options(**options)
 

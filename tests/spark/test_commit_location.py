@@ -16,8 +16,8 @@ from einmal.client import Admin, Producer, TransactionDriver
 from einmal.client.fetched import whole_batches
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.operate.ownership import Ownership
-from einmal.spark.protocol.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
+from einmal.spark.operate.ownership import KafkaOwnership
+from einmal.spark.targets.kafka.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
 from einmal.types import TopicPartition
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch
@@ -106,7 +106,7 @@ def test_a_commit_record_is_found_where_it_was_before_its_topic_was_expanded(ser
         with Driver(servers) as driver:
             assert driver.log.look() == record_of(batch_id - 1)
         assert commit(servers, batch_id) == record_of(batch_id - 1)
-    with Ownership({"bootstrap.servers": servers}) as owned:
+    with KafkaOwnership({"bootstrap.servers": servers}) as owned:
         assert owned.committed()[NAME].record == record_of(4)
 
 
@@ -114,7 +114,7 @@ def test_of_the_records_that_an_older_release_left_in_two_partitions_the_last_on
     commit(servers, 7, home(FEW))
     expand(servers, MANY)
     commit(servers, 1, home(MANY))
-    with Ownership({"bootstrap.servers": servers}) as owned:
+    with KafkaOwnership({"bootstrap.servers": servers}) as owned:
         assert owned.committed()[NAME].record == record_of(1)
     assert commit(servers, 2) == record_of(1)
     assert commit(servers, 3) == record_of(2)
@@ -181,7 +181,7 @@ def test_a_record_that_no_pipeline_has_written_is_refused_and_can_be_replaced(se
     append(servers, NAME, value)
     with Driver(servers) as driver, pytest.raises(UnreadableCommitRecord, match="at offset .* of __einmal_commits"):
         driver.log.look()
-    with Ownership({"bootstrap.servers": servers}) as owned:
+    with KafkaOwnership({"bootstrap.servers": servers}) as owned:
         found = owned.committed()[NAME]
         assert found.record is None and found.problem
         owned.change(NAME, None, record_of(1))

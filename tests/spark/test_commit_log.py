@@ -18,7 +18,7 @@ from einmal.client import TransactionDriver
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.seams import ProtocolFactory, TcpNetwork
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.protocol.commit_log import TOPIC_CONFIG, CommitLog
+from einmal.spark.targets.kafka.commit_log import TOPIC_CONFIG, CommitLog
 from einmal.types import Offset, TopicPartition
 from tests.broker.cluster import Cluster
 

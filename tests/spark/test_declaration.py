@@ -46,7 +46,7 @@ def problems(text: str, environment: dict[str, str] | None = None) -> tuple[str,
 
 def test_a_declaration_is_exactly_once_and_named_by_its_transactional_id() -> None:
     declaration = declared(HEAD + SOURCE + SINK)
-    assert declaration.sink_options.guarantee == EXACTLY_ONCE
+    assert declaration.options.guarantee == EXACTLY_ONCE
     assert (declaration.name, declaration.topic) == ("paid", "paid")
     assert declaration.writer == {
         "kafka.bootstrap.servers": "127.0.0.1:9092",
@@ -93,7 +93,7 @@ def test_with_several_sinks_each_row_has_its_topic() -> None:
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE])
 def test_the_guarantee_has_the_words_of_kafka_streams(guarantee: str) -> None:
     declaration = declared(HEAD + f'processing.guarantee = "{guarantee}"\n' + SOURCE + SINK)
-    assert declaration.sink_options.guarantee == guarantee
+    assert declaration.options.guarantee == guarantee
 
 
 def test_the_command_line_takes_precedence() -> None:
@@ -132,7 +132,7 @@ def test_secrets_come_from_files_and_the_environment() -> None:
     assert "canary-6" not in repr(declaration)
     overridden = {"kafka.sasl.password": "${env:OTHER}"}
     declaration = parse(HEAD + secured + SOURCE + SINK, {"WHO": "alice", "OTHER": "canary-7"}, overridden, read)
-    assert declaration.sink_options.client["sasl.password"] == "canary-7"
+    assert declaration.writer["kafka.sasl.password"] == "canary-7"
     with pytest.raises(DeclarationError, match="the environment has no WHO") as caught:
         parse(HEAD + secured + SOURCE + SINK, {}, {}, read)
     assert "canary" not in str(caught.value)

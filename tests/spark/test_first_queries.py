@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from einmal.spark import KafkaStreamWriter, PipelineFailed, write_stream
+from einmal.spark import PipelineFailed, StreamWriter, write_stream
 from tests.spark.conftest import long
 from tests.spark.topics import create, fill, new_name, records
 
@@ -134,7 +134,7 @@ class Place:
         events = source.selectExpr("CAST(key AS STRING) AS key", "CAST(CAST(value AS STRING) AS INT) AS n")
         return events.withColumn("time", F.timestamp_seconds("n"))
 
-    def writer(self, frame: DataFrame, mode: str) -> KafkaStreamWriter:
+    def writer(self, frame: DataFrame, mode: str) -> StreamWriter:
         return (
             write_stream(frame)
             .option("kafka.bootstrap.servers", self.bootstrap)

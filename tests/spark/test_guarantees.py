@@ -10,7 +10,6 @@ import pytest
 from einmal.spark.declare.guarantees import (
     UNKNOWN,
     Hop,
-    HopVerdict,
     PipelineFacts,
     PlanFacts,
     SourceFacts,
@@ -19,6 +18,7 @@ from einmal.spark.declare.guarantees import (
 )
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.spark.reasons import HopVerdict
 from einmal.types import ErrorCode
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer, TransactionDriver, UnknownOutcome
-from einmal.spark import KafkaStreamWriter, PreflightFailed, events, write_stream
+from einmal.spark import PreflightFailed, StreamWriter, events, write_stream
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.kafka_source import add_kafka_source
@@ -29,7 +29,7 @@ def reader(spark: SparkSession, bootstrap: str) -> Any:
     return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "10")
 
 
-def writer(frame: DataFrame, bootstrap: str, name: str, checkpoint: Path) -> KafkaStreamWriter:
+def writer(frame: DataFrame, bootstrap: str, name: str, checkpoint: Path) -> StreamWriter:
     chosen = write_stream(frame.select("key", "value")).option("kafka.bootstrap.servers", bootstrap)
     chosen = chosen.option("topic", f"{name}-out").option("transactional.id", name)
     return chosen.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)

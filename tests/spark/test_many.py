@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer
 from einmal.pipeline.positions import topics_in
-from einmal.spark import KafkaStreamWriter, PipelineError, PipelineFailed, PipelineQuery, events, write, write_stream
+from einmal.spark import PipelineError, PipelineFailed, PipelineQuery, StreamWriter, events, write, write_stream
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import Record
 from tests.spark.conftest import NodeOf
@@ -30,7 +30,7 @@ def source(spark: SparkSession, bootstrap: str, topics: str, **options: str) -> 
     return reader.option("startingOffsets", "earliest").options(**options).load()
 
 
-def writer(frame: DataFrame, bootstrap: str, name: str, directory: Path, **options: str) -> KafkaStreamWriter:
+def writer(frame: DataFrame, bootstrap: str, name: str, directory: Path, **options: str) -> StreamWriter:
     chosen = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).option("transactional.id", name)
     chosen = chosen.option("checkpointLocation", str(directory / name)).options(**options)
     return chosen.trigger(availableNow=True)

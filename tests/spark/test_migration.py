@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.spark import KafkaStreamWriter, PipelineRefused, PreflightFailed, write_stream
+from einmal.spark import PipelineRefused, PreflightFailed, StreamWriter, write_stream
 from einmal.spark.protocol.execution import FORMAT_SETTING
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.spark.kafka_source import add_kafka_source
@@ -45,7 +45,7 @@ def counts(spark: SparkSession, kind: str, bootstrap: str, topic: str) -> DataFr
     return frame.groupBy("key").count().selectExpr("concat(cast(key as string), ':', count) as value")
 
 
-def ours(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> KafkaStreamWriter:
+def ours(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> StreamWriter:
     writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
     writer = writer.option("transactional.id", topic).option("checkpointLocation", str(checkpoint))
     return writer.outputMode("update").trigger(availableNow=True)

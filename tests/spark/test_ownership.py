@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from einmal.pipeline.takeover import RecordChange, plan_adopt, plan_reset
 from einmal.spark import PipelineFenced, PipelineRefused, events
-from einmal.spark.operate.ownership import Ownership
+from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.protocol.local_checkpoint import standing_of
 from tests.spark.conftest import long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import Pipeline, counted
@@ -23,8 +23,8 @@ New = Callable[..., Pipeline]
 
 
 @pytest.fixture
-def owned(bootstrap: str) -> Iterator[Ownership]:
-    with Ownership({"bootstrap.servers": bootstrap}) as owned:
+def owned(bootstrap: str) -> Iterator[KafkaOwnership]:
+    with KafkaOwnership({"bootstrap.servers": bootstrap}) as owned:
         yield owned
 
 
@@ -43,7 +43,7 @@ def run(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.writer(spark).start().awaitTermination()
 
 
-def reset(owned: Ownership, pipeline: Pipeline, offset: int | None) -> None:
+def reset(owned: KafkaOwnership, pipeline: Pipeline, offset: int | None) -> None:
     record = owned.committed()[pipeline.name].record
     end = None if offset is None else ({pipeline.source_topic: {"0": offset}},)
     owned.change(pipeline.name, record, plan_reset(pipeline.name, record, end).record)
@@ -51,7 +51,7 @@ def reset(owned: Ownership, pipeline: Pipeline, offset: int | None) -> None:
 
 @on_both_in_the_long_run
 def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_at_its_starting_offsets(
-    spark: SparkSession, new_pipeline: New, owned: Ownership
+    spark: SparkSession, new_pipeline: New, owned: KafkaOwnership
 ) -> None:
     pipeline = new_pipeline()
     run(pipeline, spark)
@@ -66,7 +66,7 @@ def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_at_its
 
 @pytest.mark.parametrize("kind", ["copy", long("random state")])
 def test_after_a_reset_to_an_offset_a_new_checkpoint_begins_there_with_empty_state(
-    spark: SparkSession, new_pipeline: New, owned: Ownership, kind: str
+    spark: SparkSession, new_pipeline: New, owned: KafkaOwnership, kind: str
 ) -> None:
     pipeline = new_pipeline(kind)
     run(pipeline, spark)
@@ -87,7 +87,7 @@ def test_after_a_reset_to_an_offset_a_new_checkpoint_begins_there_with_empty_sta
 
 
 @on_both_tv1_in_the_long_run
-def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: New, owned: Ownership) -> None:
+def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: New, owned: KafkaOwnership) -> None:
     pipeline = new_pipeline()
     done: list[int] = []
 
@@ -103,7 +103,7 @@ def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: 
     assert pipeline.name not in owned.committed()
 
 
-def test_an_adopted_copy_of_a_checkpoint_resumes(spark: SparkSession, new_pipeline: New, owned: Ownership) -> None:
+def test_an_adopted_copy_of_a_checkpoint_resumes(spark: SparkSession, new_pipeline: New, owned: KafkaOwnership) -> None:
     pipeline = new_pipeline("random state")
     run(pipeline, spark)
     older = pipeline.checkpoint.with_name("older")

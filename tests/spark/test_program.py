@@ -72,7 +72,7 @@ def test_a_declared_function_is_one_and_stays_a_function(tmp_path: Path) -> None
     path = written(tmp_path, ".py", FUNCTION, **fields_of(tmp_path, "h:1"))
     program = load(path, {"processing.guarantee": "at_least_once"})
     assert program.function is not None
-    assert program.declaration.sink_options.guarantee == "at_least_once"
+    assert program.declaration.options.guarantee == "at_least_once"
 
     class Frame:
         def filter(self, _: str) -> Frame:

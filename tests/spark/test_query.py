@@ -55,9 +55,8 @@ class SparkQuery:
 
 
 def _pipeline(run: Any, start: Callable[[Callable[[Any, int], None]], Any]) -> PipelineQuery:
-    closable = SimpleNamespace(close=lambda: None)
     setting = SimpleNamespace(
-        resources=closable,
+        close=lambda: None,
         checkpoint=SimpleNamespace(has_commit=lambda _: True),
         notify=lambda _: None,
         stateful=True,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import Record
 

@@ -33,7 +33,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MeasuredBroker:
     """The measured broker. ``security``: settings of its clients, under librdkafka's names."""
 
     bootstrap: str
@@ -44,11 +44,11 @@ class Target:
         return Connection(self.bootstrap, load.tls_of(self.bootstrap, self.security))
 
 
-Case = Callable[[Target, float], Iterator[Figure]]
+Case = Callable[[MeasuredBroker, float], Iterator[Figure]]
 """A case takes the broker and a factor for its length."""
 
 
-def throughput(target: Target, scale: float) -> Iterator[Figure]:
+def throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Produce and fetch in MB/s of record batches, pipelined, from ready-made requests."""
     budgets = {16_000: 400.0, 100_000: 900.0}
     connection = target.connect()
@@ -68,7 +68,7 @@ def throughput(target: Target, scale: float) -> Iterator[Figure]:
     connection.close()
 
 
-def single_records(target: Target, scale: float) -> Iterator[Figure]:
+def single_records(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Requests of one 100 B record: pipelined, one at a time, and at a steady 2,000 per second."""
     connection = target.connect()
     load.create_topic(connection, "bench-single")
@@ -90,7 +90,7 @@ def single_records(target: Target, scale: float) -> Iterator[Figure]:
     connection.close()
 
 
-def transactions(target: Target, scale: float) -> Iterator[Figure]:
+def transactions(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Transactions of one record by one confluent-kafka producer: one coordinator shard, one at a time."""
     producer = _producer(target, {"transactional.id": "bench-transactions", "linger.ms": 0})
     producer.init_transactions(30)
@@ -106,7 +106,7 @@ def transactions(target: Target, scale: float) -> Iterator[Figure]:
     yield Figure("one transaction, p99", _percentile(latencies, 99) * 1_000, "ms")
 
 
-def client_throughput(target: Target, scale: float) -> Iterator[Figure]:
+def client_throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """What confluent-kafka reaches: idempotent produce, then read_committed consume, of 1 KB records."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -134,7 +134,7 @@ def client_throughput(target: Target, scale: float) -> Iterator[Figure]:
     consumer.close()
 
 
-def price(target: Target, scale: float) -> Iterator[Figure]:
+def price(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """The price of exactly-once (F20): 1 KB records, a commit every 100 ms, rounds of the guarantees in turn.
 
     All keep at most 4 MB under way, as Kafka's own measurement did with its buffer: otherwise what is compared is
@@ -164,7 +164,7 @@ def price(target: Target, scale: float) -> Iterator[Figure]:
     yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
 
 
-def batch_overhead(_target: Target, _scale: float) -> Iterator[Figure]:
+def batch_overhead(_target: MeasuredBroker, _scale: float) -> Iterator[Figure]:
     """Bytes that record batch v2 adds to 100 B values, by records per batch (F18)."""
     for count in (1, 10, 100, 1_000):
         size = len(encode_batch([NewRecord(None, b"x" * 100, 1_700_000_000_000)] * count))
@@ -181,7 +181,7 @@ CASES: Final[dict[str, Case]] = {
 }
 
 
-def _producer(target: Target, extra: dict[str, Any]) -> Any:
+def _producer(target: MeasuredBroker, extra: dict[str, Any]) -> Any:
     from confluent_kafka import Producer
 
     settings = {"bootstrap.servers": target.bootstrap, **target.security, "linger.ms": 5, "batch.size": 100_000}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from einmal.bench.cases import CASES, MEGABYTE, Figure, Target
+from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker
 from einmal.bench.failover import failover
 from einmal.bench.server import BrokerProcess
 
@@ -19,7 +19,7 @@ PIPELINE = "pipeline"
 def run(
     names: Sequence[str],
     *,
-    target: Target,
+    target: MeasuredBroker,
     scale: float,
     properties: Sequence[str],
     connector: Path | None,
@@ -53,7 +53,7 @@ def run(
         yield Figure("resident memory, after the run", broker.resident_bytes() / MEGABYTE, "MB")
 
 
-def _cases(names: Sequence[str], target: Target, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
+def _cases(names: Sequence[str], target: MeasuredBroker, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
     for name in names:
         say(f"measuring {name}")
         yield from CASES[name](target, scale)

@@ -47,7 +47,7 @@ def bench(
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
-    from einmal.bench.cases import CASES, Target
+    from einmal.bench.cases import CASES, MeasuredBroker
     from einmal.bench.load import BenchRefused
     from einmal.bench.run import FAILOVER, PIPELINE, run
     from einmal.bench.server import BrokerDidNotStart
@@ -62,7 +62,7 @@ def bench(
     try:
         for figure in run(
             chosen,
-            target=Target(bootstrap_server or "", _security(command_config)),
+            target=MeasuredBroker(bootstrap_server or "", _security(command_config)),
             scale=scale,
             properties=properties or [],
             connector=connector,

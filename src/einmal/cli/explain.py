@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from einmal.spark.api.program import Program
-    from einmal.spark.declare.guarantees import Hop, Reason
+    from einmal.spark.declare.guarantees import Hop
+    from einmal.spark.reasons import Reason
 
 _SIGNS = {"holds": "+", "if": "~", "not": "-", "unknown": "?"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 pipeline = typer.Typer(help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="transactional.id of the pipeline.")]
+File = Annotated[
+    Path | None,
+    typer.Option("-f", "--file", help="The pipeline's declaration: for one whose sink is a database or a lake table."),
+]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 _COLUMNS = ("name", "batch", "lag", "state", "open_ms", "producer_id", "producer_epoch", "committed_at", "checkpoint")
@@ -34,13 +39,14 @@ _MORE = ("query_id", "records", "positions", "problem")
 @pipeline.command()
 def status(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these pipelines.")] = None,
+    file: File = None,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show the status of pipelines: last committed batch, lag to the last stable offset, open transaction, identity."""
-    with _owned(brokers, settings, command_config) as owned:
+    with _owned(file, brokers, settings, command_config) as owned:
         found = owned.committed()
         for name in names or ():
             if name not in found:
@@ -61,6 +67,7 @@ def adopt(
         str, typer.Option("--checkpoint", help="Directory of the checkpoint on this machine, or its future location.")
     ],
     yes: Yes = False,
+    file: File = None,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -72,7 +79,7 @@ def adopt(
     from einmal.spark.protocol.checkpoint import CheckpointError
     from einmal.spark.protocol.local_checkpoint import standing_of
 
-    with _owned(brokers, settings, command_config) as owned:
+    with _owned(file, brokers, settings, command_config) as owned:
         record = _record(owned, name)
         try:
             change = plan_adopt(name, record, standing_of(checkpoint))
@@ -96,6 +103,7 @@ def reset(
         ),
     ] = "start",
     yes: Yes = False,
+    file: File = None,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -104,7 +112,7 @@ def reset(
     """Fence a pipeline and forget its committed batches, so that a new checkpoint can start elsewhere."""
     from einmal.pipeline.takeover import plan_reset
 
-    with _owned(brokers, settings, command_config) as owned:
+    with _owned(file, brokers, settings, command_config) as owned:
         record = _record(owned, name)
         if record is None and name not in owned.committed():
             # The name may be any producer's.
@@ -147,17 +155,50 @@ def infer(
 
 
 @contextmanager
-def _owned(brokers: str | None, settings: list[str] | None, command_config: Path | None) -> Iterator[Ownership]:
-    from einmal.spark.operate.ownership import Changed, Ownership
-    from einmal.spark.protocol.commit_log import Uncertain
+def _owned(
+    file: Path | None, brokers: str | None, settings: list[str] | None, command_config: Path | None
+) -> Iterator[Ownership]:
+    from einmal.client.errors import KafkaError
+    from einmal.spark.operate.ownership import Changed, KafkaOwnership
+    from einmal.spark.targets.target import TargetError
 
-    config = {name: str(value) for name, value in config_of(brokers, settings, command_config).items()}
     with failures_told():
         try:
-            with Ownership(config) as owned:
+            if file is not None:
+                opened = _declared(file, brokers, settings, command_config)
+            else:
+                config = config_of(brokers, settings, command_config)
+                opened = KafkaOwnership({name: str(value) for name, value in config.items()})
+            with opened as owned:
                 yield owned
-        except (Changed, Uncertain) as error:
+        except (Changed, TargetError) as error:
+            if isinstance(error.__cause__, KafkaError):
+                raise error.__cause__ from error
             _fail(str(error), "look at its status, and decide again")
+
+
+def _declared(file: Path, brokers: str | None, settings: list[str] | None, command_config: Path | None) -> Ownership:
+    """Of the target that a file declares."""
+    from einmal.security.properties import read_file
+    from einmal.spark.cluster import KafkaCluster
+    from einmal.spark.declare.declaration import DeclarationError, parse
+    from einmal.spark.operate.ownership import KafkaOwnership, Ownership
+    from einmal.spark.options import client_settings
+    from einmal.spark.targets.kinds import destination
+
+    if brokers or settings or command_config:
+        raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
+    try:
+        declaration = parse(file.read_text(encoding="utf-8"), os.environ, {}, read_file)
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f"{file} cannot be read: {error}", "--file is a pipeline.toml")
+    except DeclarationError as error:
+        _fail(f"{file}: {error.problems[0]}")
+    others = [sink for sink in declaration.sinks if not sink.is_topic]
+    clients = [client for each in declaration.sources if (client := client_settings(each.options))]
+    if not others:
+        return KafkaOwnership(client_settings(declaration.writer))
+    return Ownership(destination(others[0].kind, others[0].options), KafkaCluster(clients[0]) if clients else None)
 
 
 def _lines(path: Path, most: int) -> Iterator[bytes]:

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from einmal.spark.api.batch import KafkaBatchWriter, Written, write
+    from einmal.spark.api.batch import BatchWriter, Written, write
     from einmal.spark.api.program import pipeline
-    from einmal.spark.api.sink import KafkaStreamWriter, write_stream
+    from einmal.spark.api.sink import StreamWriter, write_stream
     from einmal.spark.decoding.decode import decode
     from einmal.spark.environment.spark_session import session
     from einmal.spark.errors import (
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from einmal.spark.source.source import register
 
 __all__ = [
-    "KafkaBatchWriter",
+    "BatchWriter",
     "BatchLost",
-    "KafkaStreamWriter",
+    "StreamWriter",
     "OptionError",
     "PipelineError",
     "PipelineFailed",
@@ -50,11 +50,11 @@ __all__ = [
 ]
 
 _LATER: Final = {
-    "KafkaBatchWriter": "api.batch",
+    "BatchWriter": "api.batch",
     "Written": "api.batch",
     "write": "api.batch",
     "BatchLost": "errors",
-    "KafkaStreamWriter": "api.sink",
+    "StreamWriter": "api.sink",
     "OptionError": "options",
     "PipelineError": "errors",
     "PipelineFailed": "errors",

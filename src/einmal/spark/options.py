@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.client.config import ConsumerSettings, ProducerSettings
@@ -115,13 +115,15 @@ class Options:
             raise OptionError(f'option "{name}" is a time such as 500ms, 30s, 15m, 2h or 1d, not {value!r}')
         return int(match[1]) * _UNITS_MS[match[2]]
 
-    def refuse_unknown(self, known: Collection[str]) -> None:
+    def refuse_unknown(self, known: Collection[str], *, kafka: bool = True) -> None:
+        """``kafka``: whether the client's settings are known, which it checks itself."""
         names = {name.lower() for name in known}
         for lower, (given, _) in self._given.items():
-            if lower in names or lower.startswith("kafka."):
+            if lower in names or (kafka and lower.startswith("kafka.")):
                 continue
             near = nearest_name(given, known)
-            hint = f'did you mean "{near}"?' if near else f"known are: {', '.join(sorted(known))}, kafka.*"
+            every = [*sorted(known), *(["kafka.*"] if kafka else [])]
+            hint = f'did you mean "{near}"?' if near else f"known are: {', '.join(every)}"
             raise OptionError(f'unknown option "{given}"\nhint: {hint}')
 
 
@@ -288,40 +290,73 @@ def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    client: Mapping[str, str]
+class QueryOptions:
+    """What every stream has, wherever its rows go. ``transactional_id``: None without transactions."""
+
     guarantee: str
     transactional_id: str | None
     checkpoint: str
+    adopt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions(QueryOptions):
+    """Of a stream to topics."""
+
+    client: Mapping[str, str]
     topic: str | None = None
     group_id: str | None = None
-    adopt: bool = False
-    passed_on: Mapping[str, Any] = field(default_factory=dict)
-    """What Spark's own writer is to know: the checkpoint."""
     without_effect: tuple[str, ...] = ()
     """Accepted options without effect here."""
 
 
 _SINK_WITHOUT_EFFECT: Final = ("includeHeaders",)
 """The column ``headers`` is always written where there is one."""
-_SINK: Final = ("topic", "transactional.id", "processing.guarantee", "checkpointLocation", "einmal.adopt")
+QUERY_OPTIONS: Final = ("transactional.id", "processing.guarantee", "checkpointLocation", "einmal.adopt")
 
 
-def sink_options(given: Mapping[str, Any]) -> SinkOptions:
-    """Raises OptionError."""
+def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOptions:
+    """Of a stream to a target other than topics. ``own``: names of the target's options. Raises OptionError."""
     options = Options(given)
-    options.refuse_unknown((*_SINK, *_SINK_WITHOUT_EFFECT))
-    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
-    checkpoint = options.required("checkpointLocation", "/data/checkpoints/wordcount")
+    options.refuse_unknown((*QUERY_OPTIONS, *own), kafka=False)
+    checkpoint = options.required("checkpointLocation", _CHECKPOINT)
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
-    settings = options.client(ProducerSettings)
-    client = settings.settings
-    transactional_id = options.text("transactional.id") or client.pop("transactional.id", None)
-    if guarantee == EXACTLY_ONCE and not transactional_id:
+    if guarantee != EXACTLY_ONCE:
+        raise OptionError(
+            f'option "processing.guarantee" is {EXACTLY_ONCE} for this target: it commits rows and record together'
+        )
+    return QueryOptions(
+        guarantee=guarantee,
+        transactional_id=_stable_name(options.text("transactional.id")),
+        checkpoint=checkpoint,
+        adopt=options.flag("einmal.adopt", False),
+    )
+
+
+def _stable_name(name: str | None) -> str:
+    if not name:
         raise OptionError(
             'option "transactional.id" is missing: a stable name of this pipeline, under which its output is committed '
             'and a second copy of it is fenced\nhint: .option("transactional.id", "wordcount")'
         )
+    return name
+
+
+_CHECKPOINT: Final = "/data/checkpoints/wordcount"
+
+
+def sink_options(given: Mapping[str, Any]) -> SinkOptions:
+    """Of a stream to topics. Raises OptionError."""
+    options = Options(given)
+    options.refuse_unknown(("topic", *QUERY_OPTIONS, *_SINK_WITHOUT_EFFECT))
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    checkpoint = options.required("checkpointLocation", _CHECKPOINT)
+    guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
+    settings = options.client(ProducerSettings)
+    client = settings.settings
+    transactional_id = options.text("transactional.id") or client.pop("transactional.id", None)
+    if guarantee == EXACTLY_ONCE:
+        _stable_name(transactional_id)
     client.pop("transactional.id", None)
     client.setdefault("client.id", transactional_id or "einmal-spark-sink")
     return SinkOptions(
@@ -332,7 +367,6 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
         topic=_output_topic(options),
         group_id=options.text("kafka.group.id") or transactional_id,
         adopt=options.flag("einmal.adopt", False),
-        passed_on={"checkpointLocation": checkpoint},
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )
 
@@ -361,34 +395,67 @@ def _guarantee(value: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """Of a batch write. ``version`` None: nobody will ask for this write again, and its name is only for itself."""
+class VersionOptions:
+    """What every batch write has. ``version`` None: nobody will ask for this write again, and its name is only for
+    itself."""
 
-    client: Mapping[str, str]
     transactional_id: str
     version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(VersionOptions):
+    """Of a batch write to topics."""
+
+    client: Mapping[str, str]
     topic: str | None = None
     without_effect: tuple[str, ...] = ()
     """Accepted options without effect here."""
 
 
-_WRITE: Final = ("topic", "transactional.id", "txnVersion")
+VERSION_OPTIONS: Final = ("transactional.id", "txnVersion")
+
+
+def version_options(given: Mapping[str, Any], own: Collection[str], new_name: Callable[[], str]) -> VersionOptions:
+    """Of a batch write to a target other than topics. ``own``: names of the target's options; ``new_name`` makes a name
+    for a write that has none. Raises OptionError."""
+    options = Options(given)
+    _refuse_checkpoint(options)
+    options.refuse_unknown((*VERSION_OPTIONS, *own), kafka=False)
+    name, version = _version(options, options.text("transactional.id"))
+    return VersionOptions(transactional_id=name or new_name(), version=version)
 
 
 def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> WriteOptions:
-    """``new_name`` makes a transactional id for a write that has none. Raises OptionError."""
+    """Of a batch write to topics, as for ``version_options``. Raises OptionError."""
     options = Options(given)
+    _refuse_checkpoint(options)
+    options.refuse_unknown(("topic", *VERSION_OPTIONS, *_SINK_WITHOUT_EFFECT))
+    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
+    settings = options.client(ProducerSettings)
+    client = settings.settings
+    named = client.pop("transactional.id", None)
+    name, version = _version(options, options.text("transactional.id") or named)
+    transactional_id = name or new_name()
+    client.setdefault("client.id", transactional_id)
+    return WriteOptions(
+        client=client,
+        transactional_id=transactional_id,
+        version=version,
+        topic=_output_topic(options),
+        without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
+    )
+
+
+def _refuse_checkpoint(options: Options) -> None:
     if options.text("checkpointLocation"):
         raise OptionError(
             'option "checkpointLocation" is of a stream; a batch that may be run again is known by '
             '"transactional.id" and "txnVersion"'
         )
-    options.refuse_unknown((*_WRITE, *_SINK_WITHOUT_EFFECT))
-    options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
-    settings = options.client(ProducerSettings)
-    client = settings.settings
-    named = client.pop("transactional.id", None)
-    transactional_id = options.text("transactional.id") or named
+
+
+def _version(options: Options, transactional_id: str | None) -> tuple[str | None, int | None]:
     version = options.number("txnVersion", minimum=0)
     if (transactional_id is None) != (version is None):
         missing, what = (
@@ -400,12 +467,4 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
             f'option "{missing}" is missing: {what}. With both, a batch that is run again is written once; '
             "with neither, it is written each time"
         )
-    transactional_id = transactional_id or new_name()
-    client.setdefault("client.id", transactional_id)
-    return WriteOptions(
-        client=client,
-        transactional_id=transactional_id,
-        version=version,
-        topic=_output_topic(options),
-        without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
-    )
+    return transactional_id, version

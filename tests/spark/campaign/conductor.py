@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from einmal.client import Admin, Producer
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.operate.ownership import Ownership
+from einmal.spark.operate.ownership import KafkaOwnership
 from tests.spark.campaign import plan, verdict
 from tests.spark.campaign.cluster import Driver, DriverDied, Theatre
 from tests.spark.campaign.pipelines import NAMES, SOURCES, Place, closing_number, expected, is_in, key_of, output_topic
@@ -280,7 +280,7 @@ class Conductor:
 
     def _positions(self) -> dict[str, dict[str, verdict.Offsets]]:
         client = {"bootstrap.servers": self._place.bootstrap}
-        with Ownership(client) as owned, Admin(client) as admin:
+        with KafkaOwnership(client) as owned, Admin(client) as admin:
             committed = owned.committed()
             return {
                 name: {

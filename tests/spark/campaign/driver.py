@@ -30,6 +30,7 @@ from einmal.spark.output.claim_service import ClaimService
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.spark_commit import SparkCommit
+from einmal.spark.targets.kafka.destination import KafkaDestination
 from tests.spark.campaign.pipelines import NAMES, Place
 
 _HELD_S: Final = 60.0
@@ -90,10 +91,12 @@ class Stage:
 def watch(stage: Stage) -> None:
     """Pass the moments that no listener hears of: what writers ask, and the start that repairs a checkpoint."""
     pipelines: dict[int, str] = {}
-    run_batch, finish, answer = ExactlyOnce.batch, SparkCommit.finish, ClaimService.answer
+    run_batch, finish, answer = ExactlyOnce.batch, SparkCommit.finish_spark_commit, ClaimService.answer
 
     def watched_batch(self: ExactlyOnce, batch: CurrentBatch) -> None:
-        pipelines[id(self._setting.resources.service)] = self._id
+        destination = self._setting.destination
+        assert isinstance(destination, KafkaDestination)
+        pipelines[id(destination.resources(self._setting.spark).service)] = self._id
         run_batch(self, batch)
 
     def watched_finish(self: SparkCommit, record: Any) -> Any:
@@ -113,7 +116,7 @@ def watch(stage: Stage) -> None:
         return answered
 
     ExactlyOnce.batch = watched_batch  # type: ignore[method-assign]
-    SparkCommit.finish = watched_finish  # type: ignore[method-assign]
+    SparkCommit.finish_spark_commit = watched_finish  # type: ignore[method-assign]
     ClaimService.answer = watched_answer  # type: ignore[method-assign]
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from einmal.spark import KafkaStreamWriter, write_stream
+from einmal.spark import StreamWriter, write_stream
 
 KEYS: Final = 5
 WINDOW: Final = 20
@@ -127,7 +127,7 @@ class Place:
     def checkpoint(self, name: str) -> Path:
         return Path(self.checkpoints, name)
 
-    def writer(self, spark: SparkSession, name: str) -> KafkaStreamWriter:
+    def writer(self, spark: SparkSession, name: str) -> StreamWriter:
         def read(topic: str) -> DataFrame:
             reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
             reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 from pyspark.sql import SparkSession
 
-from einmal.spark import KafkaStreamWriter, session, write, write_stream
+from einmal.spark import StreamWriter, session, write, write_stream
 from einmal.spark.events import OutputWritten
 from tests.spark.standalone import session_of
 
@@ -52,7 +52,7 @@ def _keep_pages(spark: SparkSession, artefacts: Path) -> None:
             _kept(artefacts / "ui", path, response.read().decode())
 
 
-def _stream(spark: SparkSession, plan: dict[str, Any], way: str) -> KafkaStreamWriter:
+def _stream(spark: SparkSession, plan: dict[str, Any], way: str) -> StreamWriter:
     options = {f"kafka.{name}": value for name, value in plan["ways"][way].items()}
     reader = spark.readStream.format("einmal").options(**options).option("subscribe", plan["source"])
     frame = reader.option("startingOffsets", "earliest").load().select("key", "value")

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from einmal.spark import KafkaStreamWriter, PipelineError, session, write_stream
+from einmal.spark import PipelineError, StreamWriter, session, write_stream
 from einmal.spark.events import BatchStarted
 from einmal.spark.output.claim_service import ClaimService
 from tests.spark.standalone import executor_of, executors_of, holder_of, kill
@@ -163,7 +163,7 @@ class Run:
     def straggle(self) -> Path:
         return Path(self.directory, f"{self.name}-straggles")
 
-    def writer(self, spark: SparkSession) -> KafkaStreamWriter:
+    def writer(self, spark: SparkSession) -> StreamWriter:
         reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
         reader = reader.option("subscribe", self.source_topic).option("startingOffsets", "earliest")
         # A task per partition, however small: a straggler needs others beside it.
@@ -325,7 +325,7 @@ def _wait_until(spark: SparkSession, suffices: Callable[[int], bool]) -> None:
         time.sleep(0.1)
 
 
-def _end(writer: KafkaStreamWriter) -> str | None:
+def _end(writer: StreamWriter) -> str | None:
     try:
         query = writer.start()
         if query.awaitTermination(_RUN_S):

@@ -1,4 +1,4 @@
-"""``write(frame)``: a batch DataFrame to Kafka topics as one transaction, in the words of Spark's DataFrameWriter.
+"""``write(frame)``: a batch DataFrame to a target as one transaction, in the words of Spark's DataFrameWriter.
 
 ``df.write.format("kafka")`` becomes ``write(df)``. All rows become visible together, or none. A batch that has a name
 and a number (``transactional.id``, ``txnVersion``) is written once, however often its scheduler runs it: the number is
@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
-from einmal.client.errors import KafkaError
 from einmal.pipeline.batch_plan import BATCH_WRITES
 from einmal.pipeline.effects import Ready
 from einmal.pipeline.run_state import Query
@@ -22,10 +21,13 @@ from einmal.spark import events
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineFailed
-from einmal.spark.options import OptionError, WriteOptions, write_options
-from einmal.spark.output.resources import SinkResources, open_resources
+from einmal.spark.options import OptionError, VersionOptions, version_options, write_options
+from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.protocol.transaction_run import Destination, NoAdditions, TransactionRun
+from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kinds import KAFKA, destination, destination_class
+from einmal.spark.targets.target import Destination, Opening, TargetError
 
 _RUNS_MAX: Final = 3
 """Attempts at a write with an unknown outcome: each reads the record and, if the write is not committed, begins it
@@ -42,32 +44,34 @@ class Written:
     already_in: bool
 
 
-def write(frame: DataFrame) -> KafkaBatchWriter:
-    """A writer for a batch DataFrame. Columns as for Spark's Kafka sink: value; optional: key, topic, partition,
-    headers, timestamp."""
-    return KafkaBatchWriter(frame)
+def write(frame: DataFrame) -> BatchWriter:
+    """A writer for a batch DataFrame. To topics, its default, columns are those of Spark's Kafka sink: value; optional:
+    key, topic, partition, headers, timestamp. To other targets they are those of the table."""
+    return BatchWriter(frame)
 
 
-class KafkaBatchWriter:
-    """Spark's DataFrameWriter, with the methods that apply to topics."""
+class BatchWriter:
+    """Spark's DataFrameWriter, with the methods that apply here."""
 
     def __init__(self, frame: DataFrame) -> None:
         if frame.isStreaming:
             raise OptionError("write takes a batch DataFrame (spark.read); a streaming one goes to write_stream")
         self._frame = frame
+        self._kind = KAFKA[0]
         self._options: dict[str, Any] = {}
         self._listeners: list[events.Listener] = []
 
     def format(self, source: str) -> Self:
-        """Accepted for compatibility: there is one format."""
-        if source not in ("kafka", "einmal"):
-            raise OptionError(f"write writes to Kafka, not to {source!r}")
+        """The type of the target, as for ``write_stream``."""
+        if source not in KAFKA:
+            destination_class(source)
+        self._kind = source
         return self
 
     def mode(self, saveMode: str | None) -> Self:
-        """Only "append": topics keep their records. Spark's default, "error", means the same for topics."""
+        """Only "append": existing rows stay. Spark's default, "error", means the same here."""
         if saveMode is not None and saveMode.lower() not in _MODES:
-            raise OptionError(f"topics can be appended to, not written with mode {saveMode!r}")
+            raise OptionError(f"a target can be appended to, not written with mode {saveMode!r}")
         return self
 
     def option(self, key: str, value: Any) -> Self:
@@ -86,27 +90,28 @@ class KafkaBatchWriter:
 
     def save(self) -> Written:
         """Write all rows in one transaction; returns when it is committed. Raises OptionError, PipelineError."""
-        options = write_options(self._options, lambda: f"einmal-write-{uuid4()}")
-        if options.without_effect:
-            _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
-        resources = open_resources(self._frame, options.client, options.topic)
+        require_classic_session(self._frame)
+        options, target = self._parsed()
         redact_plans(self._frame.sparkSession)
         try:
-            preflight_write(self._frame, options, resources.cluster)
-            return self._save(options, resources)
+            preflight_write(self._frame, options, target)
+            return self._save(options, target)
         finally:
-            resources.close()
+            target.close()
 
-    def _save(self, options: WriteOptions, resources: SinkResources) -> Written:
-        destination = Destination(
-            transactional_id=options.transactional_id,
-            client=options.client,
-            resources=resources,
-            notify=self._notify,
-            is_new=options.version is None,
-        )
+    def _parsed(self) -> tuple[VersionOptions, Destination]:
+        """Raises OptionError."""
+        if self._kind not in KAFKA:
+            own = destination_class(self._kind).OPTIONS
+            return version_options(self._options, own, _new_name), destination(self._kind, self._options)
+        options = write_options(self._options, _new_name)
+        if options.without_effect:
+            _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
+        return options, KafkaDestination(options.client, options.topic)
+
+    def _save(self, options: VersionOptions, target: Destination) -> Written:
         for attempt in range(_RUNS_MAX):
-            run = _new_run(destination, options.version or 0)
+            run = self._new_run(options, target)
             try:
                 ready = self._run(run, options.version or 0)
                 if options.version is None:
@@ -123,12 +128,28 @@ class KafkaBatchWriter:
                 run.close()
         raise AssertionError("the last run returns or raises")
 
+    def _new_run(self, options: VersionOptions, target: Destination) -> TransactionRun:
+        """A later run reads the outcome of this one from the commit record."""
+        name = options.transactional_id
+        query = Query(
+            transactional_id=name,
+            query_id=BATCH_WRITES,
+            checkpoint="",
+            is_fresh=False,
+            stateful=False,
+            version=options.version or 0,
+        )
+        opening = Opening(
+            name=name, spark=self._frame.sparkSession, notify=self._notify, is_new=options.version is None
+        )
+        return TransactionRun(target.target(opening), query, NoAdditions(), self._notify)
+
     def _run(self, run: TransactionRun, version: int) -> Ready:
         """Acquire the transactional.id, and write the batch unless its version is committed. Raises PipelineError."""
         ready = run.start()
         return ready if ready.already_in else run.write(CurrentBatch(version, self._frame))
 
-    def _written(self, options: WriteOptions, records: int, already_in: bool) -> Written:
+    def _written(self, options: VersionOptions, records: int, already_in: bool) -> Written:
         if already_in:
             assert options.version is not None
             _logger.warning(
@@ -144,22 +165,13 @@ class KafkaBatchWriter:
             listener(event)
 
 
-def _new_run(destination: Destination, version: int) -> TransactionRun:
-    """A later run reads the outcome of this one from the commit record."""
-    query = Query(
-        transactional_id=destination.transactional_id,
-        query_id=BATCH_WRITES,
-        checkpoint="",
-        is_fresh=False,
-        stateful=False,
-        version=version,
-    )
-    return TransactionRun(destination, query, NoAdditions())
+def _new_name() -> str:
+    return f"einmal-write-{uuid4()}"
 
 
 def _forget(run: TransactionRun, transactional_id: str) -> None:
     """Let compaction delete the record of a write that nobody will ask for again."""
     try:
         run.forget()
-    except KafkaError as error:
+    except TargetError as error:
         _logger.info("the commit record of %s stays: %s", transactional_id, error)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.security.properties import read_file
-from einmal.spark.api.sink import KafkaStreamWriter, write_stream
+from einmal.spark.api.letter_part import TOPICS_COLUMN
+from einmal.spark.api.sink import StreamWriter, write_stream
 from einmal.spark.declare import declaration as declarations
 from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
 from einmal.spark.decoding.decode import decode
@@ -170,13 +172,20 @@ def _check_parameters(function: Function, declaration: Declaration) -> None:
 # --- frames -----------------------------------------------------------------------------------------------------
 
 
-def writer(program: Program, spark: SparkSession) -> KafkaStreamWriter:
+def writer(program: Program, spark: SparkSession) -> StreamWriter:
     """What is to be started: the declared frames, with the declared options. Raises PipelineRefused, OptionError."""
     declaration = program.declaration
     started = write_stream(rows(program, spark)).options(**declaration.writer)
-    if declaration.topic is not None:
-        started = started.option("topic", declaration.topic)
-    started = started.topics(*(sink.topic for sink in declaration.sinks if sink.topic is not None))
+    topics = [sink for sink in declaration.sinks if sink.is_topic]
+    others = [sink for sink in declaration.sinks if not sink.is_topic]
+    if len(topics) == 1 and not others and topics[0].topic is not None:
+        started = started.option("topic", topics[0].topic)
+    else:
+        started = started.topics(*(sink.topic for sink in topics if sink.topic is not None))
+    if len(others) == 1 and not topics:
+        started = started.format(others[0].kind).options(**others[0].options)
+    elif others:
+        started = started.sinks({sink.name: (sink.kind, sink.options) for sink in others}, topics=bool(topics))
     if declaration.output_mode is not None:
         started = started.outputMode(declaration.output_mode)
     if declaration.trigger:
@@ -198,11 +207,21 @@ def rows(program: Program, spark: SparkSession) -> DataFrame:
         made = _call(program.function, frames, declaration, spark)
     if len(declaration.sinks) == 1:
         return made[declaration.sinks[0].name]
-    parts = [_with_topic(made[sink.name], sink) for sink in declaration.sinks]
-    result = parts[0]
-    for part in parts[1:]:
-        result = result.unionByName(part, allowMissingColumns=True)
-    return result
+    parts = [_with_topic(made[sink.name], sink) for sink in declaration.sinks if sink.is_topic]
+    others = [sink for sink in declaration.sinks if not sink.is_topic]
+    if others:
+        parts = [_in_column(_union(parts), TOPICS_COLUMN)] if parts else []
+        parts += [_in_column(made[sink.name], sink.name) for sink in others]
+    return _union(parts)
+
+
+def _union(parts: list[DataFrame]) -> DataFrame:
+    return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts)
+
+
+def _in_column(frame: DataFrame, name: str) -> DataFrame:
+    """The rows of one part as a struct column, beside which the columns of the other parts are null."""
+    return frame.select(F.struct(*(F.col(f"`{each}`") for each in frame.columns)).alias(name))
 
 
 def _read(source: Source, spark: SparkSession) -> DataFrame:

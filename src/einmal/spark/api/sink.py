@@ -1,24 +1,24 @@
-"""``write_stream(frame)``: a DataFrame to Kafka topics, exactly once, in the words of Spark's own writer.
+"""``write_stream(frame)``: a DataFrame to topics, a database or a lake table, exactly once, in the words of Spark's own
+writer.
 
 ``df.writeStream.format("kafka")`` becomes ``write_stream(df)``, with one option more: ``transactional.id``. Output, and
-the source positions, of each micro-batch are one Kafka transaction.
+the source positions, of each micro-batch are one transaction of the target.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from einmal.pipeline.run_state import Held
 from einmal.spark import events
+from einmal.spark.api.letter_part import TOPICS_COLUMN, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
@@ -30,11 +30,13 @@ from einmal.spark.options import (
     AT_MOST_ONCE,
     EXACTLY_ONCE,
     OptionError,
+    QueryOptions,
     SinkOptions,
+    query_options,
     sink_options,
     source_options,
 )
-from einmal.spark.output.resources import open_resources, require_classic_session
+from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.at_least_once import AtLeastOnce
 from einmal.spark.protocol.at_most_once import AtMostOnce
 from einmal.spark.protocol.checkpoint import Checkpoint
@@ -43,10 +45,15 @@ from einmal.spark.protocol.execution import is_stateful, sources
 from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
-from einmal.spark.protocol.run import Run, Setting
+from einmal.spark.protocol.run import Kept, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.spark.targets.kinds import KAFKA, destination, destination_class
+from einmal.spark.targets.part import Part
+from einmal.spark.targets.together import TogetherDestination
 
-_KINDS: Final[dict[str, Callable[[Setting, Held | None], Run]]] = {
+_RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
@@ -55,19 +62,20 @@ _TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableN
 _logger = logging.getLogger(__name__)
 
 
-def write_stream(frame: DataFrame) -> KafkaStreamWriter:
-    """A writer for a streaming DataFrame. Columns as for Spark's Kafka sink: value; optional: key, topic, partition,
-    headers, timestamp."""
-    return KafkaStreamWriter(frame)
+def write_stream(frame: DataFrame) -> StreamWriter:
+    """A writer for a streaming DataFrame. To topics, its default, columns are those of Spark's Kafka sink: value;
+    optional: key, topic, partition, headers, timestamp. To other targets they are those of the table."""
+    return StreamWriter(frame)
 
 
-class KafkaStreamWriter:
-    """Spark's DataStreamWriter, with the methods that apply to this sink."""
+class StreamWriter:
+    """Spark's DataStreamWriter, with the methods that apply here."""
 
     def __init__(self, frame: DataFrame) -> None:
         if not frame.isStreaming:
             raise OptionError("write_stream takes a streaming DataFrame (spark.readStream)")
         self._frame = frame
+        self._kind = KAFKA[0]
         self._options: dict[str, Any] = {}
         self._output_mode: str | None = None
         self._query_name: str | None = None
@@ -77,11 +85,14 @@ class KafkaStreamWriter:
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
         self._bad_rows: BadRows | None = None
+        self._others: Mapping[str, tuple[str, Mapping[str, str]]] = {}
+        self._takes_topics = False
 
     def format(self, source: str) -> Self:
-        """Accepted for compatibility: there is one format."""
-        if source not in ("kafka", "einmal"):
-            raise OptionError(f"write_stream writes to Kafka, not to {source!r}")
+        """The type of the target: "kafka" by default, another of ``targets.kinds``, or the import path of your own."""
+        if source not in KAFKA:
+            destination_class(source)
+        self._kind = source
         return self
 
     def option(self, key: str, value: Any) -> Self:
@@ -146,6 +157,12 @@ class KafkaStreamWriter:
         self._topics = names
         return self
 
+    def sinks(self, others: Mapping[str, tuple[str, Mapping[str, str]]], *, topics: bool) -> Self:
+        """Several targets: type and options by the name of a struct column, which holds the rows for it and is null in
+        the rows of others. ``topics``: whether there are rows for topics, too, in ``TOPICS_COLUMN``."""
+        self._others, self._takes_topics = others, topics
+        return self
+
     def listener(self, listener: events.Listener) -> Self:
         """Call ``listener(event)`` with every event (``einmal.spark.events``); the pipeline waits for it."""
         self._listeners.append(listener)
@@ -153,20 +170,21 @@ class KafkaStreamWriter:
 
     def start(self) -> PipelineQuery:
         """Run the preflight, acquire the transactional.id, start the query. Raises OptionError, PipelineError."""
-        options = sink_options(self._options)
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
+        options, parts = self._parsed()
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         decoded = decoded_sources(self._frame)
-        letter_topics = [each.settings.topic for _, each in decoded if each.settings.topic is not None]
-        if letter_topics:
-            options = self._with_letters(options, letter_topics)
+        column: str | None = None
+        if any(each.settings.tolerates for _, each in decoded):
+            self._frame, parts, column = with_letters(self._frame, options, parts, decoded)
+            self._topics = (*self._topics, *topics_with_letters(options, decoded))
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
-        setting = self._setting(options, stateful)
+        setting = self._setting(options, parts, stateful)
         if decoded:
-            self._bad_rows = BadRows(decoded, setting.checkpoint, self._transform)
+            self._bad_rows = BadRows(decoded, setting.checkpoint, self._transform, column)
         transform = self._transform if self._bad_rows is None else self._bad_rows.transform
         try:
             planned = PlannedQuery(
@@ -178,37 +196,50 @@ class KafkaStreamWriter:
                 query_name=self._query_name,
                 output_mode=self._output_mode,
             )
-            preflight(planned, setting.resources.cluster, setting.checkpoint)
+            preflight(planned, parts, setting.checkpoint)
             metrics.served(setting.spark)
         except BaseException:
-            setting.resources.close()
+            setting.close()
             raise
-        kind = _KINDS[options.guarantee]
-        name = options.transactional_id or options.topic or ""
+        run = _RUNS[options.guarantee]
+        name = options.transactional_id or parts[0].destination.table
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
-        query = PipelineQuery(setting, lambda held: kind(setting, held), self._spark_start, transform)
+        start = partial(self._spark_start, options)
+        query = PipelineQuery(setting, lambda held: run(setting, held), start, transform)
         queries.started(name, query)
         return query
 
-    def _setting(self, options: SinkOptions, stateful: bool) -> Setting:
+    def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
+        """Raises OptionError."""
+        others = [Part(destination(kind, own), name) for name, (kind, own) in self._others.items()]
+        if self._kind not in KAFKA:
+            own = destination_class(self._kind).OPTIONS
+            return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
+        if others and not self._takes_topics:
+            return query_options(self._options, ()), tuple(others)
+        options = sink_options(self._options)
+        topics = KafkaDestination(options.client, options.topic, options.group_id)
+        parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
+        if options.client.get(TWO_PHASE_COMMIT) != "true":
+            return options, parts
+        if len(others) != 1:
+            raise OptionError(
+                f'option "kafka.{TWO_PHASE_COMMIT}" is for a pipeline that writes to topics and to one database, in '
+                f"one commit; this one writes to topics and {len(others)} others"
+            )
+        return options, (Part(TogetherDestination(*parts)),)
+
+    def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
         return Setting(
             spark=self._frame.sparkSession,
             options=options,
             frame=self._frame,
             stateful=stateful,
-            resources=open_resources(self._frame, options.client, options.topic),
+            parts=parts,
             checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
             notify=self._notify,
         )
-
-    def _with_letters(self, options: SinkOptions, letter_topics: list[str]) -> SinkOptions:
-        """Each row names its topic, as dead letters do."""
-        if options.topic is not None:
-            self._frame = self._frame.withColumn("topic", F.lit(options.topic))
-            self._topics = (*self._topics, options.topic)
-        self._topics = tuple(dict.fromkeys((*self._topics, *letter_topics)))
-        return replace(options, topic=None)
 
     def _notify(self, event: events.Event) -> None:
         before = [] if self._bad_rows is None else self._bad_rows.hear(event)
@@ -216,16 +247,15 @@ class KafkaStreamWriter:
             for listener in (*self._listeners, *self._observing):
                 listener(each)
 
-    def _spark_start(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    def _spark_start(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
         try:
-            return self._spark_writer(write).start()
+            return self._spark_writer(options, write).start()
         except PySparkException as error:
             # Spark's own checks: an output mode that the query does not support, an invalid interval.
             raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
 
-    def _spark_writer(self, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-        writer = self._frame.writeStream.foreachBatch(write)
-        writer = writer.option("checkpointLocation", str(self._options_text("checkpointLocation")))
+    def _spark_writer(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        writer = self._frame.writeStream.foreachBatch(write).option("checkpointLocation", options.checkpoint)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
         if self._query_name is not None:
@@ -234,13 +264,10 @@ class KafkaStreamWriter:
             writer = writer.trigger(**self._trigger)
         return writer
 
-    def _options_text(self, name: str) -> str:
-        return next(str(value) for key, value in self._options.items() if key.lower() == name.lower())
 
-
-def _log_without_effect(options: SinkOptions, frame: DataFrame) -> None:
+def _log_without_effect(options: QueryOptions, frame: DataFrame) -> None:
     """One line for all options that are accepted without effect. Raises OptionError for the options of a source."""
-    names = [*options.without_effect]
+    names = [*options.without_effect] if isinstance(options, SinkOptions) else []
     for kind, given in sources(frame):
         if kind == KafkaDataSource.name():
             names += source_options(given, streaming=True).without_effect

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,8 @@ from einmal.schemas import settings as decoding_settings
 from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import resolved
 from einmal.security.redaction import RedactedDict
-from einmal.spark.options import OptionError, SinkOptions, sink_options, source_options
+from einmal.spark.options import OptionError, Options, QueryOptions, query_options, sink_options, source_options
+from einmal.spark.targets.kinds import KAFKA, destination_class
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
 OWN_FORMAT: Final = "einmal"
@@ -80,11 +81,19 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Rows of ``origin`` to ``topic``; None: each row names its own. ``origin`` is None where code makes the rows."""
+    """Rows of ``origin`` to ``topic``; None: each row names its own. ``origin`` is None where code makes the rows.
+
+    ``kind``: the type of the target; of other targets than topics ``options`` are their own."""
 
     name: str
     origin: str | None
     topic: str | None
+    kind: str = KAFKA[0]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_topic(self) -> bool:
+        return self.kind in KAFKA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +114,13 @@ class Declaration:
         return self.sinks[0].topic if len(self.sinks) == 1 else None
 
     @property
-    def sink_options(self) -> SinkOptions:
-        return sink_options(self.writer)
+    def options(self) -> QueryOptions:
+        return _options(self.sinks, self.writer)
 
     @property
     def name(self) -> str:
         """What the pipeline is called: its transactional id, if it has one."""
-        return self.sink_options.transactional_id or self.sinks[0].name
+        return self.options.transactional_id or self.sinks[0].name
 
 
 def parse(
@@ -168,7 +177,7 @@ def _declare(
         sources=tuple(sources),
         views=tuple(views),
         sinks=tuple(sinks),
-        writer=_writer(top, common, problems),
+        writer=_writer(top, common, sinks, problems),
         output_mode=_output_mode(top, problems),
         trigger=_trigger(top, problems),
         spark={name: _text(value) for name, value in top.items() if name.startswith("spark.")},
@@ -242,14 +251,32 @@ def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[s
             "hint: set it at the top; a source that reads elsewhere has kafka.* of its own"
         )
         options = {key: value for key, value in options.items() if not key.startswith("kafka.")}
-    names = ("topic",) if known is None else ("from", "topic")
-    _refuse_unknown(where, options, names, problems)
-    origin = options.get("from")
+    kind = options.pop("type", KAFKA[0])
+    origin = options.pop("from", None) if known is not None else None
     if known is not None and origin is None:
         problems.append(f'{where}: from is missing\nhint: from = "..." names one of: {", ".join(known)}')
     elif known is not None and origin not in known:
         problems.append(f"{where}: from = {origin!r} is no source or view{_nearest(str(origin), known)}")
-    return Sink(name, origin, options.get("topic"))
+    names = () if known is None else ("from",)
+    if kind in KAFKA:
+        _refuse_unknown(where, options, ("type", *names, "topic"), problems)
+        return Sink(name, origin, options.get("topic"))
+    return _target(where, Sink(name, origin, None, kind, RedactedDict(options)), ("type", *names), problems)
+
+
+def _target(where: str, sink: Sink, common: tuple[str, ...], problems: list[str]) -> Sink:
+    """A sink that is no topic, checked as far as its options alone can be."""
+    try:
+        own = destination_class(sink.kind)
+    except OptionError as error:
+        problems.append(f"{where}: {error}")
+        return sink
+    _check_name(where, sink.name, problems)
+    before = len(problems)
+    _refuse_unknown(where, sink.options, (*common, *own.OPTIONS), problems)
+    if len(problems) == before:
+        _note(where, problems, lambda: own(Options(sink.options)).close())
+    return sink
 
 
 def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Watermark | None:
@@ -261,12 +288,22 @@ def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Wate
     return Watermark(column or "", delay or "")
 
 
-def _writer(top: Mapping[str, Any], common: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+def _writer(
+    top: Mapping[str, Any], common: Mapping[str, str], sinks: Sequence[Sink], problems: list[str]
+) -> dict[str, str]:
     names = ("transactional.id", "processing.guarantee", "checkpointLocation")
-    writer = RedactedDict(common) | {name: _text(top[name]) for name in names if name in top}
-    # The source's cluster may be another one; where it is not, one line at the top serves both.
-    _note("", problems, lambda: sink_options(writer))
+    writer = {name: _text(top[name]) for name in names if name in top}
+    if any(sink.is_topic for sink in sinks) or not sinks:
+        # The source's cluster may be another one; where it is not, one line at the top serves both.
+        writer = RedactedDict(common) | writer
+    _note("", problems, lambda: _options(sinks, writer))
     return writer
+
+
+def _options(sinks: Sequence[Sink], writer: Mapping[str, str]) -> QueryOptions:
+    if any(sink.is_topic for sink in sinks) or not sinks:
+        return sink_options(writer)
+    return query_options(writer, ())
 
 
 def _output_mode(top: Mapping[str, Any], problems: list[str]) -> str | None:

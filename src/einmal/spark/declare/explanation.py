@@ -6,14 +6,16 @@ Nothing is started and nothing is written. Where Spark or a cluster is out of re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Final
 
 from einmal.client.errors import KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, Source
-from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts
+from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, Sink, Source
+from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
-from einmal.spark.options import EXACTLY_ONCE, client_settings, topics_of
+from einmal.spark.options import EXACTLY_ONCE, SinkOptions, client_settings, topics_of
+from einmal.spark.targets.kinds import destination
 
 _PATIENCE_MS: Final = "3000"
 _DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
@@ -22,20 +24,28 @@ _DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_u
 
 def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str = "") -> PipelineFacts:
     """``plan``: None without Spark; ``plan_problem`` is then the reason."""
-    options = declaration.sink_options
-    topics = tuple(sink.topic for sink in declaration.sinks if sink.topic is not None)
-    wanted = [*topics, COMMIT_TOPIC] if options.guarantee == EXACTLY_ONCE else [*topics]
-    cluster, cluster_problem = _cluster(options.client, wanted)
+    options = declaration.options
+    topics = tuple(sink.topic or "" for sink in declaration.sinks if sink.is_topic)
+    cluster, cluster_problem = None, ""
+    if isinstance(options, SinkOptions):
+        wanted = [*filter(None, topics), *([COMMIT_TOPIC] if options.guarantee == EXACTLY_ONCE else [])]
+        cluster, cluster_problem = _cluster(options.client, wanted)
     return PipelineFacts(
         guarantee=options.guarantee,
         name=declaration.name,
         sources=tuple(_source(source) for source in declaration.sources),
         topics=topics,
+        targets=tuple(_target(sink) for sink in declaration.sinks if not sink.is_topic),
         plan=plan,
         plan_problem=plan_problem,
         cluster=cluster,
         cluster_problem=cluster_problem,
     )
+
+
+def _target(sink: Sink) -> TargetFacts:
+    with closing(destination(sink.kind, sink.options)) as found:
+        return TargetFacts(sink.kind, found.table, found.promises())
 
 
 def _source(source: Source) -> SourceFacts:

@@ -8,30 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.spark.reasons import HopVerdict, Reason
 
 UNKNOWN: Final = "unknown"
 _WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
-
-
-class HopVerdict(StrEnum):
-    HOLDS = "holds"
-    IF = "if"
-    """It holds under a condition, which the reason states."""
-    NOT = "not"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    verdict: HopVerdict
-    text: str
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +54,25 @@ class PlanFacts:
     speculation: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """A sink that is no topic. ``promises``: its own reasons, without asking it."""
+
+    kind: str
+    table: str
+    promises: tuple[Reason, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFacts:
-    """``plan`` and ``cluster`` (of the sink) are None where they were not inspected; the problems are the reasons."""
+    """``topics``: the sinks in Kafka, "" where each row names its own; ``targets``: all others. ``plan`` and
+    ``cluster`` (of the topics) are None where they were not inspected; the problems are the reasons."""
 
     guarantee: str
     name: str
     sources: tuple[SourceFacts, ...]
     topics: tuple[str, ...]
+    targets: tuple[TargetFacts, ...] = ()
     plan: PlanFacts | None = None
     plan_problem: str = ""
     cluster: ClusterFacts | None = None
@@ -88,9 +84,10 @@ def explain(facts: PipelineFacts) -> list[Hop]:
     return [
         *(_source(each) for each in facts.sources),
         _transformation(facts),
-        *(_sink(facts, topic) for topic in facts.topics or ("",)),
-        _positions(facts),
-        _readers(facts),
+        *(_sink(facts, topic) for topic in facts.topics),
+        *(_target(each) for each in facts.targets),
+        *([_positions(facts), _readers(facts)] if facts.topics else ()),
+        *(hop for each in facts.targets for hop in _behind(facts, each)),
     ]
 
 
@@ -288,6 +285,22 @@ def _sink(facts: PipelineFacts, topic: str) -> Hop:
         if topic in cluster.topics:
             reasons += _kept(cluster.topics[topic], cluster.brokers)
     return Hop("sink", topic or "a topic per row", guarantee, tuple(reasons))
+
+
+def _target(target: TargetFacts) -> Hop:
+    guarantee = EXACTLY_ONCE
+    if any(reason.verdict is HopVerdict.NOT for reason in target.promises):
+        guarantee = AT_LEAST_ONCE
+    held = Reason(HopVerdict.HOLDS, "the rows of a batch and its commit record are one transaction of the target")
+    return Hop("sink", f"{target.kind} {target.table}", guarantee, (held, *target.promises))
+
+
+def _behind(facts: PipelineFacts, target: TargetFacts) -> Iterator[Hop]:
+    """Positions and readers of a sink that is no topic."""
+    record = Reason(HopVerdict.HOLDS, f"in its commit record under {facts.name!r}, in the same transaction as the rows")
+    yield Hop("positions", target.kind, EXACTLY_ONCE, (record,))
+    seen = Reason(HopVerdict.HOLDS, f"readers of {target.table} see the rows of a batch together, or none of them")
+    yield Hop("readers", target.kind, EXACTLY_ONCE, (seen,))
 
 
 def _epochs(cluster: ClusterFacts) -> str:

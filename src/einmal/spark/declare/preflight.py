@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from einmal.client.errors import FatalError, KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
@@ -18,7 +19,9 @@ from einmal.spark.errors import PipelineRefused, PreflightFailed
 from einmal.spark.options import (
     EXACTLY_ONCE,
     OptionError,
+    QueryOptions,
     SinkOptions,
+    VersionOptions,
     WriteOptions,
     client_settings,
     reserved,
@@ -26,8 +29,12 @@ from einmal.spark.options import (
 )
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
-from einmal.spark.protocol.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
+from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.part import Part
+from einmal.spark.targets.target import Destination, TargetError
+from einmal.spark.targets.together import TogetherDestination
 from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
@@ -54,7 +61,7 @@ class PlannedQuery:
     yet. ``topics``: those that rows are going to name. ``query_name``, ``output_mode``: as passed to Spark."""
 
     frame: DataFrame
-    options: SinkOptions
+    options: QueryOptions
     stateful: bool
     transforms: bool
     topics: tuple[str, ...] = ()
@@ -62,14 +69,16 @@ class PlannedQuery:
     output_mode: str | None = None
 
 
-def preflight(query: PlannedQuery, cluster: KafkaCluster, checkpoint: Checkpoint) -> None:
+def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint) -> None:
     """Raises PreflightFailed."""
     options, spark = query.options, query.frame.sparkSession
     missing: Missing = []
-    if not query.transforms:
-        _note(missing, lambda: check_columns(query.frame.schema, options.topic))
-    topics = [*filter(None, [options.topic]), *query.topics]
-    _check_target(missing, cluster, options, topics, group_id=options.group_id)
+    for part in _separate(parts):
+        schema = None if query.transforms else part.schema(query.frame.schema)
+        if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaDestination):
+            _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
+        else:
+            _check_destination(missing, part.destination, str(options.transactional_id), schema)
     _check_sources(missing, query.frame, options)
     _note(missing, lambda: _check_checkpoint(spark, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))
@@ -81,11 +90,18 @@ def preflight(query: PlannedQuery, cluster: KafkaCluster, checkpoint: Checkpoint
         raise PreflightFailed(missing)
 
 
-def preflight_write(frame: DataFrame, options: WriteOptions, cluster: KafkaCluster) -> None:
+def _separate(parts: Sequence[Part]) -> Iterator[Part]:
+    for part in parts:
+        yield from part.destination.parts if isinstance(part.destination, TogetherDestination) else (part,)
+
+
+def preflight_write(frame: DataFrame, options: VersionOptions, destination: Destination) -> None:
     """As ``preflight``, for a batch write. Raises PreflightFailed."""
     missing: Missing = []
-    _note(missing, lambda: check_columns(frame.schema, options.topic))
-    _check_target(missing, cluster, options, [*filter(None, [options.topic])])
+    if isinstance(options, WriteOptions) and isinstance(destination, KafkaDestination):
+        _check_topics(missing, destination, options, (), frame.schema)
+    else:
+        _check_destination(missing, destination, options.transactional_id, frame.schema)
     missing += shuffle_problems(frame.sparkSession)
     if missing:
         raise PreflightFailed(missing, "the batch cannot be written")
@@ -101,15 +117,26 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
         missing.append((what, hint))
 
 
-def _check_target(
+def _check_destination(missing: Missing, destination: Destination, name: str, schema: StructType | None) -> None:
+    try:
+        missing += destination.problems(name, schema)
+    except (TargetError, OptionError) as error:
+        missing.append((str(error), "correct the options of the target, or start it"))
+
+
+def _check_topics(
     missing: Missing,
-    cluster: KafkaCluster,
+    destination: KafkaDestination,
     options: SinkOptions | WriteOptions,
-    topics: Collection[str],
+    named: Collection[str],
+    schema: StructType | None,
     *,
     group_id: str | None = None,
 ) -> None:
     """The cluster that is written to. Topics that it creates on demand are created."""
+    if schema is not None:
+        _note(missing, lambda: check_columns(schema, options.topic))
+    cluster, topics = destination.cluster, [*filter(None, [options.topic]), *named]
     in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
     for name in sorted(RESERVED_TOPICS.intersection(topics)):
         what, _, hint = reserved(name).partition("\nhint: ")
@@ -134,7 +161,7 @@ def _check_target(
         missing += transaction_problems(facts)
 
 
-def _check_sources(missing: Missing, frame: DataFrame, sink: SinkOptions) -> None:
+def _check_sources(missing: Missing, frame: DataFrame, sink: QueryOptions) -> None:
     for kind, options in sources(frame):
         if kind == "kafka" and sink.guarantee == EXACTLY_ONCE and "kafka.isolation.level" not in options:
             missing.append(_SEES_ABORTED)

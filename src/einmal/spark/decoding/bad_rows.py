@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from einmal.spark import events
 from einmal.spark.decoding.decode import DecodedSource
@@ -57,14 +58,20 @@ class Numbered(NamedTuple):
 
 
 class BadRows:
-    """For one query. ``numbered``: its decoded sources by their number among the offsets."""
+    """For one query. ``numbered``: its decoded sources by their number among the offsets. ``column``: the struct column
+    that dead letters are in, where the query has other targets, too."""
 
     def __init__(
-        self, numbered: Sequence[tuple[int, DecodedSource]], offsets: OffsetLog, inner: Transform | None
+        self,
+        numbered: Sequence[tuple[int, DecodedSource]],
+        offsets: OffsetLog,
+        inner: Transform | None,
+        column: str | None = None,
     ) -> None:
         self._sources = [Numbered(*each) for each in numbered]
         self._offsets = offsets
         self._inner = inner
+        self._column = column
         self._turn = ""
         self._summaries: dict[str, Summary] = {}
         self._already_in = False
@@ -81,11 +88,10 @@ class BadRows:
         parts = [part for each in self._sources if (part := self._letters(spark, each, batch_id)) is not None]
         if not parts:
             return result
-        result = result.withColumns(
-            {name: F.col(name).cast(kind) for name, kind in _COLUMNS.items() if name in result.columns}
-        )
+        result = _as_bytes(result) if self._column is None else _struct_as_bytes(result, self._column)
         for part in parts:
-            result = result.unionByName(part, allowMissingColumns=True)
+            rows = part if self._column is None else part.select(F.struct("*").alias(self._column))
+            result = result.unionByName(rows, allowMissingColumns=True)
         return result
 
     def letters(self, spark: SparkSession, batch_id: int) -> Iterator[DataFrame]:
@@ -139,6 +145,8 @@ class BadRows:
 
     def _check(self, batch_id: int) -> list[events.Event]:
         found = {report: None for each in self._sources for report in each.source.reports.value}
+        # Of several targets each has written its part.
+        is_first = not self._summaries
         self._summaries = dict(summarized(found, self._turn))
         happened: list[events.Event] = []
         for _, source in self._sources:
@@ -153,7 +161,7 @@ class BadRows:
                     f"({_in_words(summary)}), which is more than errors.tolerance.limit\n"
                     "hint: correct the schema or the producer, or raise the limit"
                 )
-            if summary.drift:
+            if summary.drift and is_first:
                 fields = tuple(sorted(summary.drift))
                 _logger.warning("%s: fields that the schema does not have: %s", name, ", ".join(fields))
                 happened.append(events.SchemaDrifted(batch_id, name, source.settings.contract, fields))
@@ -172,6 +180,18 @@ class BadRows:
     def _forget(self) -> None:
         for each in self._sources:
             each.source.reports.value = {}
+
+
+def _as_bytes(frame: DataFrame) -> DataFrame:
+    """With the types of dead letters, which a union needs."""
+    return frame.withColumns({name: F.col(name).cast(kind) for name, kind in _COLUMNS.items() if name in frame.columns})
+
+
+def _struct_as_bytes(frame: DataFrame, column: str) -> DataFrame:
+    kind = frame.schema[column].dataType
+    assert isinstance(kind, StructType), kind
+    fields = [F.col(column)[each.name].cast(_COLUMNS.get(each.name, each.dataType)).alias(each.name) for each in kind]
+    return frame.withColumn(column, F.when(F.col(column).isNotNull(), F.struct(*fields)))
 
 
 def _in_words(summary: Summary) -> str:

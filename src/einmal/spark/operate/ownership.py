@@ -7,42 +7,22 @@ name, and an instance that acquires the name in the meantime fences the change.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Self
 
-from einmal.client import Admin, TransactionDriver
+from einmal.client import Admin
 from einmal.client.descriptions import TransactionDescription
-from einmal.client.errors import RequestRefused, UnknownTopic
-from einmal.client.fetched import RawBatch
+from einmal.client.errors import RequestRefused
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.positions import offsets_of, topics_in
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import SourcePosition
-from einmal.spark.protocol.commit_log import (
-    PARTITIONS,
-    TOPIC_CONFIG,
-    BatchReader,
-    CommitLog,
-    Value,
-    batches_below,
-    candidates,
-    is_commit,
-    value_of,
-)
-from einmal.types import TopicPartition
-
-_MARKER_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A pipeline's last committed record, and when it was written (ms). ``problem``: why it cannot be read."""
-
-    transactional_id: str
-    record: CommitRecord | None
-    timestamp: int
-    problem: str = ""
+from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.spark.targets.kafka.committed import committed
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.target import Committed, Destination, Opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,103 +41,68 @@ class Changed(Exception):
 
 
 class Ownership:
-    """What can be asked and done in one cluster. ``client``: settings under Kafka's names. ``with`` closes it."""
+    """What can be asked and done about the pipelines of one destination. ``with`` closes it.
 
-    def __init__(self, client: Mapping[str, str]) -> None:
-        self._client = dict(client)
-        self._cluster = KafkaCluster(client)
-        self._admin = Admin(self._cluster.common)
+    ``sources``: the cluster that their sources read, for lag and ends; None: unknown.
+    """
 
-    def __enter__(self) -> Ownership:
+    def __init__(self, destination: Destination, sources: KafkaCluster | None = None) -> None:
+        self._destination = destination
+        self._sources = sources
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._admin.close()
-        self._cluster.close()
+        self._destination.close()
+        if self._sources is not None:
+            self._sources.close()
 
     # --- asking -------------------------------------------------------------------------------------------------
 
-    def committed(self) -> dict[str, Committed]:
-        """The last committed record of every pipeline, by transactional id."""
-        try:
-            partitions = self._cluster.partitions([COMMIT_TOPIC])
-        except UnknownTopic:
-            return {}
-        ends = self._cluster.latest(partitions, committed=False)
-        found: dict[str, dict[TopicPartition, Value]] = {}
-        for place, values in _last_values(batches_below(self._cluster, ends)).items():
-            for name, value in values.items():
-                found.setdefault(name, {})[place] = value
-        last = {name: _last_of(name, places, len(partitions)) for name, places in sorted(found.items())}
-        return {
-            name: Committed(name, value.record, value.timestamp, value.problem)
-            for name, value in last.items()
-            if value.record is not None or value.problem
-        }
+    def committed(self) -> Mapping[str, Committed]:
+        """The last committed record of every pipeline, by name. Raises KafkaError, TargetError."""
+        return self._destination.committed()
 
-    def status(self, committed: Committed) -> PipelineStatus:
-        transaction = self.transaction(committed.transactional_id)
+    def status(self, last: Committed) -> PipelineStatus:
+        """Raises KafkaError."""
+        transaction = self.transaction(last.transactional_id)
         is_open = transaction is not None and transaction.start_time >= 0 and bool(transaction.partitions)
         now = time.time_ns() // 1_000_000
+        lag = None
+        if last.record is not None and self._sources is not None:
+            lag = _lag(last.record, self._sources)
         return PipelineStatus(
-            committed=committed,
-            lag=None if committed.record is None else self._lag(committed.record),
+            committed=last,
+            lag=lag,
             transaction=transaction,
             open_ms=max(0, now - transaction.start_time) if is_open and transaction is not None else None,
         )
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """What the coordinator knows of a name; None: nothing, it has expired or never was."""
-        try:
-            return self._admin.describe_transactions([transactional_id])[transactional_id]
-        except RequestRefused:
-            return None
+        """What a coordinator knows of a name; None: nothing, or there is none."""
+        return None
 
     def ends(self, position: tuple[object, ...], *, earliest: bool) -> tuple[object, ...]:
         """The same topics at their beginning, or at their last stable offset. Raises KafkaError, ValueError."""
+        if self._sources is None:
+            raise ValueError("it is not known from which cluster the topics were read")
         if offsets_of(position) is None:
             raise ValueError("the sources are not Kafka topics")
-        moved = []
-        for each in position:
-            assert isinstance(each, dict)
-            topics = sorted(topics_in(each))
-            seen = self._cluster.look(topics)
-            if len(seen.topics) < len(topics):
-                raise ValueError(f"not all of {', '.join(topics)} are in this cluster")
-            # All partitions that there are now: a topic that was created again may have others.
-            places = [place for topic in topics for place in seen.topics[topic].partitions]
-            found = self._cluster.earliest(places) if earliest else self._cluster.latest(places, committed=True)
-            moved.append(SourcePosition(found, seen.topic_ids(), seen.cluster_id).to_json())
-        return tuple(moved)
-
-    def _lag(self, record: CommitRecord) -> int | None:
-        if offsets_of(record.end) is None:
-            return None
-        lag = 0
-        for each in record.end:
-            position = SourcePosition.from_json(each)
-            here = self._cluster.existing(position)
-            if len(here) < len(position.offsets):
-                # They were read from another cluster, or deleted since.
-                return None
-            ends = self._cluster.latest(here, committed=True)
-            lag += sum(max(0, ends[place] - position.offsets[place]) for place in here)
-        return lag
+        return tuple(_end(each, self._sources, earliest=earliest) for each in position)
 
     # --- changing -----------------------------------------------------------------------------------------------
 
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
         """Fence the name, and make ``record`` its commit record (None: delete it).
 
-        Raises Changed where the record was not ``expected`` any more, KafkaError, Uncertain.
+        Raises Changed where the record was not ``expected`` any more, KafkaError, TargetError.
         """
-        self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
-        log = CommitLog(self._cluster, self._client, transactional_id)
-        with TransactionDriver(self._client | {"transactional.id": transactional_id}) as driver:
-            identity = driver.init_producer_id()
+        with closing(self._destination.target(Opening(name=transactional_id))) as target:
+            identity = target.acquire(None)
             # Only now nobody else can commit any more.
             try:
-                found = log.read(_MARKER_S)
+                found = target.read()
             except UnreadableCommitRecord:
                 # It is replaced, as announced to its owner.
                 found = None
@@ -165,32 +110,60 @@ class Ownership:
                 raise Changed(
                     f"{transactional_id!r} has committed since the change was planned; it is fenced now and has stopped"
                 )
-            version = driver.transaction_version
-            driver.add_partitions(identity, [log.partition])
-            log.write(record, identity, version)
-            driver.end_txn(identity, committed=True)
+            target.record(identity, record)
+            target.commit(identity)
 
 
-def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, Value]]:
-    """The last committed value of every name, by partition; what is undecided does not count."""
-    found: dict[TopicPartition, dict[str, Value]] = {}
-    open_values: dict[tuple[TopicPartition, int], dict[str, Value]] = {}
-    reader = BatchReader()
-    for batch in batches:
-        place = batch.topic_partition
-        if batch.header.is_control:
-            undecided = open_values.pop((place, batch.header.producer_id), {})
-            if is_commit(batch):
-                found.setdefault(place, {}).update(undecided)
-            continue
-        told = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in reader.records(batch)}
-        if batch.header.is_transactional:
-            open_values.setdefault((place, batch.header.producer_id), {}).update(told)
-        else:
-            found.setdefault(place, {}).update(told)
-    return found
+class KafkaOwnership(Ownership):
+    """Of the pipelines of one Kafka cluster. ``client``: settings under Kafka's names."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        destination = KafkaDestination(dict(client))
+        super().__init__(destination, destination.cluster)
+        self._cluster = destination.cluster
+        self._admin = Admin(self._cluster.common)
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+        super().__exit__()
+
+    def committed(self) -> Mapping[str, Committed]:
+        return committed(self._cluster)
+
+    def transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """None: its coordinator has forgotten the name, or it never was."""
+        try:
+            return self._admin.describe_transactions([transactional_id])[transactional_id]
+        except RequestRefused:
+            return None
+
+    def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
+        self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
+        super().change(transactional_id, expected, record)
 
 
-def _last_of(name: str, places: dict[TopicPartition, Value], partitions: int) -> Value:
-    """Where a pipeline would look for it; a record that is nowhere there is no pipeline's, and is shown."""
-    return next((places[each] for each in candidates(name, partitions) if each in places), next(iter(places.values())))
+def _end(each: object, cluster: KafkaCluster, *, earliest: bool) -> object:
+    assert isinstance(each, dict)
+    topics = sorted(topics_in(each))
+    seen = cluster.look(topics)
+    if len(seen.topics) < len(topics):
+        raise ValueError(f"not all of {', '.join(topics)} are in this cluster")
+    # All partitions that there are now: a topic that was created again may have others.
+    places = [place for topic in topics for place in seen.topics[topic].partitions]
+    found = cluster.earliest(places) if earliest else cluster.latest(places, committed=True)
+    return SourcePosition(found, seen.topic_ids(), seen.cluster_id).to_json()
+
+
+def _lag(record: CommitRecord, cluster: KafkaCluster) -> int | None:
+    if offsets_of(record.end) is None:
+        return None
+    lag = 0
+    for each in record.end:
+        position = SourcePosition.from_json(each)
+        here = cluster.existing(position)
+        if len(here) < len(position.offsets):
+            # They were read from another cluster, or deleted since.
+            return None
+        ends = cluster.latest(here, committed=True)
+        lag += sum(max(0, ends[place] - position.offsets[place]) for place in here)
+    return lag

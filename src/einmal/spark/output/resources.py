@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.environment.ephemeral_identity import ephemeral_identity
@@ -26,13 +26,8 @@ CLAIMS_PORT: Final = "spark.einmal.claims.port"
 class SinkResources:
     """For one query or batch write."""
 
-    cluster: KafkaCluster
     service: ClaimService
     job: Job
-
-    def close(self) -> None:
-        self.service.close()
-        self.cluster.close()
 
 
 def require_classic_session(frame: DataFrame) -> None:
@@ -41,13 +36,13 @@ def require_classic_session(frame: DataFrame) -> None:
         raise PipelineRefused(*CONNECT_REFUSED)
 
 
-def open_resources(frame: DataFrame, client: Mapping[str, str], topic: str | None) -> SinkResources:
-    """To write ``frame``. ``client``: settings under Kafka's names. Raises PipelineRefused."""
-    require_classic_session(frame)
-    cluster = KafkaCluster(client)
-    context = frame.sparkSession.sparkContext.getConf()
+def open_resources(
+    spark: SparkSession, cluster: KafkaCluster, client: Mapping[str, str], topic: str | None
+) -> SinkResources:
+    """``client``: settings under Kafka's names. Raises PipelineRefused."""
+    context = spark.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
     port = int(context.get(CLAIMS_PORT) or 0)
-    identity = ephemeral_identity(frame.sparkSession._jvm)
+    identity = ephemeral_identity(spark._jvm)
     service = ClaimService(identity, context.get("spark.driver.bindAddress") or advertised, advertised, port)
-    return SinkResources(cluster, service, Job(cluster, client, topic, service.address))
+    return SinkResources(service, Job(cluster, client, topic, service.address))

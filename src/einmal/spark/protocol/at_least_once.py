@@ -6,18 +6,17 @@ The guarantee of Spark's own Kafka sink: a batch or a task that is run again is 
 from __future__ import annotations
 
 from einmal.pipeline.claims import Denied
-from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.protocol.outside_transactions import report_start, write_plainly
-from einmal.spark.protocol.run import CurrentBatch, Setting
+from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 
 
 class AtLeastOnce:
-    held: Held | None = None
+    held: Kept = ()
     """There is no identity to keep over a restart."""
     is_undecided = False
 
-    def __init__(self, setting: Setting, _held: Held | None = None) -> None:
+    def __init__(self, setting: Setting, _held: Kept = ()) -> None:
         self._setting = setting
 
     def start(self) -> None:

@@ -1,62 +1,48 @@
-"""One run of an exactly-once query: a ``TransactionRun`` on Kafka, and the checkpoint beside it.
+"""One run of an exactly-once query: a ``TransactionRun`` on each of its targets, and the checkpoint beside them.
 
 A run begins with ``start``, before Spark plans anything, and then takes one micro-batch after the other. It ends with
 the query; after an error it cannot continue, and a new run reads the outcome from the commit record.
+
+A query with several targets has several commit points, one after the other, each with a commit record of its own. A
+driver that dies between two of them runs the batch again, and writes it only where it is not in. So each target has
+each batch once; where a query is not deterministic, two targets may have it from two different runs. The last target's
+record is the one that Spark's state belongs to.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from einmal.pipeline.batch_plan import Batch
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.effects import Failed, Finished
-from einmal.pipeline.positions import topics_in
-from einmal.pipeline.run_state import Held, Query
+from einmal.pipeline.positions import are_same, short, topics_in
+from einmal.pipeline.run_state import Query
 from einmal.spark import events
 from einmal.spark.errors import PipelineFenced, PipelineRefused
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import empty_commit_file, offset_metadata, sources, state_format
-from einmal.spark.protocol.kafka_transactions import KafkaTransactions
-from einmal.spark.protocol.run import CurrentBatch, Setting
-from einmal.spark.protocol.source_positions import SELF_CONTAINED, SourcePositions
+from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 from einmal.spark.protocol.spark_commit import SparkCommit
-from einmal.spark.protocol.transaction_run import Destination, TransactionRun
-from einmal.types import ProducerIdAndEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class StreamAdditions:
-    """See ``transaction_run.Additions``."""
-
-    spark_commit: SparkCommit
-    positions: SourcePositions
-
-    def finish_spark_commit(self, record: CommitRecord) -> Finished | Failed:
-        return self.spark_commit.finish(record)
-
-    def commit_text(self, batch: CurrentBatch) -> str | None:
-        return self.spark_commit.text(batch)
-
-    def commit_positions(
-        self, transactions: KafkaTransactions, identity: ProducerIdAndEpoch, batch_id: int, end: tuple[Any, ...]
-    ) -> None:
-        self.positions.commit(transactions, identity, batch_id, end)
+from einmal.spark.protocol.transaction_run import Additions, NoAdditions, TransactionRun
+from einmal.spark.targets.kafka.source_positions import SELF_CONTAINED
+from einmal.spark.targets.target import Opening, TargetError
 
 
 class ExactlyOnce:
     """See ``run.Run``."""
 
-    def __init__(self, setting: Setting, held: Held | None = None) -> None:
-        """``held``: by the run before this one, where the query is restarted."""
+    def __init__(self, setting: Setting, held: Kept = ()) -> None:
+        """``held``: by the run before this one, where the query is restarted. Raises PipelineRefused."""
         options, checkpoint = setting.options, setting.checkpoint
-        assert options.transactional_id is not None and options.group_id is not None
+        assert options.transactional_id is not None
         self._setting = setting
         self._id = options.transactional_id
         self._query_id = checkpoint.ensure_query_id()
-        self._cluster_id = setting.resources.cluster.cluster_id()
+        try:
+            self._cluster_id = setting.parts[-1].destination.identity()
+        except TargetError as error:
+            raise PipelineRefused(str(error)) from error
         self._sources = sources(setting.frame)
         self._token = ""
         """Of this run, in the checkpoint and in its commit records."""
@@ -70,25 +56,30 @@ class ExactlyOnce:
             others=self._others(),
             adopt=options.adopt,
         )
-        destination = Destination(
-            transactional_id=self._id, client=options.client, resources=setting.resources, notify=setting.notify
-        )
-        additions = StreamAdditions(
-            SparkCommit(checkpoint, stateful=setting.stateful),
-            SourcePositions(self._sources, setting.resources.cluster, options.group_id),
-        )
-        self._run = TransactionRun(destination, query, additions, held)
+        opening = Opening(name=self._id, spark=setting.spark, notify=setting.notify, sources=self._sources)
+        self._runs: list[TransactionRun] = []
+        for part, kept in zip(setting.parts, held or [None] * len(setting.parts), strict=True):
+            has_state = setting.stateful and part is setting.parts[-1]
+            additions = SparkCommit(checkpoint, stateful=True) if has_state else self._without_state()
+            of_part = replace(query, stateful=has_state)
+            target = part.destination.target(opening)
+            self._runs.append(TransactionRun(target, of_part, additions, setting.notify, kept))
+
+    def _without_state(self) -> Additions:
+        # Where a later target has the state, this one has nothing to check.
+        return NoAdditions() if self._setting.stateful else SparkCommit(self._setting.checkpoint, stateful=False)
 
     @property
-    def held(self) -> Held | None:
-        return self._run.held
+    def held(self) -> Kept:
+        return tuple(run.held for run in self._runs)
 
     @property
     def is_undecided(self) -> bool:
-        return self._run.is_undecided
+        return any(run.is_undecided for run in self._runs)
 
     def close(self) -> None:
-        self._run.close()
+        for run in self._runs:
+            run.close()
 
     def start(self) -> None:
         """Acquire the transactional.id, find the pipeline's position, repair the checkpoint. Raises PipelineError."""
@@ -102,21 +93,42 @@ class ExactlyOnce:
             raise PipelineRefused(str(error), "restore the newest checkpoint") from error
 
     def _start(self) -> None:
-        ready = self._run.start()
+        ready = [run.start() for run in self._runs][-1]
         checkpoint = self._setting.checkpoint
         self._token = checkpoint.begin_run(self._id, self._cluster_id)
         if ready.record is not None and ready.record.run:
             checkpoint.forget_runs_before(ready.record.run)
-        resume = self._run.resume_from()
+        resume = self._resume_from()
         if resume is not None:
             self._resume(resume)
+
+    def _resume_from(self) -> tuple[Any, ...] | None:
+        """See ``Committer.resume_from``."""
+        ends = [run.resume_from() for run in self._runs]
+        if any((end is None) != (ends[0] is None) or not are_same(end, ends[0]) for end in ends[1:]):
+            raise PipelineRefused(
+                f"the checkpoint {self._setting.checkpoint.name} is new, and the targets of {self._id!r} are committed "
+                f"up to different positions: {', '.join('nothing' if end is None else short(end) for end in ends)}",
+                "restore the checkpoint: only it knows the batch that one of them has and another has not",
+            )
+        return ends[0]
 
     def batch(self, batch: CurrentBatch) -> None:
         """Write one micro-batch, once. Raises PipelineError."""
         planned = self._planned(batch.batch_id)
         self._setting.notify(events.BatchStarted(planned.batch_id, planned.start, planned.end))
-        ready = self._run.batch(planned, batch)
-        if ready.already_in:
+        parts = self._setting.parts
+        # Of several parts each reads the batch; computed twice, its state would be that of the first.
+        frame = batch.frame if len(parts) == 1 else batch.frame.persist()
+        already_in = []
+        try:
+            for part, run in zip(parts, self._runs, strict=True):
+                ready = run.batch(planned, CurrentBatch(batch.batch_id, part.rows(frame), batch.execution))
+                already_in.append(ready.already_in)
+        finally:
+            if frame is not batch.frame:
+                frame.unpersist()
+        if all(already_in):
             self._setting.notify(events.BatchAlreadyIn(planned.batch_id))
             # Sources that count on being read are read; nothing is written.
             batch.frame.write.format("noop").mode("append").save()

@@ -7,6 +7,7 @@ from einmal.spark import events
 from einmal.spark.output.claim_service import OpenTransaction, TopicTable
 from einmal.spark.output.writer import WriteAs
 from einmal.spark.protocol.run import CurrentBatch, Setting
+from einmal.spark.targets.kafka.destination import KafkaDestination
 
 
 def report_start(setting: Setting, batch_id: int) -> None:
@@ -29,9 +30,11 @@ def write_plainly(
     def reported(output: Output) -> None:
         setting.notify(events.PartitionWritten(batch.batch_id, output.topic, output.partition, output.count))
 
-    resources = setting.resources
+    destination = setting.destination
+    assert isinstance(destination, KafkaDestination), "other targets have transactions only"
+    resources = destination.resources(setting.spark)
     claims = OpenTransaction(
-        TopicTable(resources.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive
+        TopicTable(destination.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive
     )
     resources.service.begin(claims)
     try:

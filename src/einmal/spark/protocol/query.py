@@ -16,13 +16,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, reason_of
 from einmal.spark.protocol.checkpoint import CheckpointTaken
 from einmal.spark.protocol.execution import Execution
 from einmal.spark.protocol.ordering import sorted_in_one_partition
-from einmal.spark.protocol.run import CurrentBatch, Run, Setting
+from einmal.spark.protocol.run import CurrentBatch, Kept, Run, Setting
 
 RESTARTS_MAX: Final = 3
 """Restarts in a row without a batch that was written."""
@@ -51,7 +50,7 @@ class PipelineQuery:
     def __init__(
         self,
         setting: Setting,
-        new_run: Callable[[Held | None], Run],
+        new_run: Callable[[Kept], Run],
         start: StartSpark,
         transform: Transform | None,
     ) -> None:
@@ -161,8 +160,8 @@ class PipelineQuery:
     def _begin(self) -> None:
         self._started.clear()
         self._failure = None
-        # A restart keeps the identity: the broker refuses it if a newer instance has started since.
-        self._run = self._new_run(None if self._run is None else self._run.held)
+        # A restart keeps the identities: the target refuses it if a newer instance has started since.
+        self._run = self._new_run(() if self._run is None else self._run.held)
         try:
             self._run.start()
             self._query = self._start(self._write)
@@ -242,7 +241,7 @@ class PipelineQuery:
         return self._setting.stateful or self._run.is_undecided
 
     def _close(self) -> None:
-        self._setting.resources.close()
+        self._setting.close()
         self._ended.set()
 
 

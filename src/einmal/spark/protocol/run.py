@@ -9,23 +9,34 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.pipeline.run_state import Held
 from einmal.spark import events
-from einmal.spark.options import SinkOptions
-from einmal.spark.output.resources import SinkResources
+from einmal.spark.options import QueryOptions
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
+from einmal.spark.targets.part import Part
+from einmal.spark.targets.target import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a run works with; the same for every run of a query."""
+    """What a run works with; the same for every run of a query. ``parts``: in the order in which they are committed."""
 
     spark: SparkSession
-    options: SinkOptions
+    options: QueryOptions
     frame: DataFrame
     stateful: bool
-    resources: SinkResources
+    parts: tuple[Part, ...]
     checkpoint: Checkpoint
     notify: events.Listener
+
+    @property
+    def destination(self) -> Destination:
+        """Of a query with one part."""
+        (part,) = self.parts
+        return part.destination
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.destination.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +48,16 @@ class CurrentBatch:
     execution: Execution | None = None
 
 
+Kept = tuple[Held | None, ...]
+"""What a run leaves to the next one in the same process: for each part, the identity under which it was written."""
+
+
 class Run(Protocol):
     """One run of a query: from a start to the query's end, or to the error that a restart follows."""
 
     @property
-    def held(self) -> Held | None:
-        """The identity that the next run in this process keeps."""
+    def held(self) -> Kept:
+        """The identities that the next run in this process keeps."""
 
     @property
     def is_undecided(self) -> bool:

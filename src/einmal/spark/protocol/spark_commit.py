@@ -24,11 +24,13 @@ IN_RECORD_MAX: Final = 256 * 1024
 
 
 class SparkCommit:
+    """See ``transaction_run.Additions``."""
+
     def __init__(self, checkpoint: Checkpoint, *, stateful: bool) -> None:
         self._checkpoint = checkpoint
         self._stateful = stateful
 
-    def text(self, batch: CurrentBatch) -> str | None:
+    def commit_text(self, batch: CurrentBatch) -> str | None:
         """For the commit record, of the batch that was just written; None without state. Raises StateInDoubt."""
         assert batch.execution is not None
         if self._stateful:
@@ -42,7 +44,7 @@ class SparkCommit:
             )
         return None
 
-    def finish(self, record: CommitRecord) -> Finished | Failed:
+    def finish_spark_commit(self, record: CommitRecord) -> Finished | Failed:
         """Write the file of the record's batch where it is absent. Raises CheckpointTaken."""
         try:
             return self._finish(record)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from einmal.client.errors import KafkaError, RetriableError
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import from_json
-from einmal.spark.protocol.kafka_transactions import KafkaTransactions
+from einmal.spark.targets.kafka.transactions import KafkaTransactions
 from einmal.types import ErrorCode, ProducerIdAndEpoch
 
 SELF_CONTAINED: Final = frozenset({"einmal", "kafka"})
@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SourcePositions:
-    def __init__(self, sources: Sequence[tuple[str, dict[str, str]]], cluster: KafkaCluster, group_id: str) -> None:
+    def __init__(self, sources: Sequence[tuple[str, Mapping[str, str]]], cluster: KafkaCluster, group_id: str) -> None:
         """``sources``: formats and options as in ``execution.sources``. ``cluster``: that is written to."""
         self._sources = sources
         self._cluster = cluster

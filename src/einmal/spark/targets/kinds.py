@@ -1,0 +1,48 @@
+"""Targets by the word of their type: ``type = "postgres"`` in a pipeline.toml, ``format("postgres")`` in a program.
+
+A target of a user's own is named by its import path, ``my_module:MyDestination``: there is nothing to register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from einmal.misspelt import nearest_name
+from einmal.spark.options import OptionError, Options
+from einmal.spark.targets.target import Destination
+
+KAFKA: Final = ("kafka", "einmal")
+"""The words for topics, whose options are Spark's: see ``options.sink_options``."""
+KINDS: Final[Mapping[str, str]] = {
+    "sqlite": "einmal.spark.targets.sqlite:SQLiteDestination",
+}
+"""Import paths, so that a type's packages are loaded only where it is used."""
+
+
+def destination_class(kind: str) -> type[Destination]:
+    """Raises OptionError for an unknown type, and where its packages are not installed."""
+    module, _, name = KINDS.get(kind, kind).partition(":")
+    if not name:
+        near = nearest_name(kind, (*KINDS, *KAFKA))
+        known = ", ".join(sorted((*KINDS, KAFKA[0])))
+        raise OptionError(
+            f"there is no target type {kind!r}\n"
+            f"hint: {f'did you mean {near!r}?' if near else f'there are {known}; or the import path of your own'}"
+        )
+    try:
+        found = getattr(import_module(module), name)
+    except ImportError as error:
+        extra = f"pip install 'einmal[{kind}]'" if kind in KINDS else f"{module} must be importable by the driver"
+        raise OptionError(f"target type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
+    except AttributeError as error:
+        raise OptionError(f"target type {kind!r}: {module} has no {name}") from error
+    if not (isinstance(found, type) and issubclass(found, Destination)):
+        raise OptionError(f"target type {kind!r} is no einmal.spark.targets.target.Destination")
+    return found
+
+
+def destination(kind: str, given: Mapping[str, Any]) -> Destination:
+    """From the options of a query. Raises OptionError."""
+    return destination_class(kind)(Options(given))
