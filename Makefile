@@ -12,6 +12,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
 START ?= 0
 KILLS ?= 300
+ROWS ?= 1000000
 FRAMES ?= 1000000
 SEED ?= 20264
 MUTANTS ?= 60
@@ -19,7 +20,7 @@ MUTANTS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check fix docs bench bench-pipeline failover kills pipeline-kills standalone fuzz simulate \
+.PHONY: help setup demo test test-long check fix docs bench bench-pipeline failover kills pipeline-kills bad-row-kills standalone fuzz simulate \
   simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -84,6 +85,9 @@ standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every fa
 
 pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
+
+bad-row-kills: $(READY)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the target after it
+	$(BIN)/python -W ignore -m tests.spark.bad_rows_campaign --rows $(ROWS) --kills $(KILLS) --seed $(SEED)
 
 fuzz: $(READY)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
 	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz

@@ -19,7 +19,7 @@ FILES = file_set(
 DECODER = ProtobufDecoder(FILES, "test.Payment")
 
 
-def test_a_message_has_its_values_and_its_place_in_the_file() -> None:
+def test_a_message_has_its_values_and_its_index_in_the_file() -> None:
     kind = message_class(FILES, "test.Payment")
     message = kind(id=7, card="c", items=[{"sku": "s", "count": 3}], big=2**64 - 1)
     assert DECODER.ddl == (

@@ -103,10 +103,7 @@ class Payments:
         return [(record.value or b"").decode() for _, record in records(self.bootstrap, self.out)]
 
     def dead(self) -> list[Letter]:
-        return [
-            Letter(record.key, record.value, context_of(record.headers), original_headers(record.headers))
-            for _, record in records(self.bootstrap, self.letters)
-        ]
+        return [letter_of(record) for _, record in records(self.bootstrap, self.letters)]
 
     def positions(self) -> dict[tuple[TopicPartition, int], bytes | None]:
         """The values of the input by position."""
@@ -129,3 +126,7 @@ class Letter:
         found = (self.context[f"__connect.errors.{name}"] for name in ("topic", "partition", "offset"))
         topic, partition, offset = found
         return TopicPartition(topic, int(partition)), int(offset)
+
+
+def letter_of(record: Any) -> Letter:
+    return Letter(record.key, record.value, context_of(record.headers), original_headers(record.headers))

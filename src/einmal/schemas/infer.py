@@ -22,7 +22,7 @@ _PROPERTIES_MAX: Final = 500
 
 @dataclass(slots=True)
 class Shape:
-    """The values seen in one place."""
+    """The values seen at one path."""
 
     kinds: set[str] = field(default_factory=set)
     objects: int = 0

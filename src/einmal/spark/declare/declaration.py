@@ -212,7 +212,7 @@ def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str
 
 
 def _decoding(where: str, kind: str, options: dict[str, str], problems: list[str]) -> dict[str, str]:
-    """Taken out of the source's options."""
+    """Those that are not the source's own, which it removes from ``options``."""
     found = RedactedDict({name: options.pop(name) for name in decoding_settings.NAMES if name in options})
     if found and kind != OWN_FORMAT:
         problems.append(f"{where}: {next(iter(found))} is an option of einmal's source, not of format {kind!r}")

@@ -1,6 +1,6 @@
 """The bad rows of a running query: its dead letters in every batch, their limit, and what is reported of them.
 
-A micro-batch reaches the sink after the query's own steps, where a bad row has no place. So its dead letters are made
+A micro-batch reaches the sink after the query's own steps, which no bad row takes part in. So its dead letters are made
 from the offsets that the batch covers, which Spark's offset log has: tasks of the same job read these records again and
 keep the bad ones. Their verdict is that of the query's own tasks, because both decode with the same function and the
 same schemas. The batch's transaction has all rows, or none.

@@ -39,7 +39,7 @@ _POLL_S: Final = 0.1
 
 
 class ReplayRefused(Exception):
-    """A replay cannot begin, or cannot go on with this record. ``hint``: what to do."""
+    """A replay cannot begin, or cannot continue with this record. ``hint``: what to do."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(f"{reason}\nhint: {hint}")
@@ -85,7 +85,7 @@ class DeadLetter:
 
     @property
     def original(self) -> tuple[TopicPartition, int] | None:
-        """Where the record failed; None where its headers do not tell."""
+        """Where the record failed; None where its headers have no position."""
         topic, partition, offset = (
             self.context.get(name) for name in (ORIGINAL_TOPIC, ORIGINAL_PARTITION, ORIGINAL_OFFSET)
         )
