@@ -11,7 +11,7 @@ import pytest
 
 from einmal.client import Producer
 from einmal.client.errors import KafkaError
-from einmal.spark.decoding.dead_letters import FailedRecord, Failure, dead_letter
+from einmal.spark.decoding.dead_letters import FailedRecord, RowFailure, dead_letter
 from einmal.spark.operate.dead_letter_queue import MARKS, DeadLetterQueue, Selection
 from einmal.types import Header
 from tests.cli.running import Cli
@@ -47,10 +47,12 @@ class Queue:
             headers=(Header("trace", b"t"),),
         )
 
-    def failure(self, number: int) -> Failure:
+    def failure(self, number: int) -> RowFailure:
         reason = REASONS[number % 2]
         exception = f"einmal.schemas.errors.{reason}"
-        return Failure(source="orders", stage="VALUE_CONVERTER", exception=exception, message="not JSON", executing="x")
+        return RowFailure(
+            source="orders", stage="VALUE_CONVERTER", exception=exception, message="not JSON", executing="x"
+        )
 
     def originals(self, topic: str | None = None) -> list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]:
         found = records(self.cluster, topic or self.topic)

@@ -6,7 +6,6 @@ import json
 
 import pytest
 from examples.repaired_payments.generate import payments
-from examples.repaired_payments.repair import repaired
 
 from tests.examples.readme import ROOT, Reader
 from tests.spark.topics import values
@@ -25,8 +24,3 @@ def test_each_payment_is_loaded_once_after_a_repair_whatever_is_killed(reader: R
     assert len(values(reader.bootstrap, "card-payments-dlq")) == 40
     picture = (reader.folder / "build/examples/repaired_payments.svg").read_text()
     assert picture == (EXAMPLE / "result.svg").read_text()
-
-
-def test_what_is_repaired_is_not_changed_by_a_second_repair() -> None:
-    text = json.dumps(next(payments(1)))
-    assert json.loads(repaired(text)) == json.loads(text)

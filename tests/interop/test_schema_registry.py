@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from einmal.schemas.errors import SchemaNotFound
-from einmal.schemas.record_decoder import RecordDecoder, Seen
+from einmal.schemas.record_decoder import RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.registry_server import RegistryServer
 from einmal.schemas.settings import LoadedField
@@ -51,7 +51,7 @@ def test_avro_of_their_serializer_is_decoded_also_with_a_newer_schema(url: str) 
         newer["fields"].append({"name": "currency", "type": "string", "default": "EUR"})
         second = AvroSerializer(registry, json.dumps(newer))({"id": 8, "currency": "CHF"}, CONTEXT)
         assert len(registry.get_versions("payments-value")) == 2
-    rows = [decoder(url, "avro", AVRO).decode(each, Seen()) for each in (raw, second)]
+    rows = [decoder(url, "avro", AVRO).decode(each, SeenSchemas()) for each in (raw, second)]
     assert [row.value for row in rows] == [{"id": 7}, {"id": 8}]
     assert [row.rescued for row in rows] == [None, '{"$.currency":"CHF"}']
     latest = SchemaRegistry({"schema.registry.url": url}).latest("payments-value")
@@ -62,7 +62,7 @@ def test_json_of_their_serializer_is_decoded(url: str) -> None:
     context = SerializationContext("json-payments", MessageField.VALUE)
     with SchemaRegistryClient({"url": url}) as registry:
         raw = JSONSerializer(JSON, registry)({"id": 7}, context)
-    assert decoder(url, "json", JSON).decode(raw, Seen()).value == {"id": 7}
+    assert decoder(url, "json", JSON).decode(raw, SeenSchemas()).value == {"id": 7}
 
 
 def test_protobuf_of_their_serializer_is_decoded(url: str) -> None:
@@ -75,7 +75,7 @@ def test_protobuf_of_their_serializer_is_decoded(url: str) -> None:
         serializer = ProtobufSerializer(kind, registry, {"use.deprecated.format": False})
         raw = serializer(kind(id=7), context)
     loaded = decoder(url, "protobuf", base64.b64encode(files).decode(), "test.Payment")
-    assert loaded.decode(raw, Seen()).value == {"id": 7}
+    assert loaded.decode(raw, SeenSchemas()).value == {"id": 7}
 
 
 def test_an_id_that_the_registry_does_not_have_is_not_found(url: str) -> None:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from einmal.schemas.errors import RegistryUnavailable, SchemaNotFound, UnknownSchemaId, UnusableSchema
-from einmal.schemas.record_decoder import RecordDecoder, Seen
+from einmal.schemas.record_decoder import RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.registry_server import RegistryServer
 from einmal.schemas.settings import LoadedField
@@ -126,7 +126,7 @@ def test_an_unknown_id_is_a_bad_row_and_a_schema_of_another_format_is_one(server
     recursive = '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}'
     server.schemas.register("recursive-value", {"schema": recursive})
     decoder = RecordDecoder(LoadedField("avro", AVRO), "evolve", client(server.url))
-    seen = Seen()
+    seen = SeenSchemas()
     assert decoder.decode(framed(1, b"\x0e"), seen).value == {"id": 7}
     for schema_id in (2, 3):
         with pytest.raises(UnusableSchema):

@@ -22,7 +22,7 @@ from einmal.schemas.columns import (
     JSON_TEXT,
     STRING,
     TIMESTAMP,
-    Column,
+    ColumnType,
     Unknown,
     array,
     decimal_column,
@@ -150,7 +150,7 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _column(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> Column:
+def _column(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
     """Raises SchemaError."""
     if len(above) > DEPTH_MAX:
         raise SchemaError(f"the Avro schema has more than {DEPTH_MAX} levels")
@@ -179,7 +179,7 @@ def _column(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> Co
             return _scalar(schema, known, above)
 
 
-def _scalar(schema: Mapping[str, Any], known: Mapping[str, Any], above: tuple[str, ...]) -> Column:
+def _scalar(schema: Mapping[str, Any], known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
@@ -192,7 +192,7 @@ def _scalar(schema: Mapping[str, Any], known: Mapping[str, Any], above: tuple[st
     return BINARY if kind == "fixed" else _column(kind, known, (*above, "."))
 
 
-def _union(schema: list[Any], known: Mapping[str, Any], above: tuple[str, ...]) -> Column:
+def _union(schema: list[Any], known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
     columns = [_column(each, known, above) for each in schema if each != "null"]
     return columns[0] if len(columns) == 1 else JSON_TEXT
 

@@ -39,14 +39,14 @@ Convert = Callable[[Any, str, Unknown], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnType:
     """``ddl``: the type in Spark's DDL."""
 
     ddl: str
     convert: Convert
 
 
-def scalar(kind: str, convert: Callable[[Any], Any]) -> Column:
+def scalar(kind: str, convert: Callable[[Any], Any]) -> ColumnType:
     """``convert`` raises TypeError, ValueError or ArithmeticError for a value that the column cannot hold."""
 
     def checked(value: Any, path: str, _: Unknown) -> Any:
@@ -57,10 +57,10 @@ def scalar(kind: str, convert: Callable[[Any], Any]) -> Column:
         except (TypeError, ValueError) as error:
             raise WrongType(f"{path}: a {type(value).__name__} is no {kind}") from error
 
-    return Column(kind, checked)
+    return ColumnType(kind, checked)
 
 
-def array(item: Column) -> Column:
+def array(item: ColumnType) -> ColumnType:
     def convert(value: Any, path: str, unknown: Unknown) -> Any:
         if value is None:
             return None
@@ -69,10 +69,10 @@ def array(item: Column) -> Column:
         inner = f"{path}[]"
         return [item.convert(each, inner, unknown) for each in value]
 
-    return Column(f"array<{item.ddl}>", convert)
+    return ColumnType(f"array<{item.ddl}>", convert)
 
 
-def mapping(item: Column) -> Column:
+def mapping(item: ColumnType) -> ColumnType:
     """Text to values."""
 
     def convert(value: Any, path: str, unknown: Unknown) -> Any:
@@ -83,10 +83,10 @@ def mapping(item: Column) -> Column:
         inner = f"{path}[]"
         return [(str(name), item.convert(each, inner, unknown)) for name, each in value.items()]
 
-    return Column(f"map<string,{item.ddl}>", convert)
+    return ColumnType(f"map<string,{item.ddl}>", convert)
 
 
-def struct(fields: Mapping[str, Column], required: frozenset[str] = frozenset()) -> Column:
+def struct(fields: Mapping[str, ColumnType], required: frozenset[str] = frozenset()) -> ColumnType:
     def convert(value: Any, path: str, unknown: Unknown) -> Any:
         if value is None:
             return None
@@ -101,7 +101,7 @@ def struct(fields: Mapping[str, Column], required: frozenset[str] = frozenset())
         return {name: each.convert(value.get(name), f"{path}.{name}", unknown) for name, each in fields.items()}
 
     inner = ",".join(f"{_quoted(name)}:{each.ddl}" for name, each in fields.items())
-    return Column(f"struct<{inner}>", convert)
+    return ColumnType(f"struct<{inner}>", convert)
 
 
 def _quoted(name: str) -> str:
@@ -186,7 +186,7 @@ JSON_TEXT: Final = scalar("string", _json_text)
 """What has no type of its own in Spark, as JSON."""
 
 
-def decimal_column(precision: int, scale: int) -> Column:
+def decimal_column(precision: int, scale: int) -> ColumnType:
     unit = decimal.Decimal(1).scaleb(-scale)
     context = decimal.Context(prec=max(precision, 1))
 

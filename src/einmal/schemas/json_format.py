@@ -18,7 +18,7 @@ from einmal.schemas.columns import (
     JSON_TEXT,
     STRING,
     TIMESTAMP,
-    Column,
+    ColumnType,
     Unknown,
     array,
     mapping,
@@ -140,7 +140,7 @@ def _open(node: Any) -> Any:
     return [_open(each) for each in node] if isinstance(node, list) else node
 
 
-def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], depth: int = 0) -> Column:
+def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], depth: int = 0) -> ColumnType:
     """The column of a schema within ``document``; ``above``: the references that led here."""
     if not isinstance(node, Mapping) or depth > DEPTH_MAX:
         return JSON_TEXT
@@ -163,7 +163,7 @@ def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], dept
 
 def _typed(
     document: Mapping[str, Any], node: Mapping[str, Any], kind: Any, above: tuple[str, ...], depth: int
-) -> Column:
+) -> ColumnType:
     if kind == "object":
         properties = node.get("properties")
         if isinstance(properties, Mapping) and properties:

@@ -18,7 +18,7 @@ from einmal.schemas.columns import (
     INT,
     STRING,
     TIMESTAMP,
-    Column,
+    ColumnType,
     Unknown,
     array,
     decimal_column,
@@ -133,7 +133,7 @@ def _indexes(descriptor: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _message_column(descriptor: Any, above: tuple[str, ...]) -> Column:
+def _message_column(descriptor: Any, above: tuple[str, ...]) -> ColumnType:
     if descriptor.full_name in above or len(above) > DEPTH_MAX:
         raise SchemaError(
             f"the Protobuf message {descriptor.full_name} contains itself", "recursive messages are not decoded"
@@ -142,14 +142,14 @@ def _message_column(descriptor: Any, above: tuple[str, ...]) -> Column:
     return struct({field.name: _field_column(field, inner) for field in descriptor.fields})
 
 
-def _field_column(field: Any, above: tuple[str, ...]) -> Column:
+def _field_column(field: Any, above: tuple[str, ...]) -> ColumnType:
     if _is_map(field):
         return mapping(_single_column(field.message_type.fields_by_name["value"], above))
     column = _single_column(field, above)
     return array(column) if field.is_repeated else column
 
 
-def _single_column(field: Any, above: tuple[str, ...]) -> Column:
+def _single_column(field: Any, above: tuple[str, ...]) -> ColumnType:
     kind = _kind(field)
     if kind in ("MESSAGE", "GROUP"):
         if field.message_type.full_name == _TIMESTAMP:

@@ -30,7 +30,7 @@ _NAME_MAX: Final = 200
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenSchemas:
     """What decoding has met, beside values: ids that the registry has and has not, and unknown fields."""
 
     known: set[int] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Seen:
                 self.drift.add(path[:_NAME_MAX])
 
 
-class Row(NamedTuple):
+class DecodedRow(NamedTuple):
     """``rescued``: the unknown fields as JSON, where the policy keeps them."""
 
     value: Any
@@ -76,16 +76,16 @@ class RecordDecoder:
     def class_name(self) -> str:
         return f"{type(self._decoder).__module__}.{type(self._decoder).__qualname__}"
 
-    def decode(self, raw: bytes | None, seen: Seen) -> Row:
+    def decode(self, raw: bytes | None, seen: SeenSchemas) -> DecodedRow:
         """Raises BadRow, SchemaDrift, RegistryUnavailable."""
         if raw is None:
-            return Row(None, None)
+            return DecodedRow(None, None)
         decoded = self._decoder.decode(raw) if self._registry is None else self._framed(raw, seen)
         if not decoded.unknown:
-            return Row(decoded.value, None)
+            return DecodedRow(decoded.value, None)
         return self._drifted(decoded, seen)
 
-    def _drifted(self, decoded: Decoded, seen: Seen) -> Row:
+    def _drifted(self, decoded: Decoded, seen: SeenSchemas) -> DecodedRow:
         seen.note_drift(decoded.unknown)
         first = next(iter(decoded.unknown))[:_NAME_MAX]
         if self._contract == FREEZE:
@@ -93,9 +93,9 @@ class RecordDecoder:
         if self._contract == DISCARD_ROW:
             raise UnknownField(f"{first} is a field that the declared schema does not have")
         rescued = rescued_text(Unknown(dict(decoded.unknown))) if self._contract == EVOLVE else None
-        return Row(decoded.value, rescued)
+        return DecodedRow(decoded.value, rescued)
 
-    def _framed(self, raw: bytes, seen: Seen) -> Decoded:
+    def _framed(self, raw: bytes, seen: SeenSchemas) -> Decoded:
         self._limits.check_size(raw)
         schema_id, payload = unframed(raw)
         writer = self._writer(schema_id, seen)
@@ -106,7 +106,7 @@ class RecordDecoder:
             return self._decoder.decode(payload, indexes)
         return self._decoder.decode(payload)
 
-    def _writer(self, schema_id: int, seen: Seen) -> AvroSchema | None:
+    def _writer(self, schema_id: int, seen: SeenSchemas) -> AvroSchema | None:
         """Raises UnknownSchemaId, UnusableSchema, RegistryUnavailable."""
         if schema_id in seen.unknown:
             # One answer for all records of a task.

@@ -19,7 +19,7 @@ _KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
 _VERSION: Final = re.compile(r"latest|-1|[1-9]\d{0,8}")
 
 
-class Refused(Exception):
+class RestError(Exception):
     """An error of the REST API: HTTP status, and Confluent's code."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
@@ -42,7 +42,7 @@ class Schemas:
         identity = json.dumps(schema, sort_keys=True)
         if identity not in self._ids:
             if len(self._schemas) >= _SCHEMAS_MAX:
-                raise Refused(500, 50001, f"more than {_SCHEMAS_MAX} schemas")
+                raise RestError(500, 50001, f"more than {_SCHEMAS_MAX} schemas")
             self._schemas.append(schema)
             self._ids[identity] = len(self._schemas)
         versions = self._subjects.setdefault(subject, [])
@@ -52,14 +52,14 @@ class Schemas:
 
     def by_id(self, schema_id: int) -> dict[str, Any]:
         if not 0 < schema_id <= len(self._schemas):
-            raise Refused(404, 40403, f"Schema {schema_id} not found")
+            raise RestError(404, 40403, f"Schema {schema_id} not found")
         return self._schemas[schema_id - 1]
 
     def look_up(self, subject: str, given: dict[str, Any]) -> dict[str, Any]:
         schema_id = self._ids.get(json.dumps(_checked(given), sort_keys=True))
         versions = self.versions(subject)
         if schema_id is None or schema_id not in self._subjects[subject]:
-            raise Refused(404, 40403, "Schema not found")
+            raise RestError(404, 40403, "Schema not found")
         return self.version(subject, str(versions[self._subjects[subject].index(schema_id)]))
 
     def subjects(self) -> list[str]:
@@ -67,16 +67,16 @@ class Schemas:
 
     def versions(self, subject: str) -> list[int]:
         if subject not in self._subjects:
-            raise Refused(404, 40401, f"Subject '{subject}' not found.")
+            raise RestError(404, 40401, f"Subject '{subject}' not found.")
         return list(range(1, len(self._subjects[subject]) + 1))
 
     def version(self, subject: str, version: str) -> dict[str, Any]:
         known = self.versions(subject)
         if not _VERSION.fullmatch(version):
-            raise Refused(422, 42202, f"The specified version '{version}' is not a valid version id.")
+            raise RestError(422, 42202, f"The specified version '{version}' is not a valid version id.")
         number = known[-1] if version in ("latest", "-1") else int(version)
         if number not in known:
-            raise Refused(404, 40402, f"Version {number} not found.")
+            raise RestError(404, 40402, f"Version {number} not found.")
         schema_id = self._subjects[subject][number - 1]
         return {"subject": subject, "id": schema_id, "version": number, **self.by_id(schema_id)}
 
@@ -84,12 +84,12 @@ class Schemas:
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
     text, kind = given.get("schema"), given.get("schemaType") or "AVRO"
     if kind not in _KINDS or not isinstance(text, str):
-        raise Refused(422, 42201, f"schemaType is one of {', '.join(_KINDS)}, and schema is a text")
+        raise RestError(422, 42201, f"schemaType is one of {', '.join(_KINDS)}, and schema is a text")
     if kind != "PROTOBUF":
         try:
             json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Refused(422, 42201, "Invalid schema: not JSON") from error
+            raise RestError(422, 42201, "Invalid schema: not JSON") from error
     schema: dict[str, Any] = {"schema": text}
     if kind != "AVRO":
         schema["schemaType"] = kind
@@ -141,11 +141,11 @@ def _handler(schemas: Schemas, lock: threading.Lock, user_info: str | None) -> t
             try:
                 body = self._body()
                 if wanted is not None and not hmac.compare_digest(self.headers.get("Authorization", ""), wanted):
-                    raise Refused(401, 40101, "Unauthorized")
+                    raise RestError(401, 40101, "Unauthorized")
                 path = [unquote(each) for each in urlsplit(self.path).path.strip("/").split("/")]
                 with lock:
                     status, answer = 200, _routed(schemas, self.command, path, body)
-            except Refused as error:
+            except RestError as error:
                 status, answer = error.status, {"error_code": error.code, "message": str(error)}
             text = json.dumps(answer).encode()
             self.send_response(status)
@@ -158,13 +158,13 @@ def _handler(schemas: Schemas, lock: threading.Lock, user_info: str | None) -> t
             length = self.headers.get("Content-Length", "0")
             if not length.isdecimal() or int(length) > _BODY_MAX:
                 self.close_connection = True
-                raise Refused(413, 41301, "the request is too large")
+                raise RestError(413, 41301, "the request is too large")
             try:
                 given = json.loads(self.rfile.read(int(length)) or b"{}")
             except (ValueError, RecursionError) as error:
-                raise Refused(422, 42201, "the request is not JSON") from error
+                raise RestError(422, 42201, "the request is not JSON") from error
             if not isinstance(given, dict):
-                raise Refused(422, 42201, "the request is no JSON object")
+                raise RestError(422, 42201, "the request is no JSON object")
             return given
 
         def log_message(self, *_: object) -> None:
@@ -193,9 +193,9 @@ def _routed(schemas: Schemas, method: str, path: list[str], body: dict[str, Any]
             return {"compatibilityLevel": "NONE"}
         case "PUT", ["config", *_]:
             if body.get("compatibility") != "NONE":
-                raise Refused(422, 42203, "Invalid compatibility level: only NONE is supported")
+                raise RestError(422, 42203, "Invalid compatibility level: only NONE is supported")
             return {"compatibility": "NONE"}
         case "POST", ["compatibility", "subjects", *_]:
             _checked(body)
             return {"is_compatible": True}
-    raise Refused(404, 404, "HTTP 404 Not Found")
+    raise RestError(404, 404, "HTTP 404 Not Found")

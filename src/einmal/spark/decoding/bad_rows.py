@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from einmal.spark import events
 from einmal.spark.decoding.decode import DecodedSource
-from einmal.spark.decoding.reports import Summary, summarized
+from einmal.spark.decoding.reports import BatchSummary, summarized
 from einmal.spark.decoding.rows import LETTER_SCHEMA, TURN, LetterTasks, letters
 from einmal.spark.offsets import SourcePosition, first_offsets, packed, ranges
 from einmal.spark.options import source_options
@@ -73,7 +73,7 @@ class BadRows:
         self._inner = inner
         self._column = column
         self._turn = ""
-        self._summaries: dict[str, Summary] = {}
+        self._summaries: dict[str, BatchSummary] = {}
         self._already_in = False
 
     def transform(self, frame: DataFrame, batch_id: int) -> DataFrame:
@@ -151,7 +151,7 @@ class BadRows:
         happened: list[events.Event] = []
         for _, source in self._sources:
             name = source.decoding.source
-            summary = self._summaries.get(name, Summary())
+            summary = self._summaries.get(name, BatchSummary())
             if summary.undecided:
                 raise SchemaRegistered(f"{name}: schema ids {sorted(summary.undecided)} were registered meanwhile")
             bad = sum(summary.dead_letters.values())
@@ -194,5 +194,5 @@ def _struct_as_bytes(frame: DataFrame, column: str) -> DataFrame:
     return frame.withColumn(column, F.when(F.col(column).isNotNull(), F.struct(*fields)))
 
 
-def _in_words(summary: Summary) -> str:
+def _in_words(summary: BatchSummary) -> str:
     return ", ".join(f"{count:,} {reason}" for (_, reason), count in sorted(summary.dead_letters.items()))

@@ -33,7 +33,7 @@ _MESSAGE_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class RowFailure:
     """Why a record failed. ``exception``: the class of the error, with its module; ``executing``: what raised it."""
 
     source: str
@@ -62,7 +62,9 @@ class FailedRecord:
     timestamp: Any = None
 
 
-def dead_letter(record: FailedRecord, failure: Failure, topic: str, *, context_headers: bool = True) -> dict[str, Any]:
+def dead_letter(
+    record: FailedRecord, failure: RowFailure, topic: str, *, context_headers: bool = True
+) -> dict[str, Any]:
     """A row for the dead-letter ``topic``: the columns topic, key, value, headers and timestamp of the sink.
 
     Also for targets: a database that rejects a row calls this with the stage TASK_PUT.
@@ -79,7 +81,7 @@ def dead_letter(record: FailedRecord, failure: Failure, topic: str, *, context_h
     }
 
 
-def context(record: FailedRecord, failure: Failure) -> dict[str, str]:
+def context(record: FailedRecord, failure: RowFailure) -> dict[str, str]:
     """Connect's context headers by name, in Connect's order."""
     return {
         ORIGINAL_TOPIC: record.topic,

@@ -30,6 +30,7 @@ from einmal.schemas.settings import (
     decode_settings,
     load_field,
 )
+from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
 from einmal.spark.errors import PipelineRefused
@@ -137,7 +138,7 @@ def _source_options(frame: DataFrame) -> dict[str, str] | None:
     if str(plan.getClass().getSimpleName()) != _RELATION or str(plan.sourceName()) != "einmal":
         return None
     entries = plan.extraOptions().asCaseSensitiveMap()
-    return {str(key).lower(): str(entries[key]) for key in entries}
+    return RedactedDict({str(key).lower(): str(entries[key]) for key in entries})
 
 
 def _loaded(part: str, settings: FieldSettings, registry: SchemaRegistry | None, topics: list[str]) -> LoadedField:

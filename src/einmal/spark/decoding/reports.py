@@ -15,7 +15,7 @@ from pyspark.accumulators import AccumulatorParam
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TaskReport:
     """``turn``: of the batch; ``source``: the decoded source; ``piece``: of its records, None for the good rows.
 
     ``known`` and ``unknown``: schema ids that the registry had and had not. ``counts``: dead letters by (stage,
@@ -44,7 +44,7 @@ class Reports(AccumulatorParam[dict[Any, None]]):
 
 
 @dataclass(slots=True)
-class Summary:
+class BatchSummary:
     """All reports of one batch about one source."""
 
     records: int = 0
@@ -54,15 +54,15 @@ class Summary:
     """Schema ids that some tasks found and others did not: registered meanwhile."""
 
 
-def summarized(reports: Iterable[Report], turn: str) -> Mapping[str, Summary]:
+def summarized(reports: Iterable[TaskReport], turn: str) -> Mapping[str, BatchSummary]:
     """By source. Reports of other turns are of tasks that ended late."""
-    found: dict[str, Summary] = {}
+    found: dict[str, BatchSummary] = {}
     ids: dict[str, tuple[set[int], set[int]]] = {}
-    pieces: dict[tuple[str, int], Report] = {}
+    pieces: dict[tuple[str, int], TaskReport] = {}
     for report in reports:
         if report.turn != turn:
             continue
-        summary = found.setdefault(report.source, Summary())
+        summary = found.setdefault(report.source, BatchSummary())
         known, unknown = ids.setdefault(report.source, (set(), set()))
         known |= report.known
         unknown |= report.unknown

@@ -17,11 +17,11 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
-from einmal.schemas.record_decoder import RecordDecoder, Row, Seen
+from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.settings import LoadedField
-from einmal.spark.decoding.dead_letters import KEY_CONVERTER, VALUE_CONVERTER, FailedRecord, Failure, dead_letter
-from einmal.spark.decoding.reports import Report
+from einmal.spark.decoding.dead_letters import KEY_CONVERTER, VALUE_CONVERTER, FailedRecord, RowFailure, dead_letter
+from einmal.spark.decoding.reports import TaskReport
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.options import SourceOptions
 from einmal.spark.source.source import Piece, read_piece
@@ -77,7 +77,7 @@ class Bad(NamedTuple):
     error: BadRow
 
 
-class Decoded(NamedTuple):
+class DecodedRows(NamedTuple):
     """``good``: indexes of rows; ``columns``: of these, by name."""
 
     good: list[int]
@@ -94,12 +94,12 @@ def _decoders(
     return {part: RecordDecoder(loaded, contract, client) for part, loaded in fields}
 
 
-class Codec:
+class RowCodec:
     """A ``Decoding`` at work in one task."""
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
-        self.seen = Seen()
+        self.seen = SeenSchemas()
         registry = None if decoding.registry is None else tuple(sorted(decoding.registry.settings.items()))
         self._decoders = _decoders(tuple(sorted(decoding.fields.items())), decoding.contract, registry)
 
@@ -107,12 +107,12 @@ class Codec:
         """The class that decodes a part of the record."""
         return self._decoders[part].class_name
 
-    def decode(self, rows: Any) -> Decoded:
+    def decode(self, rows: Any) -> DecodedRows:
         """Raises SchemaDrift, with the first record that has it, and RegistryUnavailable."""
         raw = {part: rows.column(part).to_pylist() for part in self._decoders}
         good: list[int] = []
         bad: list[Bad] = []
-        decoded: dict[str, list[Row]] = {part: [] for part in self._decoders}
+        decoded: dict[str, list[DecodedRow]] = {part: [] for part in self._decoders}
         for index in range(rows.num_rows):
             part = ""
             try:
@@ -129,9 +129,9 @@ class Codec:
                 decoded[each].append(value)
         return self._columns(good, decoded, bad)
 
-    def _columns(self, good: list[int], decoded: dict[str, list[Row]], bad: list[Bad]) -> Decoded:
+    def _columns(self, good: list[int], decoded: dict[str, list[DecodedRow]], bad: list[Bad]) -> DecodedRows:
         try:
-            return Decoded(good, self._arrays(decoded), bad)
+            return DecodedRows(good, self._arrays(decoded), bad)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, ValueError):
             # A value that Arrow refuses: which one is found out row by row.
             refused = {at: part for part, rows in decoded.items() for at in self._refused(part, rows)}
@@ -141,16 +141,16 @@ class Codec:
         ]
         kept = [at for at in range(len(good)) if at not in refused]
         rest = {part: [rows[at] for at in kept] for part, rows in decoded.items()}
-        return Decoded([good[at] for at in kept], self._arrays(rest), sorted(bad))
+        return DecodedRows([good[at] for at in kept], self._arrays(rest), sorted(bad))
 
-    def _refused(self, part: str, rows: Sequence[Row]) -> Iterator[int]:
+    def _refused(self, part: str, rows: Sequence[DecodedRow]) -> Iterator[int]:
         for at, row in enumerate(rows):
             try:
                 pyarrow.array([row.value], self._decoding.columns[part])
             except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, ValueError):
                 yield at
 
-    def _arrays(self, decoded: Mapping[str, list[Row]]) -> dict[str, Any]:
+    def _arrays(self, decoded: Mapping[str, list[DecodedRow]]) -> dict[str, Any]:
         arrays = {
             part: pyarrow.array([row.value for row in rows], self._decoding.columns[part])
             for part, rows in decoded.items()
@@ -173,7 +173,7 @@ def good_rows(decoding: Decoding, reports: Accumulator[Any]) -> Callable[[Iterat
     """The function for ``mapInArrow``: records in, the rows that can be decoded out."""
 
     def decode(batches: Iterator[Any]) -> Iterator[Any]:
-        codec = Codec(decoding)
+        codec = RowCodec(decoding)
         turn = _turn()
         settle()
         for batch in batches:
@@ -237,7 +237,7 @@ def letters(
 def _letters(
     decoding: Decoding, options: SourceOptions, piece: Piece, turn: str, number: int, reports: Accumulator[Any]
 ) -> Iterator[Any]:
-    codec = Codec(decoding)
+    codec = RowCodec(decoding)
     counts: Counter[tuple[str, str]] = Counter()
     records = 0
     for batch in read_piece(options, piece):
@@ -252,7 +252,7 @@ def _letters(
     reports.add({replace(report, records=records, counts=tuple(sorted(counts.items()))): None})
 
 
-def _letter(decoding: Decoding, codec: Codec, row: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
+def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
     context = TaskContext.get()
     record = FailedRecord(
         topic=row["topic"],
@@ -263,7 +263,7 @@ def _letter(decoding: Decoding, codec: Codec, row: Mapping[str, Any], bad: Bad) 
         headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
         timestamp=row["timestamp"],
     )
-    failure = Failure(
+    failure = RowFailure(
         source=decoding.source,
         stage=_STAGES[bad.part],
         exception=bad.error.class_name,
@@ -280,8 +280,8 @@ def _turn() -> str | None:
     return None if context is None else context.getLocalProperty(TURN)
 
 
-def _report(turn: str, decoding: Decoding, seen: Seen, piece: int | None) -> Report:
-    return Report(
+def _report(turn: str, decoding: Decoding, seen: SeenSchemas, piece: int | None) -> TaskReport:
+    return TaskReport(
         turn,
         decoding.source,
         piece,

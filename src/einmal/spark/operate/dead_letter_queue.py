@@ -33,7 +33,8 @@ MARKS: Final = "__einmal_replays"
 """Compacted, one partition. Key: which dead letter; value: the topic that it was copied to."""
 _MARKS_CONFIG: Final = {"cleanup.policy": "compact"}
 _TOGETHER: Final = 1_000
-"""Dead letters of one transaction."""
+_BYTES: Final = 8 * 1024 * 1024
+"""Dead letters of one transaction, and bytes of their keys and values after which it ends."""
 _STABLE_S: Final = 60.0
 _POLL_S: Final = 0.1
 
@@ -115,7 +116,7 @@ class Selection:
         )
 
 
-class Group(NamedTuple):
+class LetterGroup(NamedTuple):
     """Dead letters with the same ..."""
 
     source: str
@@ -172,14 +173,15 @@ class DeadLetterQueue:
         at = TopicPartition(self.topic, partition)
         if at not in self._cluster.partitions([self.topic]):
             return None
-        return next(self._between(at, offset, offset + 1), None)
+        first, last = self._cluster.earliest([at])[at], self._cluster.latest([at], committed=True)[at]
+        return next(self._between(at, offset, offset + 1), None) if first <= offset < last else None
 
-    def groups(self, selection: Selection | None = None) -> dict[Group, Counted]:
+    def groups(self, selection: Selection | None = None) -> dict[LetterGroup, Counted]:
         """How many there are, by source, stage, reason and original topic."""
         topic_id, marks = self._topic_id(), self._marks()
-        found: dict[Group, Counted] = {}
+        found: dict[LetterGroup, Counted] = {}
         for letter in self.letters(selection):
-            group = Group(letter.source, letter.stage, letter.reason, letter.original_topic or "")
+            group = LetterGroup(letter.source, letter.stage, letter.reason, letter.original_topic or "")
             counted = found.setdefault(group, Counted())
             counted.count += 1
             counted.replayed += _mark(topic_id, letter) in marks
@@ -307,10 +309,12 @@ def _mark(topic_id: str, letter: DeadLetter) -> bytes:
 
 def _together(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     some: list[DeadLetter] = []
+    size = 0
     for letter in letters:
         some.append(letter)
-        if len(some) >= _TOGETHER:
+        size += len(letter.key or b"") + len(letter.value or b"")
+        if len(some) >= _TOGETHER or size >= _BYTES:
             yield some
-            some = []
+            some, size = [], 0
     if some:
         yield some
