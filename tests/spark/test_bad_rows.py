@@ -6,16 +6,18 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.schemas.registry_server import RegistryServer
+from einmal.schemas.registry_server import RegistryServer, RestError, Schemas
 from einmal.schemas.wire_format import framed
 from einmal.spark import PipelineError, events, write_stream
+from einmal.spark.api.program import load, writer
 from einmal.types import Header
-from tests.spark.bad_rows import KINDS, Payments, bad, good
-from tests.spark.topics import records
+from tests.spark.bad_rows import KINDS, PAYMENT, Payments, bad, good
+from tests.spark.topics import create, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -145,9 +147,9 @@ def test_dead_letters_of_a_query_into_a_database_go_to_a_topic(
     payments.send(mixed(100))
     database = tmp_path / "payments.db"
     frame = payments.source(spark, maxOffsetsPerTrigger="40").selectExpr("value.id", "value.amount")
-    writer = write_stream(frame).format("sqlite").options(**{"path": str(database), "table": "payments"})
-    writer = writer.option("checkpointLocation", str(tmp_path / "c")).option("transactional.id", payments.name)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    query = write_stream(frame).format("sqlite").options(**{"path": str(database), "table": "payments"})
+    query = query.option("checkpointLocation", str(tmp_path / "c")).option("transactional.id", payments.name)
+    query.trigger(availableNow=True).start().awaitTermination()
     with closing(sqlite3.connect(database)) as connection:
         ids = [str(number) for (number,) in connection.execute("SELECT id FROM payments")]
     assert sorted(ids) == good_ids(100)
@@ -185,3 +187,71 @@ def test_a_registry_that_does_not_answer_stops_the_pipeline_and_makes_no_dead_le
         payments.run(spark)
     assert payments.output() == ["7"]
     assert sorted(each.reason for each in payments.dead()) == ["MalformedValue", "UnknownSchemaId"]
+
+
+def test_an_id_that_is_registered_while_a_batch_runs_has_one_verdict(spark: SparkSession, payments: Payments) -> None:
+    schema = '{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}]}'
+
+    class RegisteredLate(Schemas):
+        """Unknown to whoever asks first."""
+
+        def by_id(self, schema_id: int) -> dict[str, Any]:
+            try:
+                return super().by_id(schema_id)
+            except RestError:
+                self.register("late-value", {"schema": schema})
+                raise
+
+    payments.settings = payments.tolerant
+    payments.send([framed(1, b"\x0e")])
+    aborted: list[events.Event] = []
+    with RegistryServer(schemas=RegisteredLate()) as registry:
+        payments.avro = {"value.format": "avro", "value.schema": schema, "schema.registry.url": registry.url}
+        aborted = [
+            each for each in payments.run(spark) if isinstance(each, events.TransactionEnded) and not each.committed
+        ]
+    assert (payments.output(), payments.dead()) == (["7"], [])
+    assert len(aborted) == 1
+
+
+def test_a_declared_pipeline_with_two_sinks_has_one_dead_letter_for_each_bad_row(
+    spark: SparkSession, payments: Payments, tmp_path: Path
+) -> None:
+    create(payments.bootstrap, f"{payments.name}-large")
+    payments.send(mixed(100))
+    (tmp_path / "payment.schema.json").write_text(PAYMENT)
+    text = f"""
+        transactional.id = "{payments.name}"
+        checkpointLocation = "{tmp_path / "checkpoint"}"
+        kafka.bootstrap.servers = "{payments.bootstrap}"
+        trigger.availableNow = true
+        [sources.payments]
+        subscribe = "{payments.topic}"
+        startingOffsets = "earliest"
+        maxOffsetsPerTrigger = 30
+        value.format = "json"
+        value.schema = "{tmp_path / "payment.schema.json"}"
+        errors.tolerance = "all"
+        errors.deadletterqueue.topic.name = "{payments.letters}"
+        [views]
+        ids = "SELECT CAST(value.id AS STRING) AS value FROM payments"
+        large = "SELECT to_json(value) AS value FROM payments WHERE value.amount >= 20 AND timestamp IS NOT NULL"
+        [sinks.ids]
+        from = "ids"
+        topic = "{payments.out}"
+        [sinks.large]
+        from = "large"
+        topic = "{payments.name}-large"
+    """
+    path = tmp_path / "pipeline.toml"
+    path.write_text(text)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        writer(load(path, {}), spark).start().awaitTermination()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert sorted(payments.output()) == good_ids(100)
+    assert len(records(payments.bootstrap, f"{payments.name}-large")) == 18
+    assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 10
+    sent = {record.key: record.timestamp for _, record in records(payments.bootstrap, payments.topic)}
+    assert all(sent[record.key] == record.timestamp for _, record in records(payments.bootstrap, payments.letters))

@@ -101,9 +101,9 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
 class RegistryServer:
     """Serves ``Schemas`` on 127.0.0.1 from entering to leaving; ``url`` is where."""
 
-    def __init__(self, port: int = 0, user_info: str | None = None) -> None:
+    def __init__(self, port: int = 0, user_info: str | None = None, schemas: Schemas | None = None) -> None:
         """``user_info``: "user:password", if clients have to authenticate themselves."""
-        self.schemas = Schemas()
+        self.schemas = schemas or Schemas()
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self.schemas, self._lock, user_info))
         self._server.daemon_threads = True

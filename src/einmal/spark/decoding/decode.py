@@ -122,6 +122,11 @@ def decoded_sources(frame: DataFrame) -> list[tuple[int, DecodedSource]]:
     return list(found.values())
 
 
+def is_decoder(function: str) -> bool:
+    """Whether a function in a plan decodes a source."""
+    return function.startswith(_MARK)
+
+
 # --- parts ------------------------------------------------------------------------------------------------------
 
 
