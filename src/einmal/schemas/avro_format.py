@@ -72,6 +72,7 @@ class AvroSchema:
             raise SchemaError(f"not an Avro schema: {type(error).__name__}: {str(error)[:200]}") from error
         self.known = known
         self.column = _column(self.parsed, known, ())
+        self.convert = self.column.at("$")
 
 
 class AvroDecoder:
@@ -90,8 +91,8 @@ class AvroDecoder:
         self._limits.check_size(raw)
         if writer is None or writer.parsed == self._schema.parsed:
             value = _read(raw, self._schema.parsed, None)
-            return Decoded(self._schema.column.convert(value, "$", Unknown()), {})
-        value = self._schema.column.convert(_read(raw, writer.parsed, self._schema.parsed), "$", Unknown())
+            return Decoded(self._schema.convert(value, Unknown()), {})
+        value = self._schema.convert(_read(raw, writer.parsed, self._schema.parsed), Unknown())
         # Resolution drops the fields that the reader's schema does not have.
         added = _added(writer.parsed, self._schema.parsed, ())
         if not added:

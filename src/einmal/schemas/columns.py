@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from einmal.schemas.errors import MissingField, OutOfRange, UnknownField, WrongType
+from einmal.schemas.errors import OutOfRange, UnknownField, WrongType
 
 _INT32: Final = (-(2**31), 2**31 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
@@ -34,74 +34,94 @@ class Unknown:
         self.fields[path] = value
 
 
-Convert = Callable[[Any, str, Unknown], Any]
-"""From a value, and its path in the record, to a value for Arrow. Raises BadRow."""
+Convert = Callable[[Any, Unknown], Any]
+"""From a value of a record to a value for Arrow. Raises BadRow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """``ddl``: the type in Spark's DDL."""
+    """``ddl``: the type in Spark's DDL. ``at``: from a path in the record to the function that converts its values.
+
+    Paths are fixed once for a schema: to build them for each row would take longer than the conversion.
+    """
 
     ddl: str
-    convert: Convert
+    at: Callable[[str], Convert]
 
 
 def scalar(kind: str, convert: Callable[[Any], Any]) -> ColumnType:
     """``convert`` raises TypeError, ValueError or ArithmeticError for a value that the column cannot hold."""
 
-    def checked(value: Any, path: str, _: Unknown) -> Any:
-        try:
-            return None if value is None else convert(value)
-        except (OverflowError, ArithmeticError) as error:
-            raise OutOfRange(f"{path}: out of the range of {kind}") from error
-        except (TypeError, ValueError) as error:
-            raise WrongType(f"{path}: a {type(value).__name__} is no {kind}") from error
+    def at(path: str) -> Convert:
+        def checked(value: Any, _: Unknown) -> Any:
+            if value is None:
+                return None
+            try:
+                return convert(value)
+            except (OverflowError, ArithmeticError) as error:
+                raise OutOfRange(f"{path}: out of the range of {kind}") from error
+            except (TypeError, ValueError) as error:
+                raise WrongType(f"{path}: a {type(value).__name__} is no {kind}") from error
 
-    return ColumnType(kind, checked)
+        return checked
+
+    return ColumnType(kind, at)
 
 
 def array(item: ColumnType) -> ColumnType:
-    def convert(value: Any, path: str, unknown: Unknown) -> Any:
-        if value is None:
-            return None
-        if not isinstance(value, list | tuple):
-            raise WrongType(f"{path}: a {type(value).__name__} is no array")
-        inner = f"{path}[]"
-        return [item.convert(each, inner, unknown) for each in value]
+    def at(path: str) -> Convert:
+        inner = item.at(f"{path}[]")
 
-    return ColumnType(f"array<{item.ddl}>", convert)
+        def convert(value: Any, unknown: Unknown) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, list | tuple):
+                raise WrongType(f"{path}: a {type(value).__name__} is no array")
+            return [inner(each, unknown) for each in value]
+
+        return convert
+
+    return ColumnType(f"array<{item.ddl}>", at)
 
 
 def mapping(item: ColumnType) -> ColumnType:
     """Text to values."""
 
-    def convert(value: Any, path: str, unknown: Unknown) -> Any:
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            raise WrongType(f"{path}: a {type(value).__name__} is no map")
-        inner = f"{path}[]"
-        return [(str(name), item.convert(each, inner, unknown)) for name, each in value.items()]
+    def at(path: str) -> Convert:
+        inner = item.at(f"{path}[]")
 
-    return ColumnType(f"map<string,{item.ddl}>", convert)
+        def convert(value: Any, unknown: Unknown) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, Mapping):
+                raise WrongType(f"{path}: a {type(value).__name__} is no map")
+            return [(str(name), inner(each, unknown)) for name, each in value.items()]
+
+        return convert
+
+    return ColumnType(f"map<string,{item.ddl}>", at)
 
 
-def struct(fields: Mapping[str, ColumnType], required: frozenset[str] = frozenset()) -> ColumnType:
-    def convert(value: Any, path: str, unknown: Unknown) -> Any:
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            raise WrongType(f"{path}: a {type(value).__name__} is no record")
-        for name in required:
-            if name not in value:
-                raise MissingField(f"{path}.{name} is missing")
-        if not value.keys() <= fields.keys():
-            for name in value.keys() - fields.keys():
-                unknown.add(f"{path}.{name}", value[name])
-        return {name: each.convert(value.get(name), f"{path}.{name}", unknown) for name, each in fields.items()}
+def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
+    def at(path: str) -> Convert:
+        converts = [(name, each.at(f"{path}.{name}")) for name, each in fields.items()]
+        names = fields.keys()
+
+        def convert(value: Any, unknown: Unknown) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, Mapping):
+                raise WrongType(f"{path}: a {type(value).__name__} is no record")
+            if not value.keys() <= names:
+                for name in value.keys() - names:
+                    unknown.add(f"{path}.{name}", value[name])
+            get = value.get
+            return {name: inner(get(name), unknown) for name, inner in converts}
+
+        return convert
 
     inner = ",".join(f"{_quoted(name)}:{each.ddl}" for name, each in fields.items())
-    return ColumnType(f"struct<{inner}>", convert)
+    return ColumnType(f"struct<{inner}>", at)
 
 
 def _quoted(name: str) -> str:

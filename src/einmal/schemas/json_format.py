@@ -50,6 +50,7 @@ class JsonDecoder:
         document = parsed_schema(schema)
         self._limits = limits or Limits()
         self._column = _column(document, document, ())
+        self._convert = self._column.at("$")
         try:
             self._validator = jsonschema_rs.validator_for(
                 _open(document), validate_formats=False, offline=True, pattern_options=jsonschema_rs.RegexOptions()
@@ -68,7 +69,7 @@ class JsonDecoder:
         if not self._validator.is_valid(value):
             raise self._reason(value)
         unknown = Unknown()
-        return Decoded(self._column.convert(value, "$", unknown), unknown.fields)
+        return Decoded(self._convert(value, unknown), unknown.fields)
 
     def _reason(self, value: Any) -> BadRow:
         error = next(self._validator.iter_errors(value))

@@ -81,6 +81,7 @@ class ProtobufDecoder:
         self.indexes = _indexes(descriptor)
         """Where the message is in its file: the message indexes of the wire format."""
         self._column = _message_column(descriptor, ())
+        self._convert = self._column.at("$")
 
     @property
     def ddl(self) -> str:
@@ -104,7 +105,7 @@ class ProtobufDecoder:
         if not message.IsInitialized():
             raise MissingField(f"required: {', '.join(message.FindInitializationErrors())}")
         others = {f"$.{each.field_number}" for each in unknown_fields.UnknownFieldSet(message)}
-        return Decoded(self._column.convert(_plain(message), "$", Unknown()), dict.fromkeys(sorted(others)))
+        return Decoded(self._convert(_plain(message), Unknown()), dict.fromkeys(sorted(others)))
 
 
 def descriptor_bytes(text: str) -> bytes:
