@@ -1,4 +1,4 @@
-"""Claims about the options of a declared format: what is refused says what to do."""
+"""Claims about the options of a declared format: defaults, limits, and what is refused with a hint."""
 
 from __future__ import annotations
 

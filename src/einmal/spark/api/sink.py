@@ -173,6 +173,7 @@ class StreamWriter:
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
         options, parts = self._parsed()
+        name = options.transactional_id or parts[0].destination.table
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         decoded = decoded_sources(self._frame)
@@ -202,7 +203,6 @@ class StreamWriter:
             setting.close()
             raise
         run = _RUNS[options.guarantee]
-        name = options.transactional_id or parts[0].destination.table
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
         start = partial(self._spark_start, options)
