@@ -24,7 +24,9 @@ from einmal.client.errors import (
     FatalError,
     InvalidState,
     KafkaError,
+    NotAuthorized,
     ProducerFenced,
+    ProducerNotAuthorized,
     RetriableError,
     TransactionAborted,
     UnknownOutcome,
@@ -156,7 +158,8 @@ def coordinator_error(code: ErrorCode, detail: str) -> KafkaError:
         return ProducerFenced(code, detail)
     error = error_for(code, detail)
     if code in _FATAL and not isinstance(error, FatalError):
-        return FatalError(code, detail, meaning=error.meaning, what_to_do=error.what_to_do)
+        kind = ProducerNotAuthorized if isinstance(error, NotAuthorized) else FatalError
+        return kind(code, detail, meaning=error.meaning, what_to_do=error.what_to_do)
     return error
 
 

@@ -58,19 +58,22 @@ class Numbered(NamedTuple):
 
 
 class BadRows:
-    """For one query. ``numbered``: its decoded sources by their number among the offsets. ``column``: the struct column
-    that dead letters are in, where the query has other targets, too."""
+    """For one query. ``numbered``: its decoded sources by their number among the offsets. ``inner``: its own transform;
+    ``shape``: applied after it; ``column``: the struct column of dead letters, where the query has other targets, too.
+    """
 
     def __init__(
         self,
         numbered: Sequence[tuple[int, DecodedSource]],
         offsets: OffsetLog,
-        inner: Transform | None,
+        inner: Transform | None = None,
+        shape: Callable[[DataFrame], DataFrame] | None = None,
         column: str | None = None,
     ) -> None:
         self._sources = [Numbered(*each) for each in numbered]
         self._offsets = offsets
         self._inner = inner
+        self._shape = shape
         self._column = column
         self._turn = ""
         self._summaries: dict[str, BatchSummary] = {}
@@ -85,6 +88,8 @@ class BadRows:
         self._forget()
         spark.sparkContext.setLocalProperty(TURN, self._turn)
         result = frame if self._inner is None else self._inner(frame, batch_id)
+        if self._shape is not None:
+            result = self._shape(result)
         parts = [part for each in self._sources if (part := self._letters(spark, each, batch_id)) is not None]
         if not parts:
             return result
