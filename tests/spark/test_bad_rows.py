@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from einmal.schemas.registry_server import RegistryServer, RestError, Schemas
 from einmal.schemas.wire_format import framed
 from einmal.spark import PipelineError, events, write_stream
+from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer
 from einmal.types import Header
 from tests.spark.bad_rows import KINDS, PAYMENT, Payments, bad, good
@@ -255,3 +256,25 @@ def test_a_declared_pipeline_with_two_sinks_has_one_dead_letter_for_each_bad_row
     assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 10
     sent = {record.key: record.timestamp for _, record in records(payments.bootstrap, payments.topic)}
     assert all(sent[record.key] == record.timestamp for _, record in records(payments.bootstrap, payments.letters))
+
+
+def test_a_query_into_a_topic_and_a_database_has_its_dead_letters_among_the_topics(
+    spark: SparkSession, payments: Payments, tmp_path: Path
+) -> None:
+    payments.settings = payments.tolerant
+    payments.send(mixed(50))
+    database = tmp_path / "payments.db"
+    frame = payments.source(spark)
+    topics = frame.selectExpr(
+        f"struct(cast(value.id as string) as value, '{payments.out}' as topic) as {TOPICS_COLUMN}"
+    )
+    rows = frame.selectExpr("struct(value.id, value.amount) as stored")
+    query = write_stream(topics.unionByName(rows, allowMissingColumns=True))
+    query = query.option("kafka.bootstrap.servers", payments.bootstrap).option("transactional.id", payments.name)
+    query = query.sinks({"stored": ("sqlite", {"path": str(database), "table": "payments"})}, topics=True)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.topics(payments.out).trigger(availableNow=True).start().awaitTermination()
+    with closing(sqlite3.connect(database)) as connection:
+        ids = [str(number) for (number,) in connection.execute("SELECT id FROM payments")]
+    assert sorted(ids) == sorted(payments.output()) == good_ids(50)
+    assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 5
