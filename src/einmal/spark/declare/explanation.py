@@ -11,6 +11,7 @@ from typing import Final
 
 from einmal.client.errors import KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.schemas import settings as decoding_settings
 from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, Sink, Source
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
@@ -65,6 +66,8 @@ def _source(source: Source) -> SourceFacts:
         fails_on_data_loss=options.get("failondataloss", "true") != "false",
         cluster=cluster,
         problem=problem,
+        decoded=source.decoding.get("value.format", source.decoding.get("key.format", "")),
+        letters=source.decoding.get(decoding_settings.TOPIC, ""),
     )
 
 

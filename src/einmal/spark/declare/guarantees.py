@@ -32,7 +32,8 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """``isolation`` is None for other formats. ``cluster`` None: not inspected, ``problem`` is the reason."""
+    """``isolation`` is None for other formats. ``cluster`` None: not inspected, ``problem`` is the reason.
+    ``decoded``: its declared format, "" without one; ``letters``: the topic of its dead letters."""
 
     name: str
     format: str
@@ -40,6 +41,8 @@ class SourceFacts:
     fails_on_data_loss: bool = True
     cluster: ClusterFacts | None = None
     problem: str = ""
+    decoded: str = ""
+    letters: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,9 @@ def _source(source: SourceFacts) -> Hop:
                 HopVerdict.NOT, "read_uncommitted: what a producer has aborted, or will abort, is read as well", hint
             )
         )
+    if source.decoded:
+        fate = f"is a dead letter in {source.letters}, once" if source.letters else "stops the pipeline"
+        reasons.append(Reason(HopVerdict.HOLDS, f"a row that is not {source.decoded} of the declared schema {fate}"))
     if not source.fails_on_data_loss:
         guarantee = min(guarantee, AT_MOST_ONCE, key=_WEAKEST_FIRST.index)
         reasons.append(
