@@ -16,9 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from einmal.spark import events
+from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
+from einmal.spark.decoding.bad_rows import BadRows
+from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
@@ -45,18 +49,15 @@ from einmal.spark.protocol.query import PipelineQuery, Transform
 from einmal.spark.protocol.run import Kept, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import KAFKA, destination, destination_class
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.together import TogetherDestination
+from einmal.spark.targets.together import TogetherDestination, check_two_phase
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
 }
-TOPICS_COLUMN: Final = "einmal_topics"
-"""The struct column of rows for topics, in a query that has other targets, too."""
 _TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableNow=True for one that ends'
 _logger = logging.getLogger(__name__)
 
@@ -80,9 +81,11 @@ class StreamWriter:
         self._query_name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._transform: Transform | None = None
+        self._transformed: StructType | None = None
         self._listeners: list[events.Listener] = []
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
+        self._bad_rows: BadRows | None = None
         self._others: Mapping[str, tuple[str, Mapping[str, str]]] = {}
         self._takes_topics = False
 
@@ -144,10 +147,11 @@ class StreamWriter:
         self._trigger = {name: value}
         return self
 
-    def each_batch(self, transform: Transform) -> Self:
+    def each_batch(self, transform: Transform, schema: StructType | None = None) -> Self:
         """Apply ``transform(frame, batch_id)`` to every micro-batch before it is written: a count per batch, a join
-        with a table. It returns the frame to be written; several outputs are one frame with a topic column."""
-        self._transform = transform
+        with a table. It returns the frame to be written; several outputs are one frame with a topic column. ``schema``:
+        of that frame, for the preflight."""
+        self._transform, self._transformed = transform, schema
         return self
 
     def topics(self, *names: str) -> Self:
@@ -171,17 +175,28 @@ class StreamWriter:
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
         options, parts = self._parsed()
+        name = options.transactional_id or parts[0].destination.table
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
+        decoded = decoded_sources(self._frame)
+        letters: LetterPart | None = None
+        if any(each.settings.tolerates for _, each in decoded):
+            letters = with_letters(options, parts, decoded)
+            parts = letters.parts
+            self._topics = (*self._topics, *topics_with_letters(options, decoded))
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
         setting = self._setting(options, parts, stateful)
+        if decoded:
+            shape, column = (None, None) if letters is None else (letters.shape, letters.column)
+            self._bad_rows = BadRows(decoded, setting.checkpoint, self._transform, shape, column)
+        transform = self._transform if self._bad_rows is None else self._bad_rows.transform
         try:
             planned = PlannedQuery(
                 frame=self._frame,
                 options=options,
                 stateful=stateful,
-                transforms=self._transform is not None,
+                schema=self._written(letters),
                 topics=self._topics,
                 query_name=self._query_name,
                 output_mode=self._output_mode,
@@ -192,13 +207,21 @@ class StreamWriter:
             setting.close()
             raise
         run = _RUNS[options.guarantee]
-        name = options.transactional_id or parts[0].destination.table
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
         start = partial(self._spark_start, options)
-        query = PipelineQuery(setting, lambda held: run(setting, held), start, self._transform)
+        query = PipelineQuery(setting, lambda held: run(setting, held), start, transform)
         queries.started(name, query)
         return query
+
+    def _written(self, letters: LetterPart | None) -> StructType | None:
+        """The schema of the rows that the targets get, if it is known."""
+        frame = self._frame
+        if self._transform is not None:
+            if self._transformed is None:
+                return None
+            frame = frame.sparkSession.createDataFrame([], self._transformed)
+        return frame.schema if letters is None else letters.shape(frame).schema
 
     def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
         """Raises OptionError."""
@@ -211,13 +234,9 @@ class StreamWriter:
         options = sink_options(self._options)
         topics = KafkaDestination(options.client, options.topic, options.group_id)
         parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
-        if options.client.get(TWO_PHASE_COMMIT) != "true":
+        if not topics.two_phase:
             return options, parts
-        if len(others) != 1:
-            raise OptionError(
-                f'option "kafka.{TWO_PHASE_COMMIT}" is for a pipeline that writes to topics and to one database, in '
-                f"one commit; this one writes to topics and {len(others)} others"
-            )
+        check_two_phase(len(others))
         return options, (Part(TogetherDestination(*parts)),)
 
     def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
@@ -232,8 +251,10 @@ class StreamWriter:
         )
 
     def _notify(self, event: events.Event) -> None:
-        for listener in (*self._listeners, *self._observing):
-            listener(event)
+        before = [] if self._bad_rows is None else self._bad_rows.hear(event)
+        for each in (*before, event):
+            for listener in (*self._listeners, *self._observing):
+                listener(each)
 
     def _spark_start(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
         try:

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from einmal.misspelt import nearest_name
+from einmal.schemas import settings as decoding_settings
 from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import resolved
 from einmal.security.redaction import RedactedDict
 from einmal.spark.options import OptionError, Options, QueryOptions, query_options, sink_options, source_options
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import KAFKA, destination_class
+from einmal.spark.targets.together import check_two_phase
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
 OWN_FORMAT: Final = "einmal"
@@ -65,6 +68,8 @@ class Source:
     format: str
     options: Mapping[str, str]
     watermark: Watermark | None = None
+    decoding: Mapping[str, str] = field(default_factory=dict)
+    """The format, its schema, and what happens to bad rows: see ``einmal.schemas.settings``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +205,25 @@ def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str
     options = {key: _text(value) for key, value in _table(where, table, problems).items()}
     kind = options.pop("format", OWN_FORMAT)
     watermark = _watermark(where, options, problems)
+    decoding = _decoding(where, kind, options, problems)
     if kind in (OWN_FORMAT, SPARK_FORMAT):
         options = RedactedDict(common) | options
         with_options = {key: value for key, value in options.items() if kind == OWN_FORMAT or key in _CHECKED}
         _note(where, problems, lambda: source_options(with_options, streaming=True))
-    return Source(name, kind, options, watermark)
+    return Source(name, kind, options, watermark, decoding)
+
+
+def _decoding(where: str, kind: str, options: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """Those that are not the source's own, which it removes from ``options``."""
+    found = RedactedDict({name: options.pop(name) for name in decoding_settings.NAMES if name in options})
+    if found and kind != OWN_FORMAT:
+        problems.append(f"{where}: {next(iter(found))} is an option of einmal's source, not of format {kind!r}")
+    elif found:
+        try:
+            decoding_settings.decode_settings(found)
+        except decoding_settings.SettingError as error:
+            problems.append(f"{where}: {error}")
+    return found
 
 
 _CHECKED: Final = ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets")
@@ -279,6 +298,8 @@ def _writer(
     if any(sink.is_topic for sink in sinks) or not sinks:
         # The source's cluster may be another one; where it is not, one line at the top serves both.
         writer = RedactedDict(common) | writer
+    if writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true":
+        _note("", problems, lambda: check_two_phase(sum(not sink.is_topic for sink in sinks)))
     _note("", problems, lambda: _options(sinks, writer))
     return writer
 
