@@ -35,10 +35,10 @@ def page(rig: Rig, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     topic = new_name("orders")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(12))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSTGRES_PASSWORD", PASSWORD)
     return {
         "subscribe": topic,
+        "checkpoints/orders": str(tmp_path / "checkpoint"),
         "127.0.0.1:9092": bootstrap,
         _URL: rig.server.url_of(rig.database),
         '"subscribe", "orders"': f'"subscribe", "{topic}"',
