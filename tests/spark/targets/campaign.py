@@ -40,7 +40,7 @@ _MOMENTS: Final = (
     "BatchFinished",
 )
 _READY_S: Final = 120.0
-_MOMENT_S: Final = 60.0
+_MOMENT_S: Final = 180.0
 _ANY_TIME_S: Final = 1.5
 _AFTER_BATCHES: Final = 2
 _LAST_BATCHES: Final = 3
