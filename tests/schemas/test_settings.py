@@ -54,6 +54,8 @@ def test_options_that_cannot_be_meant_are_refused(given: dict[str, str], message
         ("1%", 1, 100, False),
         ("1%", 2, 100, True),
         ("0.5 %", 1, 100, True),
+        ("10%", 1, 4, False),
+        ("10%", 11, 20, True),
         ("0", 1, 1, True),
         (None, 10**9, 10**9, False),
     ],
