@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -39,16 +39,18 @@ class Step:
         return self.command.startswith("einmal run ")
 
 
-def steps(readme: Path) -> Iterator[Step]:
+def steps(readme: Path, set_up: Sequence[str] = SET_UP) -> Iterator[Step]:
     """Everything after the set-up, which must be there."""
     found = [
         Step(command, printed)
         for block in _BLOCK.findall(readme.read_text())
         for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
-    commands = [each.command for each in found]
-    assert tuple(commands[: len(SET_UP)]) == SET_UP, f"{readme} begins with {commands}"
-    return (each for each in found if each.command not in SET_UP)
+    *preparing, starting = [each.command for each in found[: len(set_up)]]
+    # The broker of an example may have settings of its own.
+    is_set_up = preparing == [*set_up[:-1]] and starting.startswith(set_up[-1])
+    assert is_set_up, f"{readme} begins with {[*preparing, starting]}"
+    return (each for each in found[len(set_up) :] if each.command not in set_up)
 
 
 class Reader:
@@ -64,13 +66,13 @@ class Reader:
         for name in ("examples", "LICENSE"):
             (folder / name).symlink_to(ROOT / name)
 
-    def follow(self, readme: Path, *, kill_in: str) -> None:
+    def follow(self, readme: Path, *, kill_in: str = "", set_up: Sequence[str] = SET_UP) -> None:
         """Run every step, and compare what is printed. ``kill_in``: the pipeline that is killed in the middle."""
-        for step in steps(readme):
+        for step in steps(readme, set_up):
             if not step.runs_a_pipeline:
                 self._compare(step, self._run(step.command).stdout)
                 continue
-            if kill_in in step.command:
+            if kill_in and kill_in in step.command:
                 self._kill_in_the_middle(step.command)
             self._run(step.command)
 

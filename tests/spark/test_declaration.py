@@ -230,3 +230,33 @@ def test_only_einmals_source_has_a_declared_format() -> None:
 def test_every_option_of_a_format_can_be_written_in_one_table_of_toml() -> None:
     text = "\n".join(f'{name} = "x"' for name in NAMES)
     assert set(flattened(tomllib.loads(text))) == set(NAMES)
+
+
+ROWS = """
+[sinks.rows]
+type = "sqlite"
+from = "orders"
+path = "/d/rows.sqlite"
+table = "rows"
+"""
+
+
+def test_a_sink_of_another_type_has_options_of_its_own() -> None:
+    declaration = declared(HEAD + SOURCE + ROWS)
+    (sink,) = declaration.sinks
+    assert (sink.kind, sink.options) == ("sqlite", {"path": "/d/rows.sqlite", "table": "rows"})
+    assert declaration.writer == {"transactional.id": "paid", "checkpointLocation": "/c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (HEAD + SOURCE + ROWS.replace("sqlite", "sqllite", 1), "there is no target type 'sqllite'"),
+        (HEAD + SOURCE + ROWS.replace("path", "pth"), "sinks.rows: unknown key 'pth'"),
+        (HEAD + SOURCE + ROWS.replace("sinks.rows", 'sinks."my rows"'), "a name in SQL"),
+        ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + ROWS, "commit rows and record together"),
+        ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + SINK + ROWS, "commit rows and record together"),
+    ],
+)
+def test_what_is_wrong_with_a_sink_of_another_type_is_reported(text: str, problem: str) -> None:
+    assert any(problem in each for each in problems(text))

@@ -231,7 +231,7 @@ class StreamWriter:
             return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
         if others and not self._takes_topics:
             return query_options(self._options, ()), tuple(others)
-        options = sink_options(self._options)
+        options = sink_options(self._options, others=len(others))
         topics = KafkaDestination(options.client, options.topic, options.group_id)
         parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
         if not topics.two_phase:

@@ -306,7 +306,7 @@ def _writer(
 
 def _options(sinks: Sequence[Sink], writer: Mapping[str, str]) -> QueryOptions:
     if any(sink.is_topic for sink in sinks) or not sinks:
-        return sink_options(writer)
+        return sink_options(writer, others=sum(not sink.is_topic for sink in sinks))
     return query_options(writer, ())
 
 

@@ -16,6 +16,7 @@ from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declarati
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
 from einmal.spark.options import EXACTLY_ONCE, SinkOptions, client_settings, topics_of
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import destination
 
 _PATIENCE_MS: Final = "3000"
@@ -37,6 +38,7 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
         sources=tuple(_source(source) for source in declaration.sources),
         topics=topics,
         targets=tuple(_target(sink) for sink in declaration.sinks if not sink.is_topic),
+        together=declaration.writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true",
         plan=plan,
         plan_problem=plan_problem,
         cluster=cluster,
