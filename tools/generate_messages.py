@@ -39,7 +39,7 @@ SUPPORTED: Final = {
     "create_topics": (2, 7),
     "delete_topics": (1, 6),
     "delete_records": (0, 2),
-    "init_producer_id": (0, 5),
+    "init_producer_id": (0, 6),
     "offset_for_leader_epoch": (2, 4),
     "add_partitions_to_txn": (0, 5),
     "add_offsets_to_txn": (0, 4),

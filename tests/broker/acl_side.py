@@ -123,14 +123,14 @@ _AT_CONTROLLER: Final = Request(
 
 
 @asynccontextmanager
-async def einmal_side(directory: Path) -> AsyncIterator[Side]:
-    """Ours. Its admin is the node itself, which needs no ACL."""
-    async with secured_node(directory) as node, AsyncExitStack() as stack:
+async def einmal_side(directory: Path, **settings: str) -> AsyncIterator[Side]:
+    """Ours. Its admin is the node itself, which needs no ACL. ``settings``: further ones, in snake case."""
+    async with secured_node(directory, **settings) as node, AsyncExitStack() as stack:
         yield Side(NodeItself(node), (node.port,), stack, of_controllers=NoNode(node, "CONTROLLER").call)
 
 
 @asynccontextmanager
-async def secured_node(directory: Path, super_users: str = "") -> AsyncIterator[Node]:
+async def secured_node(directory: Path, super_users: str = "", **others: str) -> AsyncIterator[Node]:
     """A node with an authorizer, whose listeners for brokers and controllers authenticate."""
     brokers, controllers = loopback_ports(2)
     secret = _secret_in(directory)
@@ -149,6 +149,7 @@ async def secured_node(directory: Path, super_users: str = "") -> AsyncIterator[
         "offsets.topic.num.partitions": "3",
         "transaction.state.log.num.partitions": "3",
         "group.initial.rebalance.delay.ms": "0",
+        **{name.replace("_", "."): value for name, value in others.items()},
     }
     async with running_node(directory / "data", settings) as node:
         yield node

@@ -130,7 +130,6 @@ def checked(**values: str) -> BrokerConfig:
         ("log.flush.interval.ms", "1000"),
         ("config.providers", "file,vault"),
         ("remote.log.storage.system.enable", "true"),
-        ("transaction.two.phase.commit.enable", "true"),
     ],
 )
 def test_a_setting_that_promises_safety_and_is_not_supported_is_refused_by_name(name: str, value: str) -> None:

@@ -122,7 +122,7 @@ async def _answered_or_closed(port: int, data: bytes) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("broken", [False, True], ids=["absurd but well-formed", "broken"])
 async def test_no_request_disturbs_the_node_or_other_clients(tmp_path: Path, seed: int, broken: bool) -> None:
-    settings = {"group.initial.rebalance.delay.ms": 0}
+    settings = {"group.initial.rebalance.delay.ms": 0, "transaction.two.phase.commit.enable": "true"}
     async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
         await good.create_topic("t")
         await good.produce("t", batch(b"kept"))
@@ -130,7 +130,7 @@ async def test_no_request_disturbs_the_node_or_other_clients(tmp_path: Path, see
         topic = node.metadata.image.topics["t"]
         other, before = Good(node), resident_bytes()
         async with other.working():
-            for data in _requests(entries_on(On.BROKERS), seed, broken=broken):
+            for data in _requests(entries_on(On.BROKERS, has_two_phase_commit=True), seed, broken=broken):
                 await _answered_or_closed(node.port, data)
         assert other.slowest < LATENCY_SECONDS_MAX
         assert resident_bytes() - before < MEMORY_BYTES_MAX

@@ -20,6 +20,7 @@ from einmal.client.errors import (
     UnknownOutcome,
     error_for,
 )
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.transaction_core import (
     VALID_MOVES,
     TransactionCore,
@@ -78,6 +79,8 @@ CALLS: dict[str, Callable[[TransactionCore], object]] = {
     "init": lambda core: core.begin_initialization(),
     "begin": lambda core: core.begin(TransactionVersion.TV_2),
     "send": lambda core: core.check_send(),
+    "prepare": lambda core: core.begin_prepare(),
+    "complete": lambda core: core.decision(PreparedTxnState()),
     "commit": lambda core: core.begin_commit(),
     "abort": lambda core: core.begin_abort(),
 }
@@ -85,7 +88,9 @@ POSSIBLE = {
     TxnPhase.UNINITIALIZED: {"init"},
     TxnPhase.INITIALIZING: set(),
     TxnPhase.READY: {"begin"},
-    TxnPhase.IN_TRANSACTION: {"send", "commit", "abort"},
+    TxnPhase.IN_TRANSACTION: {"send", "prepare", "commit", "abort"},
+    TxnPhase.PREPARING: set(),
+    TxnPhase.PREPARED: {"complete", "commit", "abort"},
     TxnPhase.COMMITTING: set(),
     TxnPhase.ABORTING: set(),
     TxnPhase.ABORTABLE_ERROR: {"abort"},
@@ -95,7 +100,7 @@ POSSIBLE = {
 
 @pytest.mark.parametrize(("state", "call"), list(itertools.product(TxnPhase, CALLS)))
 def test_each_call_is_possible_in_its_states_only(state: TxnPhase, call: str) -> None:
-    core = TransactionCore("id")
+    core = TransactionCore("id", has_two_phase_commit=True)
     core.state = state
     if call in POSSIBLE[state]:
         CALLS[call](core)
@@ -337,3 +342,150 @@ def test_a_commit_refused_after_a_lost_answer_is_unknown(code: ErrorCode) -> Non
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.none])
 def test_a_failed_record_makes_the_transaction_abortable_unless_it_is_fatal(code: ErrorCode) -> None:
     assert isinstance(as_abortable(error_for(code)), AbortableError | FatalError)
+
+
+# --- two-phase commit (KIP-939) -------------------------------------------------------------------------------------
+
+
+def prepared() -> tuple[TransactionCore, PreparedTxnState]:
+    core = TransactionCore("id", has_two_phase_commit=True)
+    core.begin_initialization()
+    core.initialized(FIRST)
+    core.begin(TransactionVersion.TV_2)
+    assert core.may_write(T0)
+    core.begin_prepare()
+    return core, core.prepare()
+
+
+def recovered(kept: PreparedTxnState) -> TransactionCore:
+    core = TransactionCore("id", has_two_phase_commit=True)
+    core.begin_initialization()
+    core.recovered(SECOND, kept)
+    return core
+
+
+def test_a_prepared_transaction_has_the_pair_of_its_records() -> None:
+    core, state = prepared()
+    assert state == PreparedTxnState(FIRST)
+    assert (core.state, core.has_begun) == (TxnPhase.PREPARED, True)
+
+
+def test_nothing_can_be_sent_once_preparing_has_begun() -> None:
+    core = in_transaction()
+    core.has_two_phase_commit = True
+    core.begin_prepare()
+    with pytest.raises(InvalidState, match="Wait until prepare_transaction"):
+        core.check_send()
+    core.prepare()
+    with pytest.raises(InvalidState, match="Commit, abort or complete"):
+        core.check_send()
+
+
+def test_preparing_needs_two_phase_commit() -> None:
+    core = in_transaction()
+    with pytest.raises(InvalidState, match="without it a prepared transaction times out"):
+        core.begin_prepare()
+    assert core.state is TxnPhase.IN_TRANSACTION
+
+
+def test_an_empty_transaction_has_an_empty_state_so_that_no_later_transaction_has_the_same() -> None:
+    core = TransactionCore("id", has_two_phase_commit=True)
+    core.begin_initialization()
+    core.initialized(FIRST)
+    core.begin(TransactionVersion.TV_2)
+    core.begin_prepare()
+    state = core.prepare()
+    assert not state.has_transaction
+    assert core.decision(state) is True
+    core.begin_commit()
+    assert not core.has_begun
+    core.ended(None)
+    core.begin(TransactionVersion.TV_2)
+    core.may_write(T0)
+    core.begin_prepare()
+    assert core.prepare() == PreparedTxnState(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("committed", "decision"),
+    [(PreparedTxnState(FIRST), True), (PreparedTxnState(SECOND), False), (PreparedTxnState(), False)],
+)
+def test_only_the_transaction_that_the_database_has_committed_is_committed(
+    committed: PreparedTxnState, decision: bool
+) -> None:
+    assert prepared()[0].decision(committed) is decision
+    assert recovered(PreparedTxnState(FIRST)).decision(committed) is decision
+
+
+def test_where_nothing_was_kept_completing_does_nothing_until_the_next_transaction_begins() -> None:
+    core = recovered(PreparedTxnState())
+    assert core.decision(PreparedTxnState(FIRST)) is None
+    assert core.decision(PreparedTxnState(FIRST)) is None
+    core.begin(TransactionVersion.TV_2)
+    with pytest.raises(InvalidState):
+        core.decision(PreparedTxnState(FIRST))
+
+
+def test_a_producer_that_kept_nothing_on_purpose_has_nothing_to_complete() -> None:
+    with pytest.raises(InvalidState, match="Call begin_transaction"):
+        ready().decision(PreparedTxnState(FIRST))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetriableError(ErrorCode.coordinator_not_available),
+        UnknownOutcome(),
+        AbortableError(ErrorCode.invalid_txn_state),
+    ],
+)
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_prepared_transaction_is_never_aborted_because_its_end_failed(error: KafkaError, committed: bool) -> None:
+    core, _ = prepared()
+    (core.begin_commit if committed else core.begin_abort)()
+    failure = core.commit_failed(error) if committed else core.request_failed(error)
+    assert isinstance(failure, FatalError)
+    assert "keep_prepared_txn=True" in str(failure)
+    assert core.state is TxnPhase.FATAL_ERROR
+    assert not core.may_abort
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_cancelled_end_of_a_prepared_transaction_ends_the_producer(committed: bool) -> None:
+    core, _ = prepared()
+    (core.begin_commit if committed else core.begin_abort)()
+    core.cancelled()
+    assert core.state is TxnPhase.FATAL_ERROR
+
+
+def test_a_prepared_transaction_that_was_fenced_answers_with_that() -> None:
+    core, _ = prepared()
+    core.begin_commit()
+    fenced = ProducerFenced(ErrorCode.producer_fenced)
+    assert core.commit_failed(fenced) is fenced
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+def test_a_transaction_that_could_not_be_prepared_can_only_be_aborted(how: str) -> None:
+    core = in_transaction()
+    core.has_two_phase_commit = True
+    core.begin_prepare()
+    if how == "failed":
+        core.record_failed(UnknownOutcome())
+    else:
+        core.cancelled()
+    assert core.may_abort
+    with pytest.raises(AbortableError):
+        core.check_flushed()
+    core.begin_abort()
+    core.ended(SECOND)
+    assert core.state is TxnPhase.READY
+
+
+def test_after_its_end_a_transaction_is_no_longer_prepared() -> None:
+    core = recovered(PreparedTxnState(FIRST))
+    core.begin_commit()
+    core.ended(SECOND)
+    core.begin(TransactionVersion.TV_2)
+    core.begin_commit()
+    assert isinstance(core.commit_failed(AbortableError()), AbortableError)

@@ -66,8 +66,10 @@ class Attack:
 
     def __init__(self, ports: Ports, frames: int, seed: int, report: Path) -> None:
         self._targets = (
-            _Target(ports.clients, entries_on(On.BROKERS), is_guarded=False),
-            _Target(ports.brokers, entries_on(On.BROKERS | On.AUTHENTICATED), is_guarded=True),
+            _Target(ports.clients, entries_on(On.BROKERS, has_two_phase_commit=True), is_guarded=False),
+            _Target(
+                ports.brokers, entries_on(On.BROKERS | On.AUTHENTICATED, has_two_phase_commit=True), is_guarded=True
+            ),
             _Target(ports.controllers, entries_on(On.CONTROLLERS | On.AUTHENTICATED), is_guarded=True),
         )
         self._frames = frames

@@ -34,6 +34,7 @@ _SETTINGS: Final = {
     "log.cleaner.backoff.ms": "2000",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
+    "transaction.two.phase.commit.enable": "true",
 }
 _STDERR_KEPT: Final = 20
 _READ_SECONDS_MAX: Final = 120.0

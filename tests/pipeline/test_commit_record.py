@@ -25,6 +25,12 @@ def test_a_record_is_read_back() -> None:
     assert decode(RECORD.key, RECORD.encode()) == RECORD
 
 
+def test_a_record_names_the_transaction_that_is_prepared_with_it() -> None:
+    prepared = replace(RECORD, run="r", prepared="17:3")
+    assert decode(prepared.key, prepared.encode()) == prepared
+    assert "prepared" not in json.loads(RECORD.encode())
+
+
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"{}", b'{"version":1}', b"\xff"])
 def test_what_is_no_record_is_refused(value: bytes) -> None:
     with pytest.raises(UnreadableCommitRecord):
@@ -44,7 +50,9 @@ def test_a_record_that_names_a_kept_commit_file_is_refused_by_releases_that_know
     assert decode(kept.key, kept.encode()) == kept
 
 
-@pytest.mark.parametrize("field", ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text"])
+@pytest.mark.parametrize(
+    "field", ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text", "prepared"]
+)
 def test_a_field_of_another_type_is_refused_by_its_name(field: str) -> None:
     fields = json.loads(RECORD.encode()) | {field: {"a": 1}}
     with pytest.raises(UnreadableCommitRecord, match=field):

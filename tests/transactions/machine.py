@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from einmal.shard.decision import Decision
-from einmal.transactions.coordinator import TransactionConfig, TransactionCoordinator
+from einmal.transactions.coordinator import (
+    InitProducerIdResult,
+    TransactionConfig,
+    TransactionCoordinator,
+    TwoPhase,
+)
 from einmal.transactions.markers import WriteMarkers
 from einmal.transactions.records import TransactionRecord, decode, encode
 from einmal.transactions.transaction import Transaction
@@ -85,6 +90,17 @@ class Machine:
     ) -> tuple[ErrorCode, ProducerIdAndEpoch]:
         answer = self.run(self.shard.init_producer_id(id, timeout_ms, who, self.now))
         return answer.error, ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+
+    def keep(self, *, two_phase: bool = True, timeout_ms: int = 60_000, id: str = ID) -> InitProducerIdResult:
+        """A new instance asks to keep the open transaction (KIP-939)."""
+        how = TwoPhase(two_phase, keeps_prepared=True)
+        return self.run(self.shard.init_producer_id(id, timeout_ms, None, self.now, how))
+
+    def begin_two_phase(self, *, id: str = ID) -> ProducerIdAndEpoch:
+        """A fresh identity whose transactions have no timeout. There is no open transaction."""
+        answer = self.run(self.shard.init_producer_id(id, 0, None, self.now, TwoPhase(is_enabled=True)))
+        assert answer.error is ErrorCode.none
+        return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     def begin(self, *, timeout_ms: int = 60_000, id: str = ID) -> ProducerIdAndEpoch:
         """A fresh identity, whatever it takes."""

@@ -54,6 +54,24 @@ class Coordinator(RuleBasedStateMachine):
             self.fresh.add(who)
             self.told.append(who)
 
+    @rule(id=IDS, two_phase=st.booleans())
+    def keep(self, id: str, two_phase: bool) -> None:
+        before = self.machine.shard.transactions.get(id)
+        answer = self.machine.keep(id=id, two_phase=two_phase)
+        if answer.error is not ErrorCode.none:
+            return
+        who = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        assert who not in self.fresh, "two new instances got one identity"
+        self.fresh.add(who)
+        self.told.append(who)
+        if before is not None and before.state is TransactionState.ONGOING:
+            after = self.machine.stored(id)
+            assert (after.state, after.producer, after.partitions) == (before.state, before.producer, before.partitions)
+            assert (answer.ongoing_producer_id, answer.ongoing_producer_epoch) == before.producer
+            assert after.client != before.client
+        else:
+            assert answer.ongoing_producer_id == NO_PRODUCER_ID
+
     @rule(id=IDS, pick=WHO)
     def recover(self, id: str, pick: int) -> None:
         error, who = self.machine.init(self.who(pick), id=id)
@@ -78,7 +96,10 @@ class Coordinator(RuleBasedStateMachine):
 
     @rule(id=IDS, pick=WHO, committed=st.booleans(), version=VERSIONS)
     def end(self, id: str, pick: int, committed: bool, version: TransactionVersion) -> None:
+        before = self.machine.shard.transactions.get(id)
         error, who = self.machine.end(self.who(pick), committed, version=version, id=id)
+        if error is ErrorCode.none and before is not None and before.is_kept:
+            assert self.who(pick) == before.client, "a fenced instance ended a transaction that was kept"
         if error is ErrorCode.none and version is TransactionVersion.TV_2:
             assert who.producer_epoch <= EPOCH_MAX
             self.told.append(who)
@@ -123,7 +144,10 @@ class Coordinator(RuleBasedStateMachine):
                     each for step in VALID_PREVIOUS[now.state] for each in VALID_PREVIOUS[step]
                 }
                 assert before.state in reachable
-            assert (now.next_producer_id == NO_PRODUCER_ID) or now.state.is_prepared
+            assert (now.next_producer_id == NO_PRODUCER_ID) or now.state.is_prepared or now.is_kept
+            assert not now.is_kept or now.state.is_prepared or now.state is TransactionState.ONGOING
+            if now.is_kept and now.client.producer_id == now.producer_id:
+                assert now.client.producer_epoch > now.producer_epoch, "the next transaction begins after the markers"
         self.before = dict(self.machine.shard.transactions)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from einmal.transactions.records import TransactionRecord, decode, encode
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
-from einmal.types import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition, TransactionVersion
-from einmal.wire.errors import WireError
+from einmal.types import EPOCH_MAX, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition, TransactionVersion
+from einmal.wire.errors import Malformed, WireError
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 names = st.text(min_size=1, max_size=40).filter(lambda name: len(name.encode(errors="replace")) < 2**15)
@@ -23,12 +23,14 @@ partitions = st.lists(
 @st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
     state = draw(st.sampled_from(TransactionState))
+    is_kept = draw(st.booleans())
     return Transaction(
         transactional_id=draw(names.filter(lambda name: name.isprintable())),
         producer_id=ProducerId(draw(st.integers(0, 2**63 - 1))),
         producer_epoch=ProducerEpoch(draw(st.integers(0, 2**15 - 1))),
         previous_producer_id=ProducerId(draw(st.integers(-1, 2**63 - 1))),
-        next_producer_id=ProducerId(draw(st.integers(-1, 2**63 - 1))),
+        next_producer_id=ProducerId(draw(st.integers(0 if is_kept else -1, 2**63 - 1))),
+        next_producer_epoch=ProducerEpoch(draw(st.integers(0, EPOCH_MAX)) if is_kept else -1),
         timeout_ms=draw(st.integers(0, 2**31 - 1)),
         state=state,
         partitions=() if state is TransactionState.EMPTY else tuple(sorted(draw(partitions))),
@@ -79,6 +81,24 @@ def test_the_bytes_are_those_of_apache_kafka() -> None:
     assert encode(TransactionRecord("tx", ONGOING)) == (KEY, value)
 
 
+def test_a_kept_transaction_has_its_second_pair_in_the_tags_of_apache_kafka() -> None:
+    """NextProducerId is tag 1, NextProducerEpoch tag 3 (KIP-939); the transaction's own pair stays where it was."""
+    kept = replace(ONGOING, next_producer_id=ProducerId(7), next_producer_epoch=ProducerEpoch(4))
+    tags = "04" + "00080000000000000007" + "01080000000000000007" + "02020002" + "03020004"
+    value = bytes.fromhex("0001" + HEAD + "02027403000000000000000200" + TIMES + tags)
+    assert encode(TransactionRecord("tx", kept)) == (KEY, value)
+    assert decode(KEY, value) == TransactionRecord("tx", kept)
+
+
+@pytest.mark.parametrize(
+    "tags", ["0103020004", "020108ffffffffffffffff03020004", "0201080000000000000007" + "03027fff"]
+)
+def test_half_a_second_pair_is_refused_as_broken_input(tags: str) -> None:
+    value = bytes.fromhex("0001" + HEAD + "01" + TIMES + tags)
+    with pytest.raises(Malformed):
+        decode(KEY, value)
+
+
 def test_the_first_version_of_the_value_is_read_too() -> None:
     partitions = "00000001000174000000020000000000000002"
     value = bytes.fromhex("0000" + HEAD + partitions + TIMES)
@@ -90,7 +110,7 @@ def test_a_tag_of_a_later_version_is_skipped() -> None:
     key, value = encode(TransactionRecord("tx", ONGOING))
     assert value is not None
     tags = len(value) - len(bytes.fromhex("020008000000000000000702020002"))
-    later = value[:tags] + b"\x03" + value[tags + 1 :] + bytes.fromhex("03020005")
+    later = value[:tags] + b"\x03" + value[tags + 1 :] + bytes.fromhex("04020005")
     assert decode(key, later) == TransactionRecord("tx", ONGOING)
 
 

@@ -392,6 +392,9 @@ class BrokerConfig:
     transaction_partition_verification_enable: bool = _setting(
         True, "Refuse transactional writes that are unknown to the coordinator (KIP-890)."
     )
+    transaction_two_phase_commit_enable: bool = _setting(
+        False, "Offer InitProducerId 6: transactions of a two-phase commit have no timeout (KIP-939)."
+    )
     transaction_version: int = _setting(2, "Finalized level of the feature transaction.version.", low=0, high=2)
 
     # groups

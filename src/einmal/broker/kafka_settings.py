@@ -32,7 +32,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "log.flush.scheduler.interval.ms": _FLUSH,
     "config.providers": "only file and env are supported: ${file:/path:key} and ${env:NAME}, with or without it",
     "remote.log.storage.system.enable": "tiered storage is not supported: remove it",
-    "transaction.two.phase.commit.enable": "two-phase commit (KIP-939) is not supported: remove it",
 }
 """What to do, by name or by prefix."""
 
@@ -45,7 +44,6 @@ _HARMLESS: Final[Mapping[str, str]] = {
     "ssl.allow.san.changes": "false",
     "ssl.keymanager.algorithm": "SunX509",
     "ssl.trustmanager.algorithm": "PKIX",
-    "transaction.two.phase.commit.enable": "false",
 }
 """Values without effect. So is an empty one."""
 

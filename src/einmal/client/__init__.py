@@ -22,6 +22,7 @@ from einmal.client.errors import (
     UnknownOutcome,
 )
 from einmal.client.habits import missing_class
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import (
     ConsumerRecord,
     GroupMetadata,
@@ -64,6 +65,7 @@ __all__ = [
     "PartitionWriter",
     "PatternType",
     "Permission",
+    "PreparedTxnState",
     "Producer",
     "ProducerFenced",
     "RangeReader",

@@ -1,8 +1,8 @@
 """Which APIs the client uses, and which versions of each it speaks. Data, and the choice of a version.
 
 The upper ends are below what the schemas know where a version asks for something the client does not do:
-AddPartitionsToTxn 4-5 is for brokers only, InitProducerId 6 is not stable yet (KIP-939), OffsetCommit and OffsetFetch
-10 name topics by id.
+AddPartitionsToTxn 4-5 is for brokers only, OffsetCommit and OffsetFetch 10 name topics by id. InitProducerId 6 is not
+stable yet (KIP-939): it is sent only for what needs it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SPOKEN: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 5),
     ApiKey.DELETE_RECORDS: (0, 2),
-    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.INIT_PRODUCER_ID: (0, 6),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),

@@ -82,6 +82,10 @@ class ProducerSettings(ClientSettings):
     transaction_timeout_ms: int = _setting(
         60_000, "Maximum duration of a transaction before the coordinator aborts it.", minimum=1
     )
+    transaction_two_phase_commit_enable: bool = _setting(
+        False,
+        "Take part in two-phase commits (KIP-939): prepare_transaction() is possible, transactions have no timeout.",
+    )
     linger_ms: int = _setting(5, "Time that a batch waits for more records.", minimum=0, maximum=_INT64_MAX)
     batch_size: int = _setting(16_384, "Maximum size of a batch, in bytes.", minimum=0)
     buffer_memory: int = _setting(
@@ -277,6 +281,8 @@ def _settle(settings: SettingsT) -> SettingsT:
         )
     if settings.transactional_id == "":
         raise ConfigError(meaning="transactional.id cannot be empty", what_to_do="choose a stable, unique name")
+    if settings.transaction_two_phase_commit_enable:
+        _check_two_phase_commit(settings)
     if idempotent and acks != "all":
         raise ConfigError(
             meaning=f"idempotence needs acks=all, not {acks}",
@@ -288,6 +294,17 @@ def _settle(settings: SettingsT) -> SettingsT:
             what_to_do="set max.in.flight.requests.per.connection to at most 5",
         )
     return dataclasses.replace(settings, acks=acks, enable_idempotence=idempotent)
+
+
+def _check_two_phase_commit(settings: ProducerSettings) -> None:
+    name = "transaction.two.phase.commit.enable"
+    if settings.transactional_id is None:
+        raise ConfigError(meaning=f"{name} needs a transactional.id", what_to_do="set it")
+    if settings.transaction_timeout_ms != ProducerSettings.__dataclass_fields__["transaction_timeout_ms"].default:
+        raise ConfigError(
+            meaning=f"transaction.timeout.ms has no meaning with {name}: a prepared transaction never times out",
+            what_to_do="set one of the two",
+        )
 
 
 def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:

@@ -5,6 +5,10 @@ a transaction needs. Under TV_2 (KIP-890) partitions and groups add themselves a
 Before that they are added by request, and after an abort a new epoch is asked for (KIP-360), so that a request of the
 aborted transaction that is still on its way is refused. The version is fixed when a transaction begins.
 
+A prepared transaction (KIP-939) has all its records at the brokers and only waits for a decision, which a database has
+committed by then or not. Whatever fails from there on leaves it open: only a new producer, which asks the coordinator
+to keep it, can find out what to do.
+
 Values in, values out; knows no connection and no retry.
 """
 
@@ -26,6 +30,7 @@ from einmal.client.errors import (
     UnknownOutcome,
     error_for,
 )
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.producer_core import NOBODY
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -35,6 +40,8 @@ class TxnPhase(Enum):
     INITIALIZING = auto()
     READY = auto()
     IN_TRANSACTION = auto()
+    PREPARING = auto()
+    PREPARED = auto()
     COMMITTING = auto()
     ABORTING = auto()
     ABORTABLE_ERROR = auto()
@@ -44,11 +51,19 @@ class TxnPhase(Enum):
 VALID_MOVES: Final[Mapping[TxnPhase, frozenset[TxnPhase]]] = {
     TxnPhase.UNINITIALIZED: frozenset({TxnPhase.INITIALIZING, TxnPhase.FATAL_ERROR}),
     # An attempt that ran out of time may be made again.
-    TxnPhase.INITIALIZING: frozenset({TxnPhase.READY, TxnPhase.UNINITIALIZED, TxnPhase.FATAL_ERROR}),
+    TxnPhase.INITIALIZING: frozenset({TxnPhase.READY, TxnPhase.PREPARED, TxnPhase.UNINITIALIZED, TxnPhase.FATAL_ERROR}),
     TxnPhase.READY: frozenset({TxnPhase.IN_TRANSACTION, TxnPhase.FATAL_ERROR}),
     TxnPhase.IN_TRANSACTION: frozenset(
-        {TxnPhase.COMMITTING, TxnPhase.ABORTING, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}
+        {
+            TxnPhase.PREPARING,
+            TxnPhase.COMMITTING,
+            TxnPhase.ABORTING,
+            TxnPhase.ABORTABLE_ERROR,
+            TxnPhase.FATAL_ERROR,
+        }
     ),
+    TxnPhase.PREPARING: frozenset({TxnPhase.PREPARED, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}),
+    TxnPhase.PREPARED: frozenset({TxnPhase.COMMITTING, TxnPhase.ABORTING, TxnPhase.FATAL_ERROR}),
     TxnPhase.COMMITTING: frozenset({TxnPhase.READY, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}),
     TxnPhase.ABORTING: frozenset({TxnPhase.READY, TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR}),
     TxnPhase.ABORTABLE_ERROR: frozenset({TxnPhase.ABORTING, TxnPhase.FATAL_ERROR}),
@@ -60,6 +75,8 @@ _WHAT_FIRST: Final[Mapping[TxnPhase, str]] = {
     TxnPhase.INITIALIZING: "wait until init_transactions() has returned",
     TxnPhase.READY: "call begin_transaction() first",
     TxnPhase.IN_TRANSACTION: "commit or abort the open transaction first",
+    TxnPhase.PREPARING: "wait until prepare_transaction() has returned",
+    TxnPhase.PREPARED: "commit, abort or complete the prepared transaction first",
     TxnPhase.COMMITTING: "wait until commit_transaction() has returned",
     TxnPhase.ABORTING: "wait until abort_transaction() has returned",
     TxnPhase.ABORTABLE_ERROR: "call abort_transaction()",
@@ -68,6 +85,7 @@ _WHAT_FIRST: Final[Mapping[TxnPhase, str]] = {
 
 _CANCELLED: Final[Mapping[TxnPhase, str]] = {
     TxnPhase.INITIALIZING: "init_transactions() was cancelled",
+    TxnPhase.PREPARING: "prepare_transaction() was cancelled",
     TxnPhase.COMMITTING: "commit_transaction() was cancelled",
     TxnPhase.ABORTING: "abort_transaction() was cancelled",
 }
@@ -81,6 +99,10 @@ _FATAL: Final = frozenset(
         ErrorCode.invalid_transaction_timeout,
         ErrorCode.transaction_coordinator_fenced,
     }
+)
+RECOVER: Final = (
+    "close this producer; create a new one, and call init_transactions(keep_prepared_txn=True) and "
+    "complete_transaction() with the state that the database has committed"
 )
 _FENCED: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
 
@@ -117,6 +139,17 @@ def end_txn_error(code: ErrorCode, committed: bool, was_repeated: bool, transact
     return coordinator_error(code, detail)
 
 
+def no_two_phase_commit(detail: str) -> KafkaError:
+    """The coordinator's broker does not offer InitProducerId 6."""
+    return FatalError(
+        ErrorCode.unsupported_version,
+        detail,
+        meaning="the cluster does not take part in two-phase commits (KIP-939)",
+        what_to_do="set transaction.two.phase.commit.enable=true on every broker of einmal; Apache Kafka up to 4.4 "
+        "does not offer it",
+    )
+
+
 def coordinator_error(code: ErrorCode, detail: str) -> KafkaError:
     """What a coordinator's refusal means. Its INVALID_PRODUCER_EPOCH is an older word for PRODUCER_FENCED."""
     if code in _FENCED:
@@ -128,12 +161,17 @@ def coordinator_error(code: ErrorCode, detail: str) -> KafkaError:
 
 
 class TransactionCore:
-    def __init__(self, transactional_id: str) -> None:
+    def __init__(self, transactional_id: str, *, has_two_phase_commit: bool = False) -> None:
         self.transactional_id = transactional_id
+        self.has_two_phase_commit = has_two_phase_commit
         self.state = TxnPhase.UNINITIALIZED
         self.identity: ProducerIdAndEpoch = NOBODY
         self.version = TransactionVersion.TV_0
         self.error: KafkaError | None = None
+        self.prepared = PreparedTxnState()
+        """Of the transaction that is prepared."""
+        self._is_prepared = False
+        self._may_complete_nothing = False
         self._added: dict[TopicPartition, None] = {}
         self._to_add: dict[TopicPartition, None] = {}
         self._groups: dict[str, None] = {}
@@ -166,6 +204,19 @@ class TransactionCore:
         self._move(TxnPhase.READY)
         self.identity = identity
 
+    def recovered(self, identity: ProducerIdAndEpoch, kept: PreparedTxnState) -> None:
+        """Initialized, and the transaction of the predecessor was kept; an empty state: there was none."""
+        self.identity = identity
+        if not kept.has_transaction:
+            self._move(TxnPhase.READY)
+            self._may_complete_nothing = True
+            return
+        self._move(TxnPhase.PREPARED)
+        self.prepared = kept
+        self._is_prepared = True
+        self.version = TransactionVersion.TV_2
+        self._has_written = True
+
     # --- in a transaction -----------------------------------------------------------------------------------------
 
     def begin(self, version: TransactionVersion) -> None:
@@ -177,6 +228,7 @@ class TransactionCore:
         self._to_add.clear()
         self._groups.clear()
         self._has_written = False
+        self._may_complete_nothing = False
 
     def check_send(self) -> None:
         """Raises InvalidState outside of a transaction, or the error after which it can only be aborted."""
@@ -224,8 +276,38 @@ class TransactionCore:
         """Whether an abort is followed by InitProducerId (KIP-360): EndTxn itself brings an epoch from TV_2 on."""
         return self.version < TransactionVersion.TV_2
 
+    def begin_prepare(self) -> None:
+        self._require("prepare_transaction()", TxnPhase.IN_TRANSACTION)
+        if not self.has_two_phase_commit:
+            raise InvalidState(
+                meaning="prepare_transaction() needs two-phase commit: without it a prepared transaction times out",
+                what_to_do="set transaction.two.phase.commit.enable=true",
+            )
+        self._move(TxnPhase.PREPARING)
+
+    def prepare(self) -> PreparedTxnState:
+        """Every record is at the brokers. The state is empty for an empty transaction.
+
+        That one has no EndTxn, so its pair will be the next transaction's as well: a database that had committed the
+        pair would commit that one, too.
+        """
+        self._move(TxnPhase.PREPARED)
+        self._is_prepared = True
+        self.prepared = PreparedTxnState(self.identity) if self.has_begun else PreparedTxnState()
+        return self.prepared
+
+    def decision(self, committed: PreparedTxnState) -> bool | None:
+        """Whether a database that has committed this state wants the prepared transaction committed.
+
+        None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept.
+        """
+        if self.state is TxnPhase.READY and self._may_complete_nothing:
+            return None
+        self._require("complete_transaction()", TxnPhase.PREPARED)
+        return self.prepared == committed
+
     def begin_commit(self) -> None:
-        self._require("commit_transaction()", TxnPhase.IN_TRANSACTION)
+        self._require("commit_transaction()", TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED)
         self._move(TxnPhase.COMMITTING)
 
     def check_flushed(self) -> None:
@@ -244,7 +326,7 @@ class TransactionCore:
     @property
     def may_abort(self) -> bool:
         """Whether there is a transaction to abort, and a producer that may do so."""
-        return self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.ABORTABLE_ERROR)
+        return self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED, TxnPhase.ABORTABLE_ERROR)
 
     def begin_abort(self) -> None:
         if self.state is TxnPhase.FATAL_ERROR and self.error is not None:
@@ -257,6 +339,8 @@ class TransactionCore:
     def ended(self, next_identity: ProducerIdAndEpoch | None) -> None:
         """The coordinator has decided. ``next_identity``: what it gave for the next transaction."""
         self._move(TxnPhase.READY)
+        self._is_prepared = False
+        self.prepared = PreparedTxnState()
         if next_identity is not None:
             self.identity = next_identity
 
@@ -274,7 +358,7 @@ class TransactionCore:
             self.error = error
         elif self.state is TxnPhase.INITIALIZING:
             self._move(TxnPhase.UNINITIALIZED)
-        elif self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.COMMITTING, TxnPhase.ABORTING):
+        elif self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.PREPARING, TxnPhase.COMMITTING, TxnPhase.ABORTING):
             self._move(TxnPhase.ABORTABLE_ERROR)
             self.error = error
 
@@ -283,21 +367,37 @@ class TransactionCore:
 
         So its type names the next step.
         """
-        failure = as_abortable(error)
+        failure = self._left_prepared(error) if self._is_prepared else as_abortable(error)
         self.failed(failure)
         return failure
 
     def commit_failed(self, error: KafkaError) -> KafkaError:
         """As ``request_failed``, of EndTxn that commits: where its outcome is unknown, nothing can be aborted."""
-        failure = error if isinstance(error, UnknownOutcome) else as_abortable(error)
+        if self._is_prepared:
+            failure = self._left_prepared(error)
+        else:
+            failure = error if isinstance(error, UnknownOutcome) else as_abortable(error)
         self.failed(failure)
         return failure
+
+    def _left_prepared(self, error: KafkaError) -> KafkaError:
+        """What to raise where the end of a prepared transaction failed: it must not be aborted for that."""
+        if isinstance(error, FatalError):
+            return error
+        return FatalError(
+            error.code,
+            f"{error.name}: {error.detail}",
+            meaning="the prepared transaction may be ended or still open",
+            what_to_do=RECOVER,
+        )
 
     def cancelled(self) -> None:
         """The caller has cancelled init, commit or abort: nobody knows whether the coordinator has carried it out."""
         what = _CANCELLED.get(self.state)
-        if what is not None:
-            is_abort = self.state is TxnPhase.ABORTING
+        if what is not None and self._is_prepared:
+            self.failed(self._left_prepared(UnknownOutcome(detail=what)))
+        elif what is not None:
+            is_abort = self.state in (TxnPhase.PREPARING, TxnPhase.ABORTING)
             self.failed(TransactionAborted(detail=what) if is_abort else UnknownOutcome(detail=what))
 
     def record_failed(self, error: KafkaError) -> None:

@@ -32,7 +32,8 @@ class UnreadableCommitRecord(Exception):
 class CommitRecord:
     """``end``: one JSON value per source, None where Spark has none. ``commit_text``: Spark's own ``commits/N``,
     present for a stateful query only; ``digest`` is over what was written, partition by partition. ``run``: the token
-    of the driver run that committed the batch, which that run left in its checkpoint; empty in older records."""
+    of the driver run that committed the batch, which that run left in its checkpoint; empty in older records.
+    ``prepared``: in a database that commits together with topics, their prepared transaction ("producerId:epoch")."""
 
     transactional_id: str
     query_id: str
@@ -43,6 +44,7 @@ class CommitRecord:
     digest: str = ""
     commit_text: str | None = None
     run: str = ""
+    prepared: str = ""
 
     @property
     def key(self) -> bytes:
@@ -65,7 +67,8 @@ class CommitRecord:
                 "digest": self.digest,
                 "commit_text": self.commit_text,
                 "run": self.run,
-            },
+            }
+            | ({"prepared": self.prepared} if self.prepared else {}),
             separators=(",", ":"),
             sort_keys=True,
         ).encode()
@@ -91,6 +94,7 @@ def decode(key: bytes, value: bytes) -> CommitRecord:
             commit_text=fields["commit_text"],
             # Records from before this field lack it.
             run=fields.get("run", ""),
+            prepared=fields.get("prepared", ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableCommitRecord(f"the commit record of {key!r} cannot be read: {error!r:.200}") from error
@@ -110,5 +114,6 @@ def _wrong_fields(record: CommitRecord, end: object) -> list[str]:
         "digest": isinstance(record.digest, str),
         "commit_text": record.commit_text is None or isinstance(record.commit_text, str),
         "run": isinstance(record.run, str),
+        "prepared": isinstance(record.prepared, str),
     }
     return [name for name, right in is_right.items() if not right]

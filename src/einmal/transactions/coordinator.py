@@ -18,7 +18,13 @@ transaction that reached no partition needs no markers: both records are written
 Ages are on the monotonic clock. A load resets them: an open transaction gets its whole timeout again, an idle id its
 whole time to expiry.
 
-KIP-98, KIP-360 (recovery with producer id and epoch), KIP-664 (describe, list), KIP-890 (verification; version 2).
+A transaction of a two-phase commit (KIP-939) has no timeout. The coordinator does not know whether it is prepared: its
+client has written everything and keeps that promise. After a crash the next instance asks to keep it, gets a pair of
+its own, and ends it under that pair as its database decides; nothing else is possible meanwhile (``is_kept``). An
+InitProducerId that does not ask for it aborts it as any other open transaction: so operators end it by force.
+
+KIP-98, KIP-360 (recovery with producer id and epoch), KIP-664 (describe, list), KIP-890 (verification; version 2),
+KIP-939 (two-phase commit).
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ from einmal.transactions.fencing import (
 from einmal.transactions.markers import WriteMarkers
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.states import AT_REST, TransactionState
-from einmal.transactions.transaction import Transaction
+from einmal.transactions.transaction import NO_TIMEOUT_MS, Transaction
 from einmal.types import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
@@ -72,9 +78,13 @@ class TransactionConfig:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdResult:
+    """``ongoing_*``: the pair of the transaction that was kept, as its client prepared it."""
+
     error: ErrorCode
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    ongoing_producer_id: ProducerId = NO_PRODUCER_ID
+    ongoing_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,20 @@ class EndTxnResult:
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
+
+@dataclass(frozen=True, slots=True)
+class TwoPhase:
+    """What InitProducerId 6 asks for (KIP-939).
+
+    ``is_enabled``: its transactions never time out. ``keeps_prepared``: an open transaction stays open for it; this
+    needs no permission of its own, and the transaction keeps its timeout, or its having none.
+    """
+
+    is_enabled: bool = False
+    keeps_prepared: bool = False
+
+
+ONE_PHASE: Final = TwoPhase()
 
 PartitionErrors = Mapping[TopicPartition, ErrorCode]
 
@@ -105,20 +129,28 @@ class TransactionCoordinator:
     # --- InitProducerId ------------------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, producer: ProducerIdAndEpoch | None, now: Instant
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        producer: ProducerIdAndEpoch | None,
+        now: Instant,
+        two_phase: TwoPhase = ONE_PHASE,
     ) -> Decision[InitProducerIdResult]:
         """Assign an identity to a new instance and fence the previous one; with ``producer``: bump its epoch
         (KIP-360)."""
-        if not transactional_id:
-            return _refuse_init(ErrorCode.invalid_request)
-        if not 0 < timeout_ms <= self._config.max_timeout_ms:
-            return _refuse_init(ErrorCode.invalid_transaction_timeout)
+        error = self._init_error(transactional_id, timeout_ms, producer, two_phase)
+        if error is not ErrorCode.none:
+            return _refuse_init(error)
+        if two_phase.is_enabled:
+            timeout_ms = NO_TIMEOUT_MS
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             return self._init_unknown(transactional_id, timeout_ms, now)
         if transaction.state.is_prepared:
             return _refuse_init(ErrorCode.concurrent_transactions)
         if transaction.state is TransactionState.ONGOING:
+            if two_phase.keeps_prepared:
+                return self._keep(transaction, two_phase, now)
             return self._init_over_open(transaction, producer, now)
         if producer is None:
             return self._init_at_rest(transaction, NO_PRODUCER_EPOCH, timeout_ms, now)
@@ -127,6 +159,28 @@ class TransactionCoordinator:
         if not _is_retry_of_init(transaction, producer):
             return _refuse_init(ErrorCode.producer_fenced)
         return Decision(response=InitProducerIdResult(ErrorCode.none, *transaction.producer))
+
+    def _init_error(
+        self, transactional_id: str, timeout_ms: int, producer: ProducerIdAndEpoch | None, two_phase: TwoPhase
+    ) -> ErrorCode:
+        # The instance that made the transaction needs no help to end it: only a successor keeps it.
+        if not transactional_id or (two_phase.keeps_prepared and producer is not None):
+            return ErrorCode.invalid_request
+        if two_phase != ONE_PHASE and self._config.version < TransactionVersion.TV_2:
+            return ErrorCode.unsupported_version
+        if not two_phase.is_enabled and not 0 < timeout_ms <= self._config.max_timeout_ms:
+            return ErrorCode.invalid_transaction_timeout
+        return ErrorCode.none
+
+    def _keep(self, transaction: Transaction, two_phase: TwoPhase, now: Instant) -> Decision[InitProducerIdResult]:
+        """Fence the predecessor, whose transaction stays open. A retry moves the epoch again: no answer repeats one."""
+        next_producer_id = self._producer_id_after(transaction, TransactionVersion.TV_2)
+        if next_producer_id is None:
+            return _refuse_init(ErrorCode.coordinator_load_in_progress)
+        timeout_ms = NO_TIMEOUT_MS if two_phase.is_enabled else transaction.timeout_ms
+        kept = transaction.keeping(next_producer_id, timeout_ms, now)
+        answer = InitProducerIdResult(ErrorCode.none, *kept.client, *kept.producer)
+        return Decision(records=(_record(kept),), response=answer)
 
     def _init_unknown(self, transactional_id: str, timeout_ms: int, now: Instant) -> Decision[InitProducerIdResult]:
         producer_id = self._producer_ids()
@@ -195,6 +249,8 @@ class TransactionCoordinator:
         error = producer_error(transaction, producer)
         if error is not ErrorCode.none:
             return Decision(response=error)
+        if transaction.is_kept:
+            return Decision(response=ErrorCode.invalid_txn_state)
         wanted = frozenset(partitions)
         if transaction.state is TransactionState.ONGOING and transaction.has(wanted):
             return Decision(response=ErrorCode.none)
@@ -224,6 +280,8 @@ class TransactionCoordinator:
         error = producer_error(transaction, producer)
         if error is ErrorCode.none and transaction.state.is_prepared:
             return ErrorCode.concurrent_transactions
+        if error is ErrorCode.none and transaction.is_kept:
+            return ErrorCode.invalid_txn_state
         return error
 
     # --- the end ---------------------------------------------------------------------------------------------------
@@ -268,7 +326,8 @@ class TransactionCoordinator:
 
     def _fence(self, transaction: Transaction, now: Instant) -> Transaction | None:
         """The coordinator's own abort of an open transaction; None while it needs a producer id and has none."""
-        version = self._config.version
+        # Only version 2 keeps transactions; the cluster's level may have been lowered since.
+        version = TransactionVersion.TV_2 if transaction.is_kept else self._config.version
         next_producer_id = self._producer_id_after(transaction, version)
         if next_producer_id is None:
             return None
@@ -329,7 +388,8 @@ class TransactionCoordinator:
             self._timeouts.drop(record.transactional_id)
             return
         self._transactions[record.transactional_id] = transaction
-        if transaction.state is TransactionState.ONGOING and transaction.started_at is not None:
+        has_timeout = transaction.state is TransactionState.ONGOING and not transaction.is_two_phase
+        if has_timeout and transaction.started_at is not None:
             self._timeouts.set(record.transactional_id, transaction.started_at + transaction.timeout_ms)
         else:
             self._timeouts.drop(record.transactional_id)

@@ -28,26 +28,32 @@ class Relation(Enum):
 
 
 def relation(transaction: Transaction, producer: ProducerIdAndEpoch) -> Relation:
-    """The last epoch, 32,767, is never a client's: it counts as fenced even if it is the stored one."""
-    if producer.producer_id != transaction.producer_id:
+    """The last epoch, 32,767, is never a client's: it counts as fenced even if it is the stored one.
+
+    The producer that opened a kept transaction is fenced, although the transaction still has its pair (KIP-939).
+    """
+    client = transaction.client
+    if producer.producer_id != client.producer_id:
+        if producer.producer_id == transaction.producer_id:
+            return Relation.FENCED
         is_retry_over_the_end = (
             producer.producer_id == transaction.previous_producer_id
             and producer.producer_epoch == EPOCH_MAX
-            and transaction.producer_epoch == 0
+            and client.producer_epoch == 0
         )
         return Relation.RETRY if is_retry_over_the_end else Relation.STRANGER
     if producer.producer_epoch > EPOCH_MAX:
         return Relation.FENCED
-    if producer.producer_epoch == transaction.producer_epoch:
+    if producer.producer_epoch == client.producer_epoch:
         return Relation.CURRENT
-    if producer.producer_epoch == transaction.producer_epoch - 1:
+    if producer.producer_epoch == client.producer_epoch - 1:
         return Relation.RETRY
     return Relation.FENCED
 
 
 def producer_error(transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
     """``none`` for the current producer only."""
-    if producer.producer_id != transaction.producer_id:
+    if producer.producer_id not in (transaction.client.producer_id, transaction.producer_id):
         return ErrorCode.invalid_producer_id_mapping
     return ErrorCode.none if relation(transaction, producer) is Relation.CURRENT else ErrorCode.producer_fenced
 
@@ -113,4 +119,7 @@ def end_txn_outcome_before_tv_2(transaction: Transaction, producer: ProducerIdAn
         return error
     if transaction.state.is_prepared:
         return ErrorCode.concurrent_transactions
+    if transaction.is_kept:
+        # Its end moves the epoch, which only EndTxn 5 answers with.
+        return ErrorCode.unsupported_version
     return _TV_0.get((transaction.state, committed), ErrorCode.invalid_txn_state)

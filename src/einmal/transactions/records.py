@@ -1,7 +1,7 @@
 """The records of ``__transaction_state``, in Apache Kafka's bytes.
 
-Key version 0; value version 1 is written (flexible; the fields of version 2 of the protocol are in its tags), version 0
-is read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
+Key version 0; value version 1 is written (flexible; the fields of KIP-890 and KIP-939 are in its tags), version 0 is
+read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
 One tag is ours: without it a retry of InitProducerId at the next coordinator would look like a zombie's (KIP-360).
 """
 
@@ -16,6 +16,7 @@ from typing import Final
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
 from einmal.types import (
+    EPOCH_MAX,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ProducerEpoch,
@@ -38,6 +39,7 @@ _INT64: Final = struct.Struct(">q")
 _PREVIOUS_PRODUCER_ID: Final = 0
 _NEXT_PRODUCER_ID: Final = 1
 _CLIENT_TRANSACTION_VERSION: Final = 2
+_NEXT_PRODUCER_EPOCH: Final = 3
 _LAST_PRODUCER_EPOCH: Final = 17_742
 """Our tag, far above Kafka's own; its readers skip unknown tags. Apache Kafka loses this epoch with a failover of the
 coordinator (KAFKA-17742)."""
@@ -112,6 +114,8 @@ def _encode_tags(transaction: Transaction) -> bytes:
         tags.append((_NEXT_PRODUCER_ID, _INT64.pack(transaction.next_producer_id)))
     if transaction.client_version != TransactionVersion.TV_0:
         tags.append((_CLIENT_TRANSACTION_VERSION, _INT16.pack(transaction.client_version)))
+    if transaction.is_kept:
+        tags.append((_NEXT_PRODUCER_EPOCH, _INT16.pack(transaction.next_producer_epoch)))
     if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
         tags.append((_LAST_PRODUCER_EPOCH, _INT16.pack(transaction.last_producer_epoch)))
     return encode_uvarint(len(tags)) + b"".join(
@@ -137,12 +141,19 @@ def _decode_value(transactional_id: str, value: bytes) -> Transaction:
     partitions = tuple(sorted(reader.partitions()))
     last_update_ms, start_ms = reader.fixed(_TIMES)
     tags = reader.tags()
+    next_producer_id = _tag(tags, _NEXT_PRODUCER_ID, _INT64, NO_PRODUCER_ID)
+    next_producer_epoch = _tag(tags, _NEXT_PRODUCER_EPOCH, _INT16, NO_PRODUCER_EPOCH)
+    if next_producer_epoch != NO_PRODUCER_EPOCH and not (
+        next_producer_id >= 0 and 0 <= next_producer_epoch <= EPOCH_MAX
+    ):
+        raise Malformed(f"next producer {next_producer_id} with epoch {next_producer_epoch}")
     return Transaction(
         transactional_id=transactional_id,
         producer_id=ProducerId(producer_id),
         producer_epoch=ProducerEpoch(producer_epoch),
         previous_producer_id=ProducerId(_tag(tags, _PREVIOUS_PRODUCER_ID, _INT64, NO_PRODUCER_ID)),
-        next_producer_id=ProducerId(_tag(tags, _NEXT_PRODUCER_ID, _INT64, NO_PRODUCER_ID)),
+        next_producer_id=ProducerId(next_producer_id),
+        next_producer_epoch=ProducerEpoch(next_producer_epoch),
         timeout_ms=timeout_ms,
         state=state,
         partitions=partitions,

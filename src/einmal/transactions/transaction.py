@@ -3,6 +3,11 @@
 Knows nothing of requests. Each move returns a new value and asserts that ``states.VALID_PREVIOUS`` has it. Epochs move
 as in KIP-360 (InitProducerId) and KIP-890 (every transaction of version 2 ends under an epoch of its own); 32,767 is
 never assigned to a client.
+
+A *kept* transaction (KIP-939) has two pairs of producer id and epoch. It is still the one that its first owner opened,
+so its markers are written under that owner's pair; the instance that keeps it has a later pair, ``client``, and only
+that one may end it. As in Apache Kafka's records, ``producer_id`` and ``producer_epoch`` stay the transaction's, so
+that a coordinator that does not know the second pair still writes the right markers.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ from einmal.types import (
 )
 
 NO_TIMESTAMP: Final = -1
+NO_TIMEOUT_MS: Final = 2**31 - 1
+"""The timeout of a transaction that takes part in a two-phase commit: only its client or an operator ends it."""
 _FENCING_EPOCH: Final = ProducerEpoch(EPOCH_MAX + 1)
 
 
@@ -41,7 +48,10 @@ class Transaction:
     previous_producer_id: ProducerId = NO_PRODUCER_ID
     """The producer id before the latest move."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """Only while prepared, and only if the epochs are exhausted: the client's next producer id."""
+    """While prepared, if the epochs are exhausted or the transaction was kept: the client's next producer id. While
+    open and kept: the client's."""
+    next_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """The epoch that belongs to ``next_producer_id``, if the transaction is kept or was kept until its end."""
     timeout_ms: int
     state: TransactionState
     partitions: tuple[TopicPartition, ...] = ()
@@ -63,8 +73,24 @@ class Transaction:
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
 
     @property
+    def is_kept(self) -> bool:
+        """Whether InitProducerId has kept the transaction for a later instance (KIP-939)."""
+        return self.next_producer_epoch != NO_PRODUCER_EPOCH
+
+    @property
+    def client(self) -> ProducerIdAndEpoch:
+        """The pair under which requests are accepted."""
+        return ProducerIdAndEpoch(self.next_producer_id, self.next_producer_epoch) if self.is_kept else self.producer
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether its transactions take part in two-phase commits: they never time out (KIP-939)."""
+        return self.timeout_ms == NO_TIMEOUT_MS
+
+    @property
     def is_epoch_exhausted(self) -> bool:
-        return self.producer_epoch >= EPOCH_MAX
+        """Whether the client's next epoch needs another producer id."""
+        return self.client.producer_epoch >= EPOCH_MAX
 
     @property
     def is_committed(self) -> bool:
@@ -72,13 +98,13 @@ class Transaction:
 
     def _move(self, state: TransactionState, now: Instant, **changes: Any) -> Transaction:
         assert self.state in VALID_PREVIOUS[state], f"{self.transactional_id}: {self.state.name} to {state.name}"
+        unless_changed = {"previous_producer_id": self.client.producer_id}
         return replace(
             self,
             state=state,
-            previous_producer_id=self.producer_id,
             last_update_ms=now.wall_ms,
             updated_at=now.monotonic_ms,
-            **changes,
+            **{**unless_changed, **changes},
         )
 
     # --- InitProducerId ----------------------------------------------------------------------------------------
@@ -109,6 +135,22 @@ class Transaction:
             **identity,
         )
 
+    def keeping(self, next_producer_id: ProducerId, timeout_ms: int, now: Instant) -> Transaction:
+        """Still open, for an instance whose pair follows every earlier one (KIP-939).
+
+        ``next_producer_id``: as for ``preparing``.
+        """
+        assert self.state is TransactionState.ONGOING
+        producer_id, epoch = self._client_after(next_producer_id)
+        return self._move(
+            TransactionState.ONGOING,
+            now,
+            timeout_ms=timeout_ms,
+            next_producer_id=producer_id,
+            next_producer_epoch=epoch,
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def has(self, partitions: frozenset[TopicPartition]) -> bool:
@@ -134,6 +176,8 @@ class Transaction:
         """The outcome that its client requests. Version 2 moves to the epoch after the client's."""
         moves_epoch = version >= TransactionVersion.TV_2
         assert (next_producer_id != NO_PRODUCER_ID) == (moves_epoch and self.is_epoch_exhausted)
+        if self.is_kept:
+            return self._preparing_kept(committed, version, next_producer_id, now)
         return self._preparing(
             committed,
             now,
@@ -141,6 +185,26 @@ class Transaction:
             next_producer_id=next_producer_id,
             producer_epoch=self._epoch_after() if moves_epoch else self.producer_epoch,
             last_producer_epoch=self.producer_epoch if moves_epoch else self.last_producer_epoch,
+        )
+
+    def _preparing_kept(
+        self, committed: bool, version: TransactionVersion, next_producer_id: ProducerId, now: Instant
+    ) -> Transaction:
+        """Markers follow the transaction's own epoch, and its client moves past the epoch that kept it.
+
+        That epoch may be the markers' own. A delayed EndTxn under it would end the next transaction, if the client
+        continued with it.
+        """
+        assert version >= TransactionVersion.TV_2, "before version 2 no EndTxn brings the next epoch"
+        producer_id, epoch = self._client_after(next_producer_id)
+        return self._preparing(
+            committed,
+            now,
+            client_version=version,
+            producer_epoch=self._epoch_after(),
+            last_producer_epoch=self.client.producer_epoch,
+            next_producer_id=producer_id,
+            next_producer_epoch=epoch,
         )
 
     def fencing(self, *, version: TransactionVersion, next_producer_id: ProducerId, now: Instant) -> Transaction:
@@ -169,16 +233,32 @@ class Transaction:
     def _epoch_after(self) -> ProducerEpoch:
         return ProducerEpoch(min(self.producer_epoch + 1, _FENCING_EPOCH))
 
+    def _client_after(self, next_producer_id: ProducerId) -> ProducerIdAndEpoch:
+        assert (next_producer_id != NO_PRODUCER_ID) == self.is_epoch_exhausted
+        if next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdAndEpoch(next_producer_id, ProducerEpoch(0))
+        producer_id, epoch = self.client
+        return ProducerIdAndEpoch(producer_id, ProducerEpoch(epoch + 1))
+
     def completing(self, now: Instant) -> Transaction:
         """Every partition has its marker."""
         identity: dict[str, Any] = {}
-        if self.next_producer_id != NO_PRODUCER_ID:
+        if self.is_kept:
+            # The client that ended it may repeat its EndTxn: that one's id is the previous one, not the markers'.
+            producer_id, epoch = self.client
+            identity = {
+                "producer_id": producer_id,
+                "producer_epoch": epoch,
+                "previous_producer_id": self.previous_producer_id,
+            }
+        elif self.next_producer_id != NO_PRODUCER_ID:
             # The markers went out under epoch 32,767 of the old id. The client sees 32,766, then 0 of the new one.
             identity = {"producer_id": self.next_producer_id, "producer_epoch": ProducerEpoch(0)}
         return self._move(
             TransactionState.COMPLETE_COMMIT if self.is_committed else TransactionState.COMPLETE_ABORT,
             now,
             next_producer_id=NO_PRODUCER_ID,
+            next_producer_epoch=NO_PRODUCER_EPOCH,
             partitions=(),
             started_at=None,
             **identity,

@@ -465,19 +465,31 @@ APIS: Final = (
 )
 """In the order of their keys."""
 
+_UNSTABLE: Final = {InitProducerIdHandler.api.key: 6}
+"""Versions that Apache Kafka has not released yet, by API. KIP-939 may still change them."""
 
-def entries_on(listener: On) -> tuple[Entry, ...]:
-    """What is answered there."""
-    return tuple(entry for entry in APIS if entry.on & listener)
+
+def entries_on(listener: On, *, has_two_phase_commit: bool = False) -> tuple[Entry, ...]:
+    """What is answered there; the versions of KIP-939 only where the broker takes part in two-phase commits."""
+    entries = tuple(entry for entry in APIS if entry.on & listener)
+    return entries if has_two_phase_commit else tuple(map(_stable, entries))
+
+
+def _stable(entry: Entry) -> Entry:
+    unstable = _UNSTABLE.get(entry.key)
+    return entry if unstable is None else entry._replace(versions=entry.versions._replace(max=unstable - 1))
 
 
 def router(parts: NodeParts, listener: NamedListener) -> Router:
     """The router of one listener."""
     is_of_controllers = listener.audience is Audience.CONTROLLERS
     on = On.CONTROLLERS if is_of_controllers else On.BROKERS
-    entries = entries_on(on | On.AUTHENTICATED if listener.authenticates else on)
+    entries = entries_on(
+        on | On.AUTHENTICATED if listener.authenticates else on,
+        has_two_phase_commit=parts.config.transaction_two_phase_commit_enable,
+    )
     return Router(
-        [entry.build(parts, entries) for entry in entries],
+        [entry.build(parts, entries)._replace(versions=entry.versions) for entry in entries],
         parts.turns,
         listener,
         forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),

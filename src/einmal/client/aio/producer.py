@@ -24,6 +24,7 @@ from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import AbortableError, BufferExhausted, ClientClosed, InvalidState, KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.partitioner import Partitioner
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.producer_batch import check_size, record_size
 from einmal.client.record_router import RecordRouter
 from einmal.client.records import (
@@ -63,7 +64,10 @@ class Producer:
         self._cluster = Cluster(self.settings, network=network or TcpNetwork(), clock=self._clock, source=source)
         self._transaction: TransactionCore | None = None
         if self.settings.transactional_id is not None:
-            self._transaction = TransactionCore(self.settings.transactional_id)
+            self._transaction = TransactionCore(
+                self.settings.transactional_id,
+                has_two_phase_commit=self.settings.transaction_two_phase_commit_enable,
+            )
         router = RecordRouter(Partitioner(source, self.settings.batch_size))
         self._outbox = Outbox(self.settings, self._cluster, router, self._transaction)
         self._transactions: Transactions | None = None
@@ -73,6 +77,7 @@ class Producer:
                 self._transaction.transactional_id,
                 timeout_ms=self.settings.transaction_timeout_ms,
                 max_block_ms=self.settings.max_block_ms,
+                has_two_phase_commit=self.settings.transaction_two_phase_commit_enable,
             )
             self._transactions = Transactions(self._transaction, requests, self._outbox)
             self._outbox.add_partitions = self._transactions.add_partitions
@@ -167,12 +172,13 @@ class Producer:
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
-    async def init_transactions(self) -> None:
+    async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """Acquire the transactional.id: fence its former owner and abort its open transaction. Call it once.
 
-        May be called again after a timeout (max.block.ms).
+        ``keep_prepared_txn``: keep that transaction for this producer instead, which can only commit, abort or complete
+        it then (KIP-939). May be called again after a timeout (max.block.ms).
         """
-        await self._transactional().initialize()
+        await self._transactional().initialize(keeps_prepared=keep_prepared_txn)
 
     def begin_transaction(self) -> DoneAtOnce:
         """Open a transaction; every record sent from now on belongs to it."""
@@ -189,6 +195,22 @@ class Producer:
         """
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         await self._transactional().send_offsets(positions_of(offsets), metadata)
+
+    async def prepare_transaction(self) -> PreparedTxnState:
+        """Flush; then only ``commit_transaction``, ``abort_transaction`` or ``complete_transaction`` are possible.
+
+        Commit the state in the database, with the database's part of the transaction. The brokers keep the transaction
+        until it is ended, however long that takes; it holds back readers (read_committed) meanwhile. Raises
+        AbortableError. Needs transaction.two.phase.commit.enable.
+        """
+        return await self._transactional().prepare()
+
+    async def complete_transaction(self, committed: PreparedTxnState) -> None:
+        """Commit the prepared transaction if it is the one that the database has committed, else abort it.
+
+        After ``init_transactions(keep_prepared_txn=True)`` also where there was none to keep: then nothing is done.
+        """
+        await self._transactional().complete(committed)
 
     async def commit_transaction(self) -> None:
         """Flush, then commit. Returns once the coordinator has decided for good.
@@ -240,7 +262,7 @@ class Producer:
 
     async def close(self, *, flush: bool = True) -> None:
         """Send queued records (unless ``flush`` is False), then close. An open transaction will be aborted by the
-        coordinator."""
+        coordinator, one of a two-phase commit by this producer's successor."""
         if self._is_closed:
             return
         if flush and (self._transaction is None or self._transaction.state is TxnPhase.IN_TRANSACTION):

@@ -19,11 +19,12 @@ from einmal.client.aio.connections import DATA_LANE
 from einmal.client.aio.fetching import FetchLimits, fetch
 from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
-from einmal.client.aio.transaction_requests import TransactionRequests
+from einmal.client.aio.transaction_requests import KeptTransaction, TransactionRequests
 from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
 from einmal.client.errors import ClientClosed, Disconnected, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches
 from einmal.client.metadata_cache import NO_TOPIC_ID
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.producer_core import BatchOutcome, ProduceLimits, ProducerCore
 from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange, positions_of
 from einmal.client.transaction_core import produce_versions
@@ -33,6 +34,8 @@ from einmal.wire.fetch import FetchedPartition, FetchPartition
 from einmal.wire.record_batch import BatchHeader, read_header
 
 _NEVER_MS: Final = 2**53
+_OF_DRIVER: Final = ("transactional.id", "transaction.two.phase.commit.enable")
+"""Settings that a writer leaves to the driver of its transaction."""
 
 
 def _cluster(
@@ -72,6 +75,7 @@ class TransactionDriver:
             self.settings.transactional_id,
             timeout_ms=self.settings.transaction_timeout_ms,
             max_block_ms=self.settings.max_block_ms,
+            has_two_phase_commit=self.settings.transaction_two_phase_commit_enable,
         )
         self._version: TransactionVersion | None = None
 
@@ -94,6 +98,28 @@ class TransactionDriver:
         """
         self._version = None
         return await self._requests.init_producer_id(previous)
+
+    async def keep_prepared_txn(self) -> KeptTransaction:
+        """A new identity; the former owner is fenced, its open transaction kept for ``complete_transaction`` (KIP-939).
+
+        Nothing can be added to it. To prepare a transaction: wait for all writers' answers; its name is
+        ``PreparedTxnState(identity)``.
+        """
+        self._version = None
+        return await self._requests.keep_prepared_txn()
+
+    async def complete_transaction(self, kept: KeptTransaction, committed: PreparedTxnState) -> ProducerIdAndEpoch:
+        """Commit the kept transaction if it is the one that the database has committed, else abort it.
+
+        Returns the identity of the next transaction. Nothing is sent where nothing was kept.
+        """
+        if not kept.prepared.has_transaction:
+            return kept.identity
+        following = await self._requests.end_txn(
+            kept.identity, TransactionVersion.TV_2, committed=kept.prepared == committed
+        )
+        assert following is not None, "EndTxn of version 2 brings an identity"
+        return following
 
     async def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Needed below TV_2, before a partition's first batch; under TV_2 nothing is sent."""
@@ -152,8 +178,8 @@ class PartitionWriter:
         random: random_module.Random | None = None,
         **settings: Any,
     ) -> None:
-        keywords = {name: value for name, value in settings.items() if name != "transactional_id"}
-        plain = {name: value for name, value in (config or {}).items() if name != "transactional.id"}
+        keywords = {name: value for name, value in settings.items() if name.replace("_", ".") not in _OF_DRIVER}
+        plain = {name: value for name, value in (config or {}).items() if name not in _OF_DRIVER}
         self.settings = parse(ProducerSettings, plain, keywords)
         self._identity = identity
         self._core = ProducerCore(

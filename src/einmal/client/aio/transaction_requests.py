@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorAnswer, CoordinatorRequest
 from einmal.client.aio.retry import PERHAPS_DONE, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.errors import CommitFailed, Disconnected, RequestRefused
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
-from einmal.client.transaction_core import coordinator_error, end_txn_error, version_for
+from einmal.client.transaction_core import coordinator_error, end_txn_error, no_two_phase_commit, version_for
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,
@@ -37,12 +38,29 @@ _PERHAPS_ENDED: Final = PERHAPS_DONE | {ErrorCode.not_coordinator}
 END_TXN_TV_2: Final = 5
 TXN_OFFSET_COMMIT_TV_2: Final = 5
 INIT_PRODUCER_ID_WITH_PREVIOUS: Final = 3
+INIT_PRODUCER_ID_TWO_PHASE_COMMIT: Final = 6
 TXN_OFFSET_COMMIT_WITH_MEMBER: Final = 3
 
 
+class KeptTransaction(NamedTuple):
+    """What InitProducerId has kept: ``prepared``, empty if nothing was open. ``identity`` is the caller's own."""
+
+    identity: ProducerIdAndEpoch
+    prepared: PreparedTxnState
+
+
 class TransactionRequests:
-    def __init__(self, cluster: Cluster, transactional_id: str, *, timeout_ms: int, max_block_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        max_block_ms: int,
+        has_two_phase_commit: bool = False,
+    ) -> None:
         self._cluster = cluster
+        self._has_two_phase_commit = has_two_phase_commit
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._max_block_ms = max_block_ms
@@ -65,19 +83,41 @@ class TransactionRequests:
         now. A late request of this kind aborts the transaction that its own sender has opened since, so it is never
         left in flight on an abandoned connection.
         """
+        return _identity(await self._init_producer_id(previous, keeps_prepared=False))
+
+    async def keep_prepared_txn(self) -> KeptTransaction:
+        """A new identity; the former owner is fenced, its open transaction stays open for the new one (KIP-939)."""
+        response = await self._init_producer_id(None, keeps_prepared=True)
+        ongoing = ProducerIdAndEpoch(
+            ProducerId(response.ongoing_txn_producer_id), ProducerEpoch(response.ongoing_txn_producer_epoch)
+        )
+        return KeptTransaction(_identity(response), PreparedTxnState(ongoing))
+
+    async def _init_producer_id(self, previous: ProducerIdAndEpoch | None, *, keeps_prepared: bool) -> Any:
         fields: dict[str, Any] = {
             "transactional_id": self._transactional_id,
             "transaction_timeout": self._timeout_ms,
             "producer_id": -1 if previous is None else previous.producer_id,
             "producer_epoch": -1 if previous is None else previous.producer_epoch,
         }
+        at_least, at_most = 0, INIT_PRODUCER_ID_TWO_PHASE_COMMIT - 1
+        detail = f"InitProducerId of {self._transactional_id!r}"
+        if self._has_two_phase_commit or keeps_prepared:
+            fields |= {"enable2_pc": self._has_two_phase_commit, "keep_prepared_txn": keeps_prepared}
+            at_least = at_most = INIT_PRODUCER_ID_TWO_PHASE_COMMIT
+            detail += ", for two-phase commit"
+        elif previous is not None:
+            at_least = INIT_PRODUCER_ID_WITH_PREVIOUS
         request = self._request(ApiKey.INIT_PRODUCER_ID, fields, also_retry=_STILL_ENDING)
-        if previous is not None:
-            request = replace(request, at_least=INIT_PRODUCER_ID_WITH_PREVIOUS)
-        response = (await self._call(request)).response
+        try:
+            response = (await self._call(replace(request, at_least=at_least, at_most=at_most))).response
+        except RequestRefused as error:
+            if at_least == INIT_PRODUCER_ID_TWO_PHASE_COMMIT and error.code is ErrorCode.unsupported_version:
+                raise no_two_phase_commit(error.detail) from error
+            raise
         if response.error_code is not ErrorCode.none:
-            raise coordinator_error(response.error_code, f"InitProducerId of {self._transactional_id!r}")
-        return _identity(response)
+            raise coordinator_error(response.error_code, detail)
+        return response
 
     async def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """AddPartitionsToTxn, needed before the first record of a partition below TV_2."""

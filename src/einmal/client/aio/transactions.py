@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from einmal.client.aio.transaction_requests import TransactionRequests
-from einmal.client.errors import AbortableError, KafkaError, LocalError
+from einmal.client.errors import AbortableError, InvalidState, KafkaError, LocalError
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
 from einmal.client.transaction_core import TransactionCore, TxnPhase, as_abortable, version_for
 from einmal.types import ProducerIdAndEpoch, TopicPartition
@@ -43,20 +44,23 @@ class Transactions:
         self._requests = requests
         self._records = records
 
-    async def initialize(self) -> None:
-        """InitProducerId: fences the former owner of the transactional.id, and aborts what it left open."""
+    async def initialize(self, *, keeps_prepared: bool = False) -> None:
+        """InitProducerId: fences the former owner of the transactional.id, and aborts or keeps what it left open."""
         core = self.core
         core.begin_initialization()
         try:
-            identity = await self._requests.init_producer_id()
+            if keeps_prepared:
+                kept = await self._requests.keep_prepared_txn()
+                core.recovered(kept.identity, kept.prepared)
+            else:
+                core.initialized(await self._requests.init_producer_id())
         except KafkaError as error:
             core.failed(error)
             raise
         except asyncio.CancelledError:
             core.cancelled()
             raise
-        core.initialized(identity)
-        self._records.begin_identity(identity)
+        self._records.begin_identity(core.identity)
 
     def begin(self, finalized_version: int) -> None:
         """Open a transaction; ``finalized_version``: the cluster's level of ``transaction.version``."""
@@ -78,6 +82,29 @@ class Transactions:
         except KafkaError as error:
             failure = core.request_failed(error)
             raise failure from _cause(failure, error)
+
+    async def prepare(self) -> PreparedTxnState:
+        """Flush; the transaction waits for its decision. Raises what the transaction keeps as its error."""
+        core = self.core
+        core.begin_prepare()
+        try:
+            await self._records.flush()
+            core.check_flushed()
+        except KafkaError as error:
+            failure = core.request_failed(error)
+            raise failure from _cause(failure, error)
+        except asyncio.CancelledError:
+            core.cancelled()
+            raise
+        return core.prepare()
+
+    async def complete(self, committed: PreparedTxnState) -> None:
+        """Commit the prepared transaction if it is the committed one, else abort it."""
+        match self.core.decision(committed):
+            case True:
+                await self.commit()
+            case False:
+                await self.abort()
 
     async def commit(self) -> None:
         """Flush, then EndTxn. Raises what the transaction keeps as its error."""
@@ -141,8 +168,15 @@ class Transactions:
         self._records.wake()
 
     async def initialize_once(self) -> None:
-        if self.core.state is TxnPhase.UNINITIALIZED:
-            await self.initialize()
+        if self.core.state is not TxnPhase.UNINITIALIZED:
+            return
+        if self.core.has_two_phase_commit:
+            # It would abort what the predecessor has prepared, and what a database may have committed.
+            raise InvalidState(
+                meaning="with transaction.two.phase.commit.enable a transaction needs init_transactions() before it",
+                what_to_do="call init_transactions(keep_prepared_txn=True) and complete_transaction() first",
+            )
+        await self.initialize()
 
 
 def _cause(failure: KafkaError, error: KafkaError) -> KafkaError | None:

@@ -19,6 +19,7 @@ from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import AbortableError, BufferExhausted, KafkaError
 from einmal.client.habits import missing_method
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.producer_batch import check_size, record_size
 from einmal.client.records import (
     GroupMetadata,
@@ -141,9 +142,10 @@ class Producer:
 
         self._thread.run(flush)
 
-    def init_transactions(self) -> None:
-        """Acquire the transactional.id: fence its former owner and abort its open transaction. Call it once."""
-        self._thread.run(lambda producer: producer.init_transactions())
+    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+        """Acquire the transactional.id: fence its former owner and abort its open transaction, or keep it. Call it
+        once."""
+        self._thread.run(lambda producer: producer.init_transactions(keep_prepared_txn))
 
     def begin_transaction(self) -> None:
         """Open a transaction; every record sent from now on belongs to it."""
@@ -154,6 +156,19 @@ class Producer:
     ) -> None:
         """Commit a consumer group's positions (offset of the *next* record) with the transaction (KIP-447)."""
         self._thread.run(lambda producer: producer.send_offsets_to_transaction(offsets, group))
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Flush; then only commit, abort or complete are possible. See the asyncio twin (KIP-939)."""
+
+        async def prepare(producer: aio.Producer) -> PreparedTxnState:
+            self._hand_over(producer)
+            return await producer.prepare_transaction()
+
+        return self._thread.run(prepare)
+
+    def complete_transaction(self, committed: PreparedTxnState) -> None:
+        """Commit the prepared transaction if it is the one that the database has committed, else abort it."""
+        self._thread.run(lambda producer: producer.complete_transaction(committed))
 
     def commit_transaction(self) -> None:
         """Flush, then commit. Raises AbortableError (abort then), ProducerFenced, or UnknownOutcome."""
@@ -201,7 +216,7 @@ class Producer:
 
     def close(self, *, flush: bool = True) -> None:
         """Send queued records (unless ``flush`` is False), then close. An open transaction will be aborted by the
-        coordinator."""
+        coordinator, one of a two-phase commit by this producer's successor."""
 
         async def end(producer: aio.Producer) -> None:
             self._hand_over(producer)

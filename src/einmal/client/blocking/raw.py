@@ -7,9 +7,11 @@ from typing import Any, Self
 from uuid import UUID
 
 from einmal.client.aio import raw as aio
+from einmal.client.aio.transaction_requests import KeptTransaction
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, ProducerSettings, parse
 from einmal.client.fetched import RawBatch
+from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -35,6 +37,14 @@ class TransactionDriver:
     def init_producer_id(self, previous: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
         """A new identity; see the asyncio twin."""
         return self._thread.run(lambda driver: driver.init_producer_id(previous))
+
+    def keep_prepared_txn(self) -> KeptTransaction:
+        """A new identity; the former owner's open transaction is kept (KIP-939). See the asyncio twin."""
+        return self._thread.run(lambda driver: driver.keep_prepared_txn())
+
+    def complete_transaction(self, kept: KeptTransaction, committed: PreparedTxnState) -> ProducerIdAndEpoch:
+        """Commit the kept transaction if it is the one that the database has committed, else abort it."""
+        return self._thread.run(lambda driver: driver.complete_transaction(kept, committed))
 
     def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Needed below TV_2, before a partition's first batch; under TV_2 nothing is sent."""

@@ -42,10 +42,13 @@ from einmal.spark.protocol.execution import is_stateful, sources
 from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
-from einmal.spark.protocol.run import Kept, Part, Run, Setting
+from einmal.spark.protocol.run import Kept, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import KAFKA, destination, destination_class
+from einmal.spark.targets.part import Part
+from einmal.spark.targets.together import TogetherDestination
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -199,18 +202,23 @@ class StreamWriter:
 
     def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
         """Raises OptionError."""
-        if self._kind in KAFKA and (self._takes_topics or not self._others):
-            options: QueryOptions = sink_options(self._options)
-            assert isinstance(options, SinkOptions)
-            topics = KafkaDestination(options.client, options.topic, options.group_id)
-            parts = [Part(topics, TOPICS_COLUMN if self._others else None)]
-        elif self._kind in KAFKA:
-            options, parts = query_options(self._options, ()), []
-        else:
+        others = [Part(destination(kind, own), name) for name, (kind, own) in self._others.items()]
+        if self._kind not in KAFKA:
             own = destination_class(self._kind).OPTIONS
-            options = query_options(self._options, own)
-            parts = [Part(destination(self._kind, self._options))]
-        return options, (*parts, *(Part(destination(kind, own), name) for name, (kind, own) in self._others.items()))
+            return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
+        if others and not self._takes_topics:
+            return query_options(self._options, ()), tuple(others)
+        options = sink_options(self._options)
+        topics = KafkaDestination(options.client, options.topic, options.group_id)
+        parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
+        if options.client.get(TWO_PHASE_COMMIT) != "true":
+            return options, parts
+        if len(others) != 1:
+            raise OptionError(
+                f'option "kafka.{TWO_PHASE_COMMIT}" is for a pipeline that writes to topics and to one database, in '
+                f"one commit; this one writes to topics and {len(others)} others"
+            )
+        return options, (Part(TogetherDestination(*parts)),)
 
     def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
         return Setting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,10 +30,11 @@ from einmal.spark.options import (
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
-from einmal.spark.protocol.run import Part
 from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.part import Part
 from einmal.spark.targets.target import Destination, TargetError
+from einmal.spark.targets.together import TogetherDestination
 from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
@@ -72,7 +73,7 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
     """Raises PreflightFailed."""
     options, spark = query.options, query.frame.sparkSession
     missing: Missing = []
-    for part in parts:
+    for part in _separate(parts):
         schema = None if query.transforms else part.schema(query.frame.schema)
         if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaDestination):
             _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
@@ -87,6 +88,11 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
             _note(missing, lambda: _check_state(spark, checkpoint))
     if missing:
         raise PreflightFailed(missing)
+
+
+def _separate(parts: Sequence[Part]) -> Iterator[Part]:
+    for part in parts:
+        yield from part.destination.parts if isinstance(part.destination, TogetherDestination) else (part,)
 
 
 def preflight_write(frame: DataFrame, options: VersionOptions, destination: Destination) -> None:

@@ -6,37 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from einmal.pipeline.run_state import Held
 from einmal.spark import events
 from einmal.spark.options import QueryOptions
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
+from einmal.spark.targets.part import Part
 from einmal.spark.targets.target import Destination
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of a query that go to one destination. ``column``: the struct column that holds them, where the query has
-    several parts; it is null in the rows of others."""
-
-    destination: Destination
-    column: str | None = None
-
-    def rows(self, frame: DataFrame) -> DataFrame:
-        if self.column is None:
-            return frame
-        return frame.where(F.col(self.column).isNotNull()).select(f"`{self.column}`.*")
-
-    def schema(self, schema: StructType) -> StructType:
-        """Of its rows, from that of the query."""
-        if self.column is None:
-            return schema
-        found = schema[self.column].dataType
-        assert isinstance(found, StructType), found
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

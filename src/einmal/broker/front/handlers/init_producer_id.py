@@ -1,11 +1,14 @@
 """InitProducerId: an identity for an idempotent or transactional producer.
 
-API: 22. Versions: 0-5.
-Access: WRITE on TransactionalId; without an id IDEMPOTENT_WRITE on Cluster, or WRITE on any Topic (KIP-679).
+API: 22. Versions: 0-6.
+Access: WRITE on TransactionalId, and TWO_PHASE_COMMIT where it is asked for (KIP-939); without an id IDEMPOTENT_WRITE
+on Cluster, or WRITE on any Topic (KIP-679).
 Behaviour: without a transactional id any broker gives a fresh producer id. With one, its coordinator moves the epoch,
 so that every instance before is fenced; over an open transaction it first aborts that one and answers
 CONCURRENT_TRANSACTIONS until its markers are written.
-Version notes: v3 brings the producer's own id and epoch (KIP-360); v4 knows PRODUCER_FENCED.
+Version notes: v3 brings the producer's own id and epoch (KIP-360); v4 knows PRODUCER_FENCED; v6 takes part in two-phase
+commits: no timeout, and an open transaction may be kept for its new owner (KIP-939). It is offered only with
+``transaction.two.phase.commit.enable``.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from einmal.broker.front.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.security.acl import AclOperation, ResourceType
-from einmal.transactions.coordinator import InitProducerIdResult
+from einmal.transactions.coordinator import InitProducerIdResult, TwoPhase
 from einmal.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -38,7 +41,7 @@ class InitProducerIdHandler:
     transactions: TransactionService
 
     async def handle(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        if refused := self._refusal(context, request.transactional_id):
+        if refused := self._refusal(context, request):
             return _response(context, InitProducerIdResult(refused))
         producer_ids = self.transactions.producer_ids
         producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
@@ -49,17 +52,20 @@ class InitProducerIdHandler:
             await producer_ids.ready()
             return _response(context, _idempotent(producer_ids.take()))
         owner = None if producer.producer_id == NO_PRODUCER_ID else producer
-        timeout_ms = request.transaction_timeout
-        result = await self._initialise(transactional_id, timeout_ms, owner)
+        result = await self._initialise(transactional_id, request, owner)
         if result.error is ErrorCode.coordinator_load_in_progress and not producer_ids.has_any:
             # Only an id that is new, or whose epochs are at their end, has to wait for the controller.
             await producer_ids.ready()
-            result = await self._initialise(transactional_id, timeout_ms, owner)
+            result = await self._initialise(transactional_id, request, owner)
         return _response(context, result)
 
-    def _refusal(self, context: RequestContext, transactional_id: str | None) -> ErrorCode | None:
-        if transactional_id is not None:
-            return self.access.refusal(context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    def _refusal(self, context: RequestContext, request: InitProducerIdRequest) -> ErrorCode | None:
+        if (transactional_id := request.transactional_id) is not None:
+            resource = ResourceType.TRANSACTIONAL_ID
+            refused = self.access.refusal(context, AclOperation.WRITE, resource, transactional_id)
+            if refused is None and request.enable2_pc:
+                refused = self.access.refusal(context, AclOperation.TWO_PHASE_COMMIT, resource, transactional_id)
+            return refused
         idempotent_write = AclOperation.IDEMPOTENT_WRITE
         if self.access.allows(context, idempotent_write, ResourceType.CLUSTER, is_filter=True):
             return None
@@ -67,10 +73,13 @@ class InitProducerIdHandler:
         return None if writes_any else ErrorCode.cluster_authorization_failed
 
     async def _initialise(
-        self, transactional_id: str, timeout_ms: int, owner: ProducerIdAndEpoch | None
+        self, transactional_id: str, request: InitProducerIdRequest, owner: ProducerIdAndEpoch | None
     ) -> InitProducerIdResult:
+        timeout_ms = request.transaction_timeout
+        two_phase = TwoPhase(request.enable2_pc, request.keep_prepared_txn)
         outcome = await self.transactions.submit(
-            transactional_id, lambda shard, now: shard.init_producer_id(transactional_id, timeout_ms, owner, now)
+            transactional_id,
+            lambda shard, now: shard.init_producer_id(transactional_id, timeout_ms, owner, now, two_phase),
         )
         return InitProducerIdResult(outcome) if isinstance(outcome, ErrorCode) else outcome
 
@@ -86,5 +95,9 @@ def _response(context: RequestContext, result: InitProducerIdResult) -> InitProd
     if error is ErrorCode.producer_fenced and context.api_version < _KNOWS_FENCED:
         error = ErrorCode.invalid_producer_epoch
     return InitProducerIdResponse(
-        error_code=error, producer_id=result.producer_id, producer_epoch=result.producer_epoch
+        error_code=error,
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
+        ongoing_txn_producer_id=result.ongoing_producer_id,
+        ongoing_txn_producer_epoch=result.ongoing_producer_epoch,
     )

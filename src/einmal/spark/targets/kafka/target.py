@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from einmal.client import PreparedTxnState
+from einmal.client.aio.transaction_requests import KeptTransaction
 from einmal.client.errors import (
     FatalError,
     KafkaError,
@@ -89,6 +91,16 @@ class KafkaTarget(Target):
     def acquire(self, held: Identity | None) -> Identity:
         with _errors(_refused_at_first if held is None else None):
             return self._transactions.init_producer_id(held)
+
+    def keep(self) -> KeptTransaction:
+        """As ``acquire``, but what the former owner has left open is kept: see ``targets.together``."""
+        with _errors(_refused_at_first):
+            return self._transactions.keep_prepared_txn()
+
+    def complete(self, kept: KeptTransaction, committed: PreparedTxnState) -> Identity:
+        """End what was kept as a database has decided; the identity of the next transaction."""
+        with _errors():
+            return self._transactions.complete(kept, committed)
 
     def read(self) -> CommitRecord | None:
         with _errors():

@@ -6,13 +6,18 @@ One transaction at a time, under identities that the committer keeps. Knows noth
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping
+from typing import Final
 
-from einmal.client import TransactionDriver
+from einmal.client import PreparedTxnState, TransactionDriver
+from einmal.client.aio.transaction_requests import KeptTransaction
 from einmal.client.errors import FatalError, KafkaError
 from einmal.spark.options import TRANSACTION_TIMEOUT_MS
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+
+TWO_PHASE_COMMIT: Final = "transaction.two.phase.commit.enable"
 
 
 class KafkaTransactions:
@@ -20,6 +25,7 @@ class KafkaTransactions:
 
     def __init__(self, client: Mapping[str, str], transactional_id: str) -> None:
         """``client``: settings under Kafka's names."""
+        self._is_two_phase = client.get(TWO_PHASE_COMMIT) == "true"
         self._client = dict(client) | {"transactional.id": transactional_id}
         self._timeouts = _timeouts(client)
         self._requests = self._connected()
@@ -33,7 +39,8 @@ class KafkaTransactions:
 
     @property
     def timeout_s(self) -> float:
-        return self._timeouts[0] / 1000
+        """A transaction that can be prepared has none."""
+        return math.inf if self._is_two_phase else self._timeouts[0] / 1000
 
     @property
     def age_s(self) -> float:
@@ -52,9 +59,22 @@ class KafkaTransactions:
             self._requests.close()
             self._requests = self._connected()
             return self.init_producer_id(previous)
+        self._acquired()
+        return identity
+
+    def keep_prepared_txn(self) -> KeptTransaction:
+        """Acquire the transactional.id, and keep the transaction that its former owner has left open."""
+        kept = self._requests.keep_prepared_txn()
+        self._acquired()
+        return kept
+
+    def complete(self, kept: KeptTransaction, committed: PreparedTxnState) -> ProducerIdAndEpoch:
+        """Commit what was kept if it is what the database has committed, else abort it; the next identity."""
+        return self._requests.complete_transaction(kept, committed)
+
+    def _acquired(self) -> None:
         self.version = self._requests.transaction_version
         self._is_empty = True
-        return identity
 
     def abort_held(self, identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
         """Abort what a run before this one may have left open; the next transaction's identity under TV2."""
@@ -80,12 +100,14 @@ class KafkaTransactions:
     def commit_offsets(
         self, identity: ProducerIdAndEpoch, group_id: str, positions: Mapping[TopicPartition, int]
     ) -> None:
+        if positions:
+            self._is_empty = False
         self._requests.txn_offset_commit(identity, group_id, positions)
 
     def end(self, identity: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch | None:
-        """Commit or abort; the next transaction's identity under TV2."""
+        """Commit or abort; the next transaction's identity under TV2, None if it has not changed."""
         self._open = None
-        if self._is_empty and not committed and self.version < TransactionVersion.TV_2:
+        if self._is_empty and (committed or self.version < TransactionVersion.TV_2):
             # The coordinator knows of no transaction, and would answer INVALID_TXN_STATE.
             return None
         following = self._requests.end_txn(identity, committed=committed)

@@ -1,0 +1,46 @@
+"""The name of a prepared transaction, which a database commits with its own rows (KIP-939)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from einmal.client.errors import InvalidState
+from einmal.client.producer_core import NOBODY
+from einmal.types import EPOCH_MAX, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+
+_TEXT: Final = re.compile(r"(\d{1,19}):(\d{1,5})", re.ASCII)
+_PRODUCER_ID_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTxnState:
+    """Producer id and epoch of a transaction; no two transactions of a transactional.id have the same.
+
+    ``str()`` is the form of the Java client: ``producerId:epoch``, empty for none. ``PreparedTxnState.parse`` reads it.
+    """
+
+    producer: ProducerIdAndEpoch = NOBODY
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The state of this text. Raises InvalidState."""
+        if not text:
+            return cls()
+        match = _TEXT.fullmatch(text)
+        if match is not None:
+            producer_id, epoch = int(match[1]), int(match[2])
+            if producer_id <= _PRODUCER_ID_MAX and epoch <= EPOCH_MAX:
+                return cls(ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(epoch)))
+        raise InvalidState(
+            meaning=f"{text!r} is no prepared transaction: it is producerId:epoch, or empty for none",
+            what_to_do="store str() of what prepare_transaction() returned, and pass that text unchanged",
+        )
+
+    @property
+    def has_transaction(self) -> bool:
+        return self.producer != NOBODY
+
+    def __str__(self) -> str:
+        return f"{self.producer.producer_id}:{self.producer.producer_epoch}" if self.has_transaction else ""

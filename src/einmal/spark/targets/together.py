@@ -1,0 +1,164 @@
+"""Topics and a database as one target: a two-phase commit whose decision is the database's (KIP-939).
+
+Theory of operation. The batch's rows for topics are in a Kafka transaction that can be prepared: it has no timeout, and
+only its owner ends it. The database commits its own rows, the commit record, and in the record the name of that
+transaction (producer id and epoch). Then, and only then, the Kafka transaction is committed. So the record in the
+database is the one decision:
+
+    stage    both
+    record   source positions into the Kafka transaction, which is complete now; its name into the database's record
+    commit   COMMIT in the database, then EndTxn
+    acquire  the database's name first, then InitProducerId that keeps what is open, then the record: what it names is
+             committed, anything else is aborted
+
+Invariants, and the ordering that keeps them:
+
+1. *A transaction ends as the database has decided.* Nobody ends it before the database's answer is certain: an error of
+   its COMMIT leaves it open, and the next ``acquire`` reads the record.
+2. *No predecessor commits after its transaction was aborted.* The database is acquired before Kafka is asked: from then
+   on the predecessor's COMMIT is refused, so the record that is read is the last one.
+3. *A transaction's name is never used again*: every transaction has an epoch of its own.
+
+Between COMMIT and the last marker of EndTxn a reader sees the batch in the database, and not yet in the topics; readers
+of the topics wait there (last stable offset), until the transaction is ended by this run or by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from einmal.client import PreparedTxnState
+from einmal.pipeline.claims import Output
+from einmal.pipeline.commit_record import CommitRecord
+from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.part import Part
+from einmal.spark.targets.target import (
+    Committed,
+    Destination,
+    Identity,
+    Opening,
+    OutcomeUnknown,
+    Target,
+    TargetError,
+    TargetFailed,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class TogetherTarget(Target):
+    """See ``Target``. Identities are the database's; those of Kafka's transactions stay inside."""
+
+    def __init__(self, topics: KafkaTarget, database: Target, rows: tuple[Part, Part]) -> None:
+        """``rows``: which are for the topics, and which for the database."""
+        self._topics = topics
+        self._database = database
+        self._topic_rows, self._database_rows = rows
+        self._transaction: Identity | None = None
+        """Of the Kafka transaction that is open, or comes next."""
+
+    def look(self) -> CommitRecord | None:
+        return self._database.look()
+
+    def acquire(self, held: Identity | None) -> Identity:
+        identity = self._database.acquire(held)
+        kept = self._topics.keep()
+        record = self._database.read()
+        committed = PreparedTxnState.parse("" if record is None else record.prepared)
+        self._transaction = self._topics.complete(kept, committed)
+        return identity
+
+    def read(self) -> CommitRecord | None:
+        return self._database.read()
+
+    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+        # Computed twice, the two would be two results of a query that is not deterministic.
+        rows = frame.persist()
+        try:
+            topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
+            return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
+        finally:
+            rows.unpersist()
+
+    def record(self, identity: Identity, record: CommitRecord | None) -> None:
+        if record is not None:
+            self._topics.positions(self._kafka, record.batch_id, record.end)
+            record = replace(record, prepared=str(PreparedTxnState(self._kafka)))
+        self._database.record(identity, record)
+
+    def commit(self, identity: Identity) -> Identity | None:
+        following = self._database.commit(identity)
+        try:
+            self._transaction = self._topics.commit(self._kafka) or self._kafka
+        except TargetError as error:
+            raise OutcomeUnknown(
+                f"the database has committed the batch, its transaction in the topics stays prepared: {error}"
+            ) from error
+        return following
+
+    def abort(self, identity: Identity) -> Identity | None:
+        if self._transaction is None:
+            # Of the run before this one: ``acquire`` finds out what its transaction in the topics is.
+            return self._database.abort(identity)
+        following = self._database.abort(identity)
+        self._transaction = self._topics.abort(self._kafka) or self._kafka
+        return following
+
+    def abandon(self) -> None:
+        # The transaction in the topics may be prepared: only the database knows how it ends.
+        self._database.abandon()
+
+    def close(self) -> None:
+        self._topics.close()
+        self._database.close()
+
+    @property
+    def _kafka(self) -> Identity:
+        if self._transaction is None:
+            raise TargetFailed("no transaction in the topics was begun: start the run again")
+        return self._transaction
+
+
+class TogetherDestination(Destination):
+    """Topics and one database, for a query that has rows for both."""
+
+    def __init__(self, topics: Part, database: Part) -> None:
+        assert isinstance(topics.destination, KafkaDestination)
+        self._topics = topics.destination
+        self._database = database.destination
+        self.parts = (topics, database)
+
+    @property
+    def table(self) -> str:
+        return self._database.table
+
+    def identity(self) -> str | None:
+        return self._database.identity()
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (
+            Reason(
+                HopVerdict.HOLDS,
+                "topics and database are committed together (KIP-939): the database decides, and names the prepared "
+                "transaction of the topics in its commit record",
+            ),
+            *self._database.promises(),
+        )
+
+    def target(self, opening: Opening) -> Target:
+        database = self._database.target(opening)
+        if opening.spark is None:
+            return database
+        return TogetherTarget(self._topics.target(opening), database, self.parts)
+
+    def committed(self) -> Mapping[str, Committed]:
+        return self._database.committed()
+
+    def close(self) -> None:
+        self._topics.close()
+        self._database.close()
