@@ -15,7 +15,9 @@ from einmal.spark.targets.target import Destination
 
 KAFKA: Final = ("kafka", "einmal")
 """The words for topics, whose options are Spark's: see ``options.sink_options``."""
-KINDS: Final[Mapping[str, str]] = {}
+KINDS: Final[Mapping[str, str]] = {
+    "sqlite": "einmal.spark.targets.sqlite:SQLiteDestination",
+}
 """Import paths, so that a type's packages are loaded only where it is used."""
 
 

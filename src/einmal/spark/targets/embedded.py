@@ -1,0 +1,429 @@
+"""A database in one file as a target: tasks stage Parquet files, the driver loads them and the record in one
+transaction. What SQLite and DuckDB share; each of them is a ``Database``.
+
+The table ``einmal_commits`` has one row for each pipeline, and one for the database itself, under the empty name: its
+identity, and the last epoch of all names. So an epoch never comes back, also where the row of a pipeline was deleted in
+the meantime.
+
+    acquire   next epoch of all names -> epoch of this name; then older staging is removed
+    record    BEGIN; epoch compared; rows loaded and counted; record updated. The transaction stays open
+    commit    COMMIT
+
+Between ``record`` and ``commit`` nobody can acquire the name: in SQLite the writer's lock is held, in DuckDB the second
+change of the row is a conflict. Before ``record`` the epoch that it compares is the one that was acquired last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from einmal.pipeline.claims import Output
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.spark import events
+from einmal.spark.options import OptionError, Options
+from einmal.spark.targets.staged_files import StagedFile, StagedFiles
+from einmal.spark.targets.target import (
+    Committed,
+    Destination,
+    Identity,
+    Opening,
+    OutcomeUnknown,
+    Target,
+    TargetError,
+    TargetFailed,
+    TargetFenced,
+    following,
+)
+from einmal.types import ProducerEpoch, ProducerId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+COMMITS: Final = "einmal_commits"
+_ITSELF: Final = ""
+"""The row of the database: ``record`` is its identity, ``epoch`` the last one of all names."""
+_CREATE: Final = (
+    f"CREATE TABLE IF NOT EXISTS {COMMITS} "
+    "(pipeline VARCHAR PRIMARY KEY, epoch BIGINT NOT NULL, record VARCHAR, timestamp_ms BIGINT NOT NULL)"
+)
+_CREATE_ROW: Final = f"INSERT INTO {COMMITS} VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+
+
+def quoted(name: str) -> str:
+    """A name as SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Column(NamedTuple):
+    """``is_required``: it is NOT NULL, and has no default."""
+
+    name: str
+    type: str
+    is_required: bool
+
+
+class Database(ABC):
+    """One kind of database, and the file of one."""
+
+    errors: ClassVar[type[Exception]]
+    """What its driver raises."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def connect(self, *, creating: bool = False) -> Any:
+        """A connection without a transaction; ``execute`` as in DB-API, parameters are ``?``."""
+
+    @abstractmethod
+    def begin(self, connection: Any) -> None:
+        """Begin a transaction that will write."""
+
+    @abstractmethod
+    def is_open(self, connection: Any, error: Exception) -> bool:
+        """Whether the transaction can still be committed after this error of COMMIT: somebody reads."""
+
+    @abstractmethod
+    def refuses_rows(self, error: Exception) -> bool:
+        """Whether the rows are the cause, so that they fail again."""
+
+    @abstractmethod
+    def columns(self, connection: Any, table: str) -> Sequence[Column]:
+        """Of a table; none if it does not exist."""
+
+    @abstractmethod
+    def column_type(self, kind: Any) -> str | None:
+        """The type of a column for a type of Spark's; None: there is none."""
+
+    @abstractmethod
+    def is_kept(self, declared: str, wanted: str) -> bool:
+        """Whether a column that was declared so keeps every value of a column type."""
+
+    @abstractmethod
+    def load(self, connection: Any, table: str, files: Sequence[StagedFile]) -> int:
+        """Insert the rows of the files; how many. Raises ``errors``, TargetFailed."""
+
+
+class EmbeddedTarget(Target):
+    def __init__(self, database: Database, table: str, staging: Path, opening: Opening) -> None:
+        self._database = database
+        self._table = table
+        self._name = opening.name
+        self._notify = opening.notify
+        self._files = StagedFiles(staging, opening.name)
+        self._is_checked = False
+        """The table has the columns of this run's rows."""
+        self._epoch: ProducerId | None = None
+        self._transaction: Any = None
+        """The connection with the open transaction."""
+
+    def look(self) -> CommitRecord | None:
+        if not self._database.path.exists():
+            return None
+        with self._connection() as connection:
+            row = _row(connection, self._name) if _has_commits(connection) else None
+        return _record_in(self._name, row)
+
+    def acquire(self, held: Identity | None) -> Identity:
+        with self._connection(creating=True) as connection:
+            self._database.begin(connection)
+            connection.execute(_CREATE)
+            if held is not None:
+                self._compare(connection, held)
+            epoch = _next_epoch(connection)
+            connection.execute(_CREATE_ROW, [self._name, 0, None, _now_ms()])
+            connection.execute(f"UPDATE {COMMITS} SET epoch = ? WHERE pipeline = ?", [epoch, self._name])
+            self._commit(connection)
+        self._epoch = ProducerId(epoch)
+        try:
+            self._files.discard_before(epoch)
+        except OSError as error:
+            raise TargetFailed(f"what an earlier run has staged cannot be removed: {error}") from error
+        return Identity(self._epoch, ProducerEpoch(0))
+
+    def read(self) -> CommitRecord | None:
+        assert self._epoch is not None, "read follows acquire"
+        with self._connection() as connection:
+            row = self._compare(connection, Identity(self._epoch, ProducerEpoch(0)))
+        return _record_in(self._name, row)
+
+    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+        with self._connection() as connection:
+            # So that a run that has been fenced stages nothing, which its successor would not expect any more.
+            self._compare(connection, identity)
+        if not self._is_checked:
+            self._check(frame.schema)
+        outputs = self._files.write(frame, self._table, identity, batch_id)
+        for output in outputs:
+            self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
+        return outputs
+
+    def record(self, identity: Identity, record: CommitRecord | None) -> None:
+        assert self._transaction is None, "one transaction at a time"
+        with self._errors():
+            self._transaction = self._database.connect()
+            self._database.begin(self._transaction)
+            self._compare(self._transaction, identity)
+            files = self._files.compared(identity)
+            loaded = self._database.load(self._transaction, self._table, files) if files else 0
+            staged = sum(file.count for file in files)
+            if loaded != staged:
+                raise TargetFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
+            self._transaction.execute(
+                f"UPDATE {COMMITS} SET record = ?, timestamp_ms = ? WHERE pipeline = ?",
+                [None if record is None else record.encode().decode(), _now_ms(), self._name],
+            )
+
+    def commit(self, identity: Identity) -> Identity:
+        connection = self._transaction
+        if connection is None:
+            raise TargetFailed("no transaction is open")
+        self._commit(connection)
+        self._rollback()
+        # The outcome is known. What cannot be removed now is removed by the next run.
+        with contextlib.suppress(OSError):
+            self._files.discard(identity)
+        return following(identity)
+
+    def abort(self, identity: Identity) -> Identity:
+        was_open = self._transaction is not None
+        self._rollback()
+        try:
+            was_staged = self._files.discard(identity)
+        except OSError as error:
+            raise TargetFailed(f"what was staged cannot be removed: {error}") from error
+        with self._connection() as connection:
+            self._compare(connection, identity)
+        if self._epoch is None and not (was_open or was_staged):
+            raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+        return following(identity)
+
+    def forget(self) -> None:
+        identity = self.acquire(None)
+        with self._connection() as connection:
+            self._database.begin(connection)
+            self._compare(connection, identity)
+            connection.execute(f"DELETE FROM {COMMITS} WHERE pipeline = ?", [self._name])
+            self._commit(connection)
+
+    def abandon(self) -> None:
+        self._rollback()
+
+    def close(self) -> None:
+        self._rollback()
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _check(self, schema: StructType) -> None:
+        with self._connection() as connection:
+            problems = prepare_table(self._database, connection, self._table, schema)
+        if problems:
+            reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
+            raise TargetFailed(reason, will_again=True)
+        self._is_checked = True
+
+    @contextlib.contextmanager
+    def _connection(self, *, creating: bool = False) -> Iterator[Any]:
+        with self._errors(), contextlib.closing(self._database.connect(creating=creating)) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Errors of the database as those of a target; an open transaction is rolled back."""
+        try:
+            yield
+        except self._database.errors as error:
+            self._rollback()
+            raise TargetFailed(
+                f"{self._database.path}: {error}", will_again=self._database.refuses_rows(error)
+            ) from error
+        except TargetError:
+            self._rollback()
+            raise
+
+    def _compare(self, connection: Any, identity: Identity) -> tuple[Any, ...]:
+        """The row of the pipeline. Raises TargetFenced where its epoch is another one."""
+        row = _row(connection, self._name) if _has_commits(connection) else None
+        if row is None or row[0] != identity.producer_id:
+            current = "the name was deleted" if row is None else f"epoch {row[0]} was acquired"
+            raise TargetFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
+        return row
+
+    def _commit(self, connection: Any) -> None:
+        try:
+            connection.execute("COMMIT")
+        except self._database.errors as error:
+            if self._database.is_open(connection, error):
+                raise TargetFailed(f"{self._database.path} cannot be committed: {error}") from error
+            if connection is self._transaction:
+                self._rollback()
+            raise OutcomeUnknown(f"COMMIT in {self._database.path}: {error}") from error
+
+    def _rollback(self) -> None:
+        """Closing a connection rolls back."""
+        connection, self._transaction = self._transaction, None
+        if connection is not None:
+            with contextlib.suppress(self._database.errors):
+                connection.close()
+
+
+class EmbeddedDestination(Destination):
+    """``path``: of the database's file; ``table``: created, with the columns of the rows, if it does not exist;
+    ``staging``: a directory that the driver and all executors share, by default beside the database."""
+
+    OPTIONS = ("path", "table", "staging", "busyTimeout")
+    KIND: ClassVar[str]
+    EXAMPLE: ClassVar[str]
+
+    def __init__(self, options: Options) -> None:
+        path = options.required("path", self.EXAMPLE)
+        if path.startswith(":") or "://" in path or path.startswith("file:"):
+            raise OptionError(f'option "path" is the path of a {self.KIND} file, not {path!r}')
+        self._path = Path(path).absolute()
+        self._table = options.required("table", "words")
+        if self._table.lower() == COMMITS or self._table.lower().startswith("sqlite_"):
+            raise OptionError(f'option "table": {self._table} is an internal table; write to a table of your own')
+        self._staging = Path(options.text("staging") or f"{self._path}.staging").absolute()
+        self._database = self.database(self._path, options)
+
+    @abstractmethod
+    def database(self, path: Path, options: Options) -> Database:
+        """How the file is opened. Raises OptionError."""
+
+    @property
+    def table(self) -> str:
+        return f"{self._table} in {self._path}"
+
+    def target(self, opening: Opening) -> Target:
+        return EmbeddedTarget(self._database, self._table, self._staging, opening)
+
+    def identity(self) -> str | None:
+        if not self._path.exists():
+            return None
+        with self._connection() as connection:
+            row = _row(connection, _ITSELF) if _has_commits(connection) else None
+        return None if row is None else str(row[1])
+
+    def committed(self) -> Mapping[str, Committed]:
+        if not self._path.exists():
+            return {}
+        with self._connection() as connection:
+            rows = (
+                connection.execute(f"SELECT pipeline, epoch, record, timestamp_ms FROM {COMMITS}").fetchall()
+                if _has_commits(connection)
+                else []
+            )
+        return {
+            name: _committed(name, record, timestamp)
+            for name, _, record, timestamp in sorted(rows)
+            if name != _ITSELF and record is not None
+        }
+
+    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
+        with self._connection(creating=True) as connection:
+            self._database.begin(connection)
+            connection.execute(_CREATE)
+            _create_itself(connection)
+            connection.execute("COMMIT")
+            return [] if schema is None else prepare_table(self._database, connection, self._table, schema)
+
+    @contextlib.contextmanager
+    def _connection(self, *, creating: bool = False) -> Iterator[Any]:
+        try:
+            with contextlib.closing(self._database.connect(creating=creating)) as connection:
+                yield connection
+        except self._database.errors as error:
+            raise TargetError(f"{self._path}: {error}") from error
+
+
+def prepare_table(database: Database, connection: Any, table: str, schema: StructType) -> list[tuple[str, str]]:
+    """Create the table if it does not exist; what is wrong with it for rows of this schema. Raises ``errors``."""
+    if problems := _columns_without_type(database, schema):
+        return problems
+    if existing := database.columns(connection, table):
+        return _columns_that_differ(database, table, schema, existing)
+    columns = ", ".join(f"{quoted(field.name)} {database.column_type(field.dataType)}" for field in schema)
+    connection.execute(f"CREATE TABLE {quoted(table)} ({columns})")
+    return []
+
+
+def _columns_without_type(database: Database, schema: StructType) -> list[tuple[str, str]]:
+    lower = [field.name.lower() for field in schema]
+    twice = sorted({each for each in lower if lower.count(each) > 1})
+    return [(f"there are two columns {each!r}: the database ignores case", "rename one") for each in twice] + [
+        (
+            f"column {field.name!r} has type {field.dataType.simpleString()}, which no column of the database can have",
+            f"select parts of it, or to_json({field.name})",
+        )
+        for field in schema
+        if database.column_type(field.dataType) is None
+    ]
+
+
+def _columns_that_differ(
+    database: Database, table: str, schema: StructType, existing: Sequence[Column]
+) -> list[tuple[str, str]]:
+    columns = {column.name.lower(): column for column in existing}
+    problems = []
+    for field in schema:
+        wanted = database.column_type(field.dataType) or ""
+        column = columns.pop(field.name.lower(), None)
+        if column is None:
+            problems.append((f"table {table} has no column {field.name!r}", f"add one of type {wanted}"))
+        elif not database.is_kept(column.type, wanted):
+            differs = f"column {field.name!r} of table {table} is {column.type}"
+            kind = field.dataType.simpleString()
+            hint = f"cast it in the query, or declare the column as {wanted}"
+            problems.append((f"{differs}, and {kind} in the rows: values could change", hint))
+    required = [column.name for column in columns.values() if column.is_required]
+    return problems + [
+        (f"column {name!r} of table {table} is NOT NULL, and the rows have none", "select it in the query")
+        for name in required
+    ]
+
+
+def _row(connection: Any, name: str) -> tuple[Any, ...] | None:
+    """Epoch and record."""
+    row = connection.execute(f"SELECT epoch, record FROM {COMMITS} WHERE pipeline = ?", [name]).fetchone()
+    return None if row is None else tuple(row)
+
+
+def _has_commits(connection: Any) -> bool:
+    """Both databases have the view that only SQLite names so."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [COMMITS]).fetchone() is not None
+
+
+def _create_itself(connection: Any) -> None:
+    connection.execute(_CREATE_ROW, [_ITSELF, 0, str(uuid.uuid4()), _now_ms()])
+
+
+def _next_epoch(connection: Any) -> int:
+    _create_itself(connection)
+    row = connection.execute(
+        f"UPDATE {COMMITS} SET epoch = epoch + 1 WHERE pipeline = ? RETURNING epoch", [_ITSELF]
+    ).fetchone()
+    return int(row[0])
+
+
+def _record_in(name: str, row: tuple[Any, ...] | None) -> CommitRecord | None:
+    if row is None or row[1] is None:
+        return None
+    return decode(name.encode(), str(row[1]).encode())
+
+
+def _committed(name: str, record: Any, timestamp: Any) -> Committed:
+    try:
+        return Committed(name, decode(name.encode(), str(record).encode()), int(timestamp))
+    except UnreadableCommitRecord as error:
+        return Committed(name, None, int(timestamp), str(error))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

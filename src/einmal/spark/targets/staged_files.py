@@ -1,0 +1,308 @@
+"""Files that Spark's tasks stage for one pipeline: written, counted, compared, published, removed.
+
+Theory of operation. A batch has a directory of its own, whose name carries pipeline, epoch, transaction and batch. The
+driver makes it before the job and removes it when the outcome of the transaction is known, so the directory is also the
+mark of a transaction without a known outcome. A task writes one Parquet file under the id of its attempt, and reports
+what it wrote; a task never makes the directory, so one that outlives its batch has nowhere to write.
+
+    driver  make the directory  ->  run the job  ->  compare files and reports  ->  commit  ->  remove the directory
+    task        temporary file  ->  fsync  ->  rename  ->  report (partition, attempt, rows, bytes, CRC-32C)
+
+Invariants:
+
+1. *Only files of attempts that Spark counts are read.* A file is found by the attempt that Spark's result names.
+2. *A staged file is durable before it is reported*: the file and its directory entry are flushed.
+3. *Only directories of this pipeline and of epochs that can commit no more are removed*, and in them only staged files.
+
+Supported are local file systems, and shared ones that the driver and all executors mount at the same path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from google_crc32c import extend as crc32c_extend
+
+from einmal.pipeline.claims import Output
+from einmal.spark.targets.target import Identity, TargetFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_READABLE_MAX: Final = 60
+"""Characters of a pipeline's name in the name of its directory."""
+_BATCH: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
+"""Epoch, number of the transaction, batch."""
+_FILE: Final = re.compile(r"part-\d+-\d+\.parquet(\.tmp)?")
+_ROWS_PER_GROUP: Final = 128 * 1024
+_CHUNK: Final = 1024 * 1024
+_REMOVALS_MAX: Final = 10
+"""A task that is still writing may add a file while its directory is being removed."""
+_REPORT: Final = "partition int, attempt bigint, count bigint, size bigint, crc bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of an attempt that Spark counts. ``size``: bytes; ``crc``: CRC-32C over all of them."""
+
+    path: Path
+    count: int
+    size: int
+    crc: int
+
+    def compare(self) -> None:
+        """Read all bytes. Raises TargetFailed where they are not those that the task wrote."""
+        crc = 0
+        with self.path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                crc = crc32c_extend(crc, chunk)
+        if crc != self.crc:
+            raise TargetFailed(f"the staged file {self.path} has CRC {crc:08x}, its task has written {self.crc:08x}")
+
+
+def directory_of(name: str) -> str:
+    """The name of a pipeline as a name of a directory: different for each, also where case does not count."""
+    return f"{quote(name, safe='')[:_READABLE_MAX]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+class StagedFiles:
+    """The driver's side, for one pipeline."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self._home = root / directory_of(name)
+        self._reported: dict[Identity, tuple[StagedFile, ...]] = {}
+
+    def write(self, frame: DataFrame, table: str, identity: Identity, batch_id: int) -> tuple[Output, ...]:
+        """Run the job. Raises TargetFailed, and what Spark raises."""
+        directory = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
+        try:
+            directory.mkdir(parents=True)
+            flush_directory(directory.parent)
+        except OSError as error:
+            raise TargetFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
+        reports = frame.mapInArrow(_stages(str(directory)), _REPORT).collect()
+        staged = sorted((row["partition"], row["attempt"], row["count"], row["size"], row["crc"]) for row in reports)
+        self._reported[identity] = tuple(
+            StagedFile(directory / _file_name(partition, attempt), count, size, crc)
+            for partition, attempt, count, size, crc in staged
+        )
+        return tuple(Output(table, partition, 0, count - 1, count, crc) for partition, _, count, _, crc in staged)
+
+    def compared(self, identity: Identity) -> tuple[StagedFile, ...]:
+        """What the tasks reported under an identity, compared with the files: size and number of rows. Raises
+        TargetFailed."""
+        import pyarrow
+        from pyarrow import parquet
+
+        files = self._reported.get(identity, ())
+        for file in files:
+            try:
+                size, count = file.path.stat().st_size, parquet.read_metadata(file.path).num_rows
+            except (OSError, pyarrow.ArrowException) as error:
+                raise TargetFailed(f"the staged file {file.path} cannot be read: {error}") from error
+            if (size, count) != (file.size, file.count):
+                raise TargetFailed(
+                    f"the staged file {file.path} has {count} rows in {size} bytes, its task has reported {file.count} "
+                    f"rows in {file.size} bytes"
+                )
+        return files
+
+    def transactions(self, before_epoch: int) -> list[Identity]:
+        """Transactions of earlier epochs that still have a directory."""
+        found = {Identity(*numbers[:2]) for _, numbers in self._directories()}
+        return sorted(each for each in found if each.producer_id < before_epoch)
+
+    def discard(self, identity: Identity) -> bool:
+        """Remove what is staged under an identity; whether anything was. Raises OSError."""
+        self._reported.pop(identity, None)
+        mine = [path for path, numbers in self._directories() if Identity(*numbers[:2]) == identity]
+        for path in mine:
+            _remove(path)
+        return bool(mine)
+
+    def discard_before(self, epoch: int) -> None:
+        """Remove what earlier epochs have staged. Raises OSError."""
+        for identity in self.transactions(epoch):
+            self.discard(identity)
+
+    def _directories(self) -> Iterator[tuple[Path, tuple[Any, Any, Any]]]:
+        try:
+            paths = sorted(self._home.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            if match := _BATCH.fullmatch(path.name):
+                yield path, (int(match[1]), int(match[2]), int(match[3]))
+
+
+def _remove(directory: Path) -> None:
+    for _ in range(_REMOVALS_MAX):
+        for entry in directory.iterdir():
+            if _FILE.fullmatch(entry.name):
+                entry.unlink(missing_ok=True)
+        try:
+            directory.rmdir()
+        except OSError:
+            if any(not _FILE.fullmatch(entry.name) for entry in directory.iterdir()):
+                # Somebody keeps other files here, which are not ours to remove.
+                return
+        else:
+            return
+
+
+def flush_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- in a task --------------------------------------------------------------------------------------------------------
+
+
+def _file_name(partition: int, attempt: int) -> str:
+    return f"part-{partition:05d}-{attempt}.parquet"
+
+
+def _stages(directory: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for ``mapInArrow``: rows in, one report out, or none where there are no rows."""
+
+    def stage(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        if (file := stage_file(Path(directory), partition, attempt, batches)) is not None:
+            values = (partition, attempt, file.count, file.size, file.crc)
+            kinds = (pyarrow.int32(), *(pyarrow.int64(),) * 4)
+            arrays = [pyarrow.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
+            yield pyarrow.RecordBatch.from_arrays(arrays, names=["partition", "attempt", "count", "size", "crc"])
+
+    return stage
+
+
+def stage_file(directory: Path, partition: int, attempt: int, batches: Iterator[Any]) -> StagedFile | None:
+    """Write the rows of one attempt durably; None: there are no rows."""
+    path = directory / _file_name(partition, attempt)
+    temporary = path.with_name(f"{path.name}.tmp")
+    with_rows = (batch for batch in batches if batch.num_rows)
+    first = next(with_rows, None)
+    if first is None:
+        return None
+    try:
+        sink = _CountedFile(temporary)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the staging directory {directory} is not there: either the batch has ended without this task, or the "
+            "executors do not mount the same file system as the driver (option staging)"
+        ) from error
+    try:
+        with sink:
+            count = _write(sink, first, with_rows)
+            os.fsync(sink.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_directory(directory)
+    return StagedFile(path, count, sink.size, sink.crc)
+
+
+def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
+    """Row groups of a size that readers like: Spark's batches have 10,000 rows."""
+    from pyarrow import Table, parquet
+
+    count, waiting = 0, [first]
+    with parquet.ParquetWriter(sink, first.schema) as writer:
+
+        def flush() -> None:
+            writer.write_table(Table.from_batches(waiting), row_group_size=_ROWS_PER_GROUP)
+            waiting.clear()
+
+        rows = first.num_rows
+        for batch in others:
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= _ROWS_PER_GROUP:
+                count += rows
+                rows = 0
+                flush()
+        if waiting:
+            count += rows
+            flush()
+    return count
+
+
+class _CountedFile:
+    """What Arrow writes to: counts bytes, and their CRC."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb", buffering=0)
+        self.size = 0
+        self.crc = 0
+
+    def write(self, data: Any) -> int:
+        with memoryview(data) as view:
+            remaining = view.cast("B")
+            self.crc = crc32c_extend(self.crc, bytes(remaining))
+            self.size += len(remaining)
+            total = len(remaining)
+            while len(remaining):
+                remaining = remaining[self._file.write(remaining) or 0 :]
+        return total
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        return
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        """By Arrow, which would close before the file is flushed."""
+
+    def __enter__(self) -> _CountedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def publish(files: Sequence[StagedFile], directory: Path) -> list[StagedFile]:
+    """Move staged files, durably, to a directory of their own inside the table, where no reader looks for them before
+    they are committed. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    moved = []
+    for file in files:
+        path = directory / file.path.name
+        file.path.rename(path)
+        moved.append(StagedFile(path, file.count, file.size, file.crc))
+    flush_directory(directory)
+    flush_directory(directory.parent)
+    return moved

@@ -1,0 +1,147 @@
+"""Two drivers under one name: the one that has acquired it last commits, and the older one never does again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from einmal.spark.targets.target import TargetError, TargetFenced
+from einmal.testing.targets.driving import ConcurrentRun, RunUnderTest, rows_of
+from einmal.testing.targets.hooks import TargetHooks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "battery"
+_OLDER: Final = ("stage", "record", "commit")
+_NEWER: Final = ("acquire", "stage", "record", "commit")
+
+
+def interleavings() -> Iterator[tuple[bool, ...]]:
+    """Every order of the verbs of two drivers, the older of which has acquired the name first; True: the older's."""
+    length = len(_OLDER) + len(_NEWER)
+    for positions in itertools.combinations(range(length), len(_OLDER)):
+        yield tuple(position in positions for position in range(length))
+
+
+class FencingTests(TargetHooks):
+    def test_older_driver_commits_in_no_order_of_the_verbs(self, tmp_path: Path, spark: SparkSession) -> None:
+        """All 35 orders; each has a name and rows of its own in the same table."""
+        for case, order in enumerate(interleavings()):
+            wrong = self._two_drivers(tmp_path, spark, case, order)
+            steps = " ".join("older" if is_older else "newer" for is_older in order)
+            assert not wrong, f"{wrong}, in the order {steps}"
+
+    def _two_drivers(self, location: Path, spark: SparkSession, case: int, order: tuple[bool, ...]) -> str:
+        name = f"pair-{case}"
+        older, newer = (ConcurrentRun(RunUnderTest(self, location, name, spark)) for _ in range(2))
+        older.call("start", older.run.start)
+        older.finish()
+        rows = {run: rows_of(case * 3 + number, "pair") for number, run in enumerate((older, newer))}
+        steps = {older: iter(_OLDER), newer: iter(_NEWER)}
+        for is_older in order:
+            run = older if is_older else newer
+            _call(run, next(steps[run]), rows[run])
+        for run in (older, newer):
+            run.close()
+        last = RunUnderTest(self, location, name, spark)
+        found = last.start()
+        committed = [run for run in (older, newer) if "commit" in run.ended]
+        # A lock may have kept the newer one from starting, and the older one may have ended by itself.
+        batches = -1 if found is None else found.batch_id
+        last.write(batches + 1, rows_of(case * 3 + 2, "pair"))
+        last.die()
+        expected = sorted(rows_of(case * 3 + 2, "pair") + [row for run in committed for row in rows[run]])
+        seen = sorted(row for row in self.rows(location) if case * 3 <= row[0] // 1_000 < case * 3 + 3)
+        if "acquire" in newer.ended and older.began.get("commit", 0) > newer.ended["acquire"] and older in committed:
+            return "the older driver has committed after the newer one had acquired the name"
+        if isinstance(newer.error, TargetFenced):
+            return f"the newer driver was fenced: {newer.error}"
+        if seen != expected or batches + 1 != len(committed):
+            return f"{len(committed)} commits were answered, the record has batch {batches}, {seen} != {expected}"
+        return f"staged: {self.staged(location)}" if self.staged(location) else ""
+
+    def test_restart_in_the_same_process_is_granted_with_the_held_identity(
+        self, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        before = RunUnderTest(self, tmp_path, NAME, spark)
+        before.start()
+        record = before.write(0, rows_of(0))
+        before.die()
+        after = RunUnderTest(self, tmp_path, NAME, spark)
+        assert after.start(before.own) == record
+        after.write(1, rows_of(1))
+        after.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0) + rows_of(1)
+
+    def test_restart_with_a_held_identity_does_not_fence_a_newer_driver(
+        self, tmp_path: Path, spark: SparkSession
+    ) -> None:
+        before = RunUnderTest(self, tmp_path, NAME, spark)
+        before.start()
+        before.die()
+        newer = RunUnderTest(self, tmp_path, NAME, spark)
+        newer.start()
+        newer.stage(0, rows_of(0))
+        restarted = RunUnderTest(self, tmp_path, NAME, spark)
+        with pytest.raises(TargetFenced):
+            restarted.abort(before.own)
+        with pytest.raises(TargetFenced):
+            restarted.acquire(before.own)
+        restarted.die()
+        newer.record(0)
+        newer.commit()
+        newer.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
+
+    def test_fenced_driver_reads_no_record_for_certain(self, tmp_path: Path, spark: SparkSession) -> None:
+        older, newer = (RunUnderTest(self, tmp_path, NAME, spark) for _ in range(2))
+        older.acquire()
+        newer.start()
+        with pytest.raises(TargetFenced):
+            older.read()
+        older.die()
+        newer.die()
+
+    def test_look_fences_nobody(self, tmp_path: Path, spark: SparkSession) -> None:
+        run, reader = (RunUnderTest(self, tmp_path, NAME, spark) for _ in range(2))
+        run.start()
+        for batch_id in range(2):
+            reader.target.look()
+            run.stage(batch_id, rows_of(batch_id))
+            reader.target.look()
+            run.record(batch_id)
+            run.commit()
+        run.die()
+        reader.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0) + rows_of(1)
+
+    def test_driver_of_before_a_deleted_record_commits_no_more(self, tmp_path: Path, spark: SparkSession) -> None:
+        """However often the name is acquired afterwards: its epochs do not begin again."""
+        older = RunUnderTest(self, tmp_path, NAME, spark)
+        older.start()
+        older.write(0, rows_of(0))
+        forgets = RunUnderTest(self, tmp_path, NAME, None)
+        forgets.target.forget()
+        forgets.die()
+        for _ in range(4):
+            newer = RunUnderTest(self, tmp_path, NAME, spark)
+            newer.start()
+            newer.die()
+            with pytest.raises(TargetError):
+                older.write(1, rows_of(1, "older"))
+        older.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
+
+
+def _call(run: ConcurrentRun, verb: str, rows: list[tuple[int, str]]) -> None:
+    if verb == "acquire":
+        # What is found decides which batch comes next.
+        run.call("acquire", run.run.acquire)
+        run.call("read", run.run.read)
+    else:
+        run.call(verb, lambda: run.run.perform(verb, run.run.next_batch_id, rows))

@@ -1,0 +1,47 @@
+"""What the battery must know about a target: how it is opened, and how rows and staging are seen and damaged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar, Final
+
+from einmal.spark.targets.target import Destination
+
+SCHEMA: Final = "id bigint, name string"
+"""Of the rows that the battery writes, in Spark's words."""
+Row = tuple[int, str]
+
+
+class TargetHooks(ABC):
+    """``location``: a directory of one test, whose path belongs to it alone. Everything that a hook makes for one
+    location is separate from that of another; a database server may use a schema with a name made from the path."""
+
+    wrong_schema: ClassVar[str | None] = f"{SCHEMA}, surplus string"
+    """A schema that ``Destination.problems`` refuses once rows were written; None: every schema is accepted."""
+    can_be_read_beside_a_transaction: ClassVar[bool] = True
+    """Whether ``rows`` and ``look`` answer while another driver's transaction is open."""
+
+    @abstractmethod
+    def destination(self, location: Path) -> Destination:
+        """A new destination, with waiting times of a second or less. All of one location have the same rows."""
+
+    @abstractmethod
+    def rows(self, location: Path) -> list[Row]:
+        """All rows that a reader sees now, each as often as it is there; none before the first commit."""
+
+    @abstractmethod
+    def staged(self, location: Path) -> list[str]:
+        """What is staged: names of files, directories, tables. Empty where nothing is."""
+
+    @abstractmethod
+    def lose_staged(self, location: Path) -> None:
+        """Take away at least one staged row, as a crash of its machine could."""
+
+    @abstractmethod
+    def copy_staged(self, location: Path) -> None:
+        """Stage all rows a second time, as another attempt of the same tasks would."""
+
+    @abstractmethod
+    def damage_record(self, location: Path, name: str) -> None:
+        """Replace the commit record of a pipeline, which has one, by bytes that no record has."""

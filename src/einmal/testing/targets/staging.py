@@ -1,0 +1,148 @@
+"""What tasks stage is taken once or not at all, and removed once nobody can commit it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from einmal.spark.targets.target import TargetError, TargetFailed
+from einmal.testing.targets.driving import RunUnderTest, frame_of, rows_of
+from einmal.testing.targets.hooks import SCHEMA, TargetHooks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "battery"
+_RELEASED_S: Final = 60.0
+_POLL_S: Final = 0.02
+
+
+class StagingTests(TargetHooks):
+    def test_staged_rows_of_another_pipeline_are_left_alone(self, tmp_path: Path, spark: SparkSession) -> None:
+        other = RunUnderTest(self, tmp_path, "other", spark)
+        other.start()
+        other.stage(0, rows_of(0, "other"))
+        assert self.staged(tmp_path) != []
+        for _ in range(2):
+            run = RunUnderTest(self, tmp_path, NAME, spark)
+            run.start()
+            run.stage(0, rows_of(1))
+            run.abort()
+            run.die()
+        other.record(0)
+        other.commit()
+        other.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0, "other")
+
+    def test_lost_staged_rows_are_found_missing(self, tmp_path: Path, spark: SparkSession) -> None:
+        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run.start()
+        run.stage(0, rows_of(0))
+        self.lose_staged(tmp_path)
+        with pytest.raises(TargetFailed):
+            run.record(0)
+        run.abort()
+        assert (self.rows(tmp_path), self.staged(tmp_path)) == ([], [])
+        run.write(0, rows_of(0, "again"))
+        run.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0, "again")
+
+    def test_rows_of_an_attempt_that_does_not_count_are_not_taken(self, tmp_path: Path, spark: SparkSession) -> None:
+        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run.start()
+        run.stage(0, rows_of(0))
+        self.copy_staged(tmp_path)
+        run.record(0)
+        run.commit()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
+        run.die()
+        again = RunUnderTest(self, tmp_path, NAME, spark)
+        again.start()
+        again.die()
+        assert self.staged(tmp_path) == []
+
+    def test_batch_whose_job_failed_is_aborted_and_written_again(self, tmp_path: Path, spark: SparkSession) -> None:
+        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run.start()
+        frame = frame_of(spark, rows_of(0, "failed", 40)).mapInArrow(_failing(rows_of(0, "failed", 40)[-1][0]), SCHEMA)
+        with pytest.raises(Exception, match="the battery fails this task"):
+            run.stage_frame(0, frame)
+        run.abort()
+        assert (self.rows(tmp_path), self.staged(tmp_path)) == ([], [])
+        run.write(0, rows_of(0))
+        run.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
+
+    def test_task_that_outlives_its_batch_changes_nothing(self, tmp_path: Path, spark: SparkSession) -> None:
+        began, release = tmp_path / "began", tmp_path / "release"
+        older = RunUnderTest(self, tmp_path, NAME, spark)
+        older.start()
+        frame = frame_of(spark, rows_of(0, "late"), 1).mapInArrow(_waiting(str(began), str(release)), SCHEMA)
+        raised: list[Exception] = []
+
+        def stage() -> None:
+            try:
+                older.stage_frame(0, frame)
+            except Exception as error:  # noqa: BLE001 - the staging of a fenced run may fail in any way
+                raised.append(error)
+
+        late = threading.Thread(target=stage)
+        late.start()
+        try:
+            _wait_for(began)
+            newer = RunUnderTest(self, tmp_path, NAME, spark)
+            newer.start()
+            newer.write(0, rows_of(0))
+        finally:
+            release.touch()
+            late.join(_RELEASED_S)
+        assert not late.is_alive()
+        with pytest.raises((TargetError, AssertionError)):
+            older.record(0)
+            older.commit()
+        older.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
+        newer.write(1, rows_of(1))
+        newer.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0) + rows_of(1)
+        last = RunUnderTest(self, tmp_path, NAME, spark)
+        last.start()
+        last.die()
+        assert self.staged(tmp_path) == []
+
+
+def _failing(last: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A task that has this row fails after it; the other one has staged its rows by then, or not."""
+
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            if last in batch.column("id").to_pylist():
+                raise RuntimeError("the battery fails this task")
+
+    return fail
+
+
+def _waiting(began: str, release: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A task that is in the middle of its rows until a file exists."""
+
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.slice(0, 1)
+            Path(began).touch()
+            _wait_for(Path(release))
+            yield batch.slice(1)
+
+    return wait
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + _RELEASED_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} does not come"
+        time.sleep(_POLL_S)
