@@ -105,7 +105,7 @@ docs: $(DOCS_READY)  ## build the documentation site in build/site
 
 requirements:  ## compile requirements/*.txt again (needs uv)
 	$(COMPILE) requirements/build.in -o requirements/build.txt
-	$(COMPILE) pyproject.toml --extra spark --extra bench --extra oauth --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra spark --extra bench --extra oauth --extra postgres --group dev -o requirements/dev.txt
 	$(COMPILE) --group docs -o requirements/docs.txt
 
 clean:  ## remove the output of runs

@@ -16,6 +16,7 @@ from einmal.spark.targets.target import Destination
 KAFKA: Final = ("kafka", "einmal")
 """The words for topics, whose options are Spark's: see ``options.sink_options``."""
 KINDS: Final[Mapping[str, str]] = {
+    "postgres": "einmal.spark.targets.postgres.destination:PostgresDestination",
     "sqlite": "einmal.spark.targets.sqlite:SQLiteDestination",
 }
 """Import paths, so that a type's packages are loaded only where it is used."""

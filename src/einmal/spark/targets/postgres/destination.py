@@ -1,0 +1,102 @@
+"""A table of a PostgreSQL database as a destination: options, checks before a run, and the records of all pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import psycopg
+from psycopg import sql
+
+from einmal.spark.options import Options
+from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.postgres import options as own
+from einmal.spark.targets.postgres.record_table import RecordTable
+from einmal.spark.targets.postgres.refusals import cause, failed
+from einmal.spark.targets.postgres.session import Session
+from einmal.spark.targets.postgres.target import PostgresTarget
+from einmal.spark.targets.target import Committed, Destination, Opening
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_NOBODY = "status"
+"""Whose name the sessions have that only look."""
+
+
+class PostgresDestination(Destination):
+    """See ``Destination``."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = own.NAMES
+    SECRETS: ClassVar[tuple[str, ...]] = own.SECRETS
+
+    def __init__(self, options: Options) -> None:
+        self._options = own.postgres_options(options)
+        self._records = RecordTable(self._options.schema)
+
+    @property
+    def table(self) -> str:
+        return str(self._options.table)
+
+    def identity(self) -> str | None:
+        """A standby has its primary's, as long as it replicates it and after its promotion."""
+        query = sql.SQL(
+            "SELECT system_identifier::text || '/' || current_database() || '/' || %s FROM pg_control_system()"
+        )
+
+        def ask(session: Session) -> str:
+            ((text,),) = session.execute("asking for the database's identity", query, (self._options.schema,))
+            return str(text)
+
+        return str(self._asked(_NOBODY, ask))
+
+    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
+        from einmal.spark.targets.postgres.preparing import server_problems, table_problems
+
+        def ask(session: Session) -> list[tuple[str, str]]:
+            found = server_problems(session)
+            if problem := self._records.problem(session):
+                found.append(problem)
+            if schema is not None and not found:
+                found += table_problems(session, self._options, schema)
+            return found
+
+        found: list[tuple[str, str]] = self._asked(name, ask)
+        return found
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (
+            Reason(
+                HopVerdict.HOLDS,
+                f"rows and the record in {self._records.name} are one transaction, which the driver commits",
+            ),
+            Reason(
+                HopVerdict.IF,
+                "committed transactions survive: fsync = on, and a standby is promoted only if it is synchronous",
+                "an asynchronous standby may lack the last batches: a run that meets it is refused",
+            ),
+            Reason(
+                HopVerdict.NOT,
+                "effects of triggers outside the database, and values of sequences: an attempt that is rolled back "
+                "has had them",
+            ),
+        )
+
+    def target(self, opening: Opening) -> PostgresTarget:
+        return PostgresTarget(self._options, opening)
+
+    def committed(self) -> Mapping[str, Committed]:
+        def ask(session: Session) -> Mapping[str, Committed]:
+            return self._records.committed(session) if self._records.exists(session) else {}
+
+        found: Mapping[str, Committed] = self._asked(_NOBODY, ask)
+        return found
+
+    def _asked(self, name: str, ask: Callable[[Session], Any]) -> Any:
+        """In a session and a transaction of its own. Raises TargetError."""
+        with closing(Session(self._options.connecting, name)) as session:
+            try:
+                return session.in_transaction(f"asking {self._options.connecting}", lambda: ask(session))
+            except psycopg.Error as error:
+                raise failed(error, f"asking {self._options.connecting}") from cause(error)

@@ -1,0 +1,279 @@
+"""Spark's columns and PostgreSQL's: which type fits which, what is created, what must be changed first.
+
+The mapping is strict: a value that might not fit is refused before anything is written, with the cast to make.
+docs/databases.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+from pyspark.sql import types
+from pyspark.sql.types import DataType, StructField, StructType
+
+from einmal.spark.targets.postgres.names import NAME_BYTES_MAX, quoted
+from einmal.spark.targets.postgres.options import Mode, PostgresOptions
+from einmal.spark.targets.postgres.staging import StagingColumn
+from einmal.spark.targets.postgres.table import Column, TableShape
+
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+IS_CURRENT: Final = "is_current"
+DELETES: Final = "deletes"
+"""The staging column of ``delete``."""
+
+_CREATED: Final[dict[type[DataType], str]] = {
+    types.BooleanType: "boolean",
+    types.ByteType: "smallint",
+    types.ShortType: "smallint",
+    types.IntegerType: "integer",
+    types.LongType: "bigint",
+    types.FloatType: "real",
+    types.DoubleType: "double precision",
+    types.StringType: "text",
+    types.BinaryType: "bytea",
+    types.DateType: "date",
+    types.TimestampType: "timestamp with time zone",
+    types.TimestampNTZType: "timestamp without time zone",
+}
+_FITS: Final[dict[type[DataType], frozenset[str]]] = {
+    types.BooleanType: frozenset({"bool"}),
+    types.ByteType: frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
+    types.ShortType: frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
+    types.IntegerType: frozenset({"int4", "int8", "numeric", "float8"}),
+    types.LongType: frozenset({"int8", "numeric"}),
+    types.FloatType: frozenset({"float4", "float8"}),
+    types.DoubleType: frozenset({"float8"}),
+    types.DecimalType: frozenset({"numeric"}),
+    types.BinaryType: frozenset({"bytea"}),
+    types.DateType: frozenset({"date"}),
+    types.TimestampType: frozenset({"timestamptz"}),
+    types.TimestampNTZType: frozenset({"timestamp"}),
+}
+_DIGITS: Final[dict[type[DataType], int]] = {
+    types.ByteType: 3,
+    types.ShortType: 5,
+    types.IntegerType: 10,
+    types.LongType: 19,
+}
+_OF_TEXT: Final = "SEIU"
+"""Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
+What is no value of theirs is rejected row by row."""
+_JSON: Final = frozenset({"json", "jsonb"})
+_VARHDRSZ: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A frame's column, and what it is for."""
+
+    field: StructField
+    column: str | None
+    """Of the table; None: it is only needed to decide."""
+
+
+def is_json(data_type: DataType) -> bool:
+    """Whether the staging job makes it JSON: what has fields, and arrays of anything but plain values."""
+    if isinstance(data_type, types.ArrayType):
+        return type(data_type.elementType) not in _FITS and not isinstance(data_type.elementType, types.StringType)
+    return isinstance(data_type, types.StructType | types.MapType | types.VariantType)
+
+
+def created_type(data_type: DataType) -> str | None:
+    """The type of a column that is created; None where there is no mapping."""
+    if isinstance(data_type, types.DecimalType):
+        return f"numeric({data_type.precision},{data_type.scale})"
+    if is_json(data_type):
+        return None if _has_no_mapping(data_type) else "jsonb"
+    if isinstance(data_type, types.ArrayType):
+        element = created_type(data_type.elementType)
+        return None if element is None else f"{element}[]"
+    return "text" if isinstance(data_type, types.StringType) else _CREATED.get(type(data_type))
+
+
+def _has_no_mapping(data_type: DataType) -> bool:
+    match data_type:
+        case types.StructType():
+            return any(created_type(each.dataType) is None for each in data_type.fields)
+        case types.MapType():
+            return created_type(data_type.keyType) is None or created_type(data_type.valueType) is None
+        case types.ArrayType():
+            return created_type(data_type.elementType) is None
+    return False
+
+
+def fits(data_type: DataType, column: Column) -> bool:
+    """Whether every value of the type is one of the column's, lengths and syntax of text aside."""
+    if isinstance(data_type, types.ArrayType) and column.base.startswith("_") and not is_json(data_type):
+        return _scalar_fits(data_type.elementType, column.base[1:], "U", column.modifier)
+    if isinstance(data_type, types.ArrayType) or is_json(data_type):
+        return is_json(data_type) and created_type(data_type) is not None and column.base in _JSON
+    return _scalar_fits(data_type, column.base, column.category, column.modifier)
+
+
+def _scalar_fits(data_type: DataType, base: str, category: str, modifier: int) -> bool:
+    if isinstance(data_type, types.StringType):
+        return category in _OF_TEXT and base not in ("bytea", *(each for fit in _FITS.values() for each in fit))
+    if base not in _FITS.get(type(data_type), ()):
+        return False
+    if base != "numeric" or modifier < _VARHDRSZ:
+        return True
+    precision, scale = (modifier - _VARHDRSZ) >> 16, ((modifier - _VARHDRSZ) & 0x7FF ^ 1024) - 1024
+    if isinstance(data_type, types.DecimalType):
+        return scale >= data_type.scale and precision - scale >= data_type.precision - data_type.scale
+    return scale >= 0 and precision - scale >= _DIGITS[type(data_type)]
+
+
+# --- a frame and a table ------------------------------------------------------------------------------------------
+
+
+def sought(schema: StructType, options: PostgresOptions, shape: TableShape | None) -> list[Sought]:
+    """The columns of a frame, in order, and where they go."""
+    deciding = {each.lower() for each in (*options.order, options.delete or "")}
+    found = []
+    for each in schema.fields:
+        column = None if shape is None else shape.find(each.name)
+        is_deciding = each.name.lower() in deciding
+        is_stored = each.name.lower() != (options.delete or "").lower() and (not is_deciding or column is not None)
+        name = column.name if column is not None else each.name
+        found.append(Sought(each, name if is_stored else None))
+    return found
+
+
+def mapped(schema: StructType, shape: TableShape, options: PostgresOptions) -> list[StagingColumn]:
+    """The columns of the staging table for a frame that has no problems."""
+    columns = []
+    for number, each in enumerate(sought(schema, options, shape)):
+        column = None if each.column is None else shape.find(each.column)
+        definition = created_type(each.field.dataType) if column is None else column.definition
+        is_delete = options.delete is not None and each.field.name.lower() == options.delete.lower()
+        columns.append(
+            StagingColumn(
+                name=DELETES if is_delete else f"c{number}",
+                # As the catalog or this module writes it, never as a user does.
+                definition=sql.SQL(definition or "text"),
+                source=each.field.name,
+                column=None if column is None else column.name,
+            )
+        )
+    return columns
+
+
+def problems(schema: StructType, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
+    """What has to be changed before rows of this schema can be written. ``shape`` None: the table is created."""
+    found = _problems_of_options(schema, options)
+    if shape is not None and shape.problem:
+        return [(f"{shape.name} {shape.problem}", "write to an ordinary or a partitioned table")]
+    for each in sought(schema, options, shape):
+        found += _problems_of_column(each, options, shape)
+    if shape is not None:
+        found += _problems_of_table(schema, options, shape)
+    return found
+
+
+def _problems_of_options(schema: StructType, options: PostgresOptions) -> list[tuple[str, str]]:
+    names = {each.lower(): types for each, types in ((field.name, field.dataType) for field in schema.fields)}
+    found = []
+    if len(names) < len(schema.fields):
+        found.append(("two columns of the query have the same name, but for case", "rename one of them"))
+    wanted = [("key", each) for each in options.key] + [("order", each) for each in options.order]
+    wanted += [("delete", options.delete)] if options.delete else []
+    wanted += [("mode scd2", VALID_FROM)] if options.mode is Mode.SCD2 else []
+    for option, name in wanted:
+        if name.lower() not in names:
+            found.append((f'{option} needs column "{name}", which the query does not have', "add it to the query"))
+    if options.delete and not isinstance(names.get(options.delete.lower(), types.BooleanType()), types.BooleanType):
+        found.append((f'option "delete" names "{options.delete}", which is not boolean', "withColumn(name, condition)"))
+    if options.mode is Mode.SCD2 and not isinstance(
+        names.get(VALID_FROM, types.TimestampType()), types.TimestampType | types.TimestampNTZType
+    ):
+        found.append((f'"{VALID_FROM}" is not a timestamp', "it is the time from which a version is valid"))
+    return found
+
+
+def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
+    name, kind = each.field.name, each.field.dataType
+    if created_type(kind) is None:
+        return [(f'column "{name}" has type {kind.simpleString()}, which has no counterpart', "cast it, or drop it")]
+    if each.column is None:
+        return []
+    if shape is None:
+        is_long = len(name.encode()) > NAME_BYTES_MAX
+        return [(f'column "{name}" is longer than {NAME_BYTES_MAX} bytes', "rename it")] if is_long else []
+    column = shape.find(each.column)
+    if column is None:
+        hint = f"ALTER TABLE {shape.name} ADD COLUMN {quoted(name)} {created_type(kind)}; or drop it in the query"
+        return [(f'{shape.name} has no column "{name}"', hint)]
+    if not column.is_written:
+        return [(f'column "{column.name}" of {shape.name} is generated', "drop it in the query")]
+    if options.mode is Mode.SCD2 and column.name in (VALID_TO, IS_CURRENT):
+        return [(f'column "{name}" is set by mode scd2', "drop it in the query")]
+    if not fits(kind, column):
+        change = f"ALTER COLUMN {quoted(column.name)} TYPE {created_type(kind)}"
+        hint = f"cast it in the query, or ALTER TABLE {shape.name} {change}"
+        return [(f'column "{name}" has type {kind.simpleString()}, {shape.name} has {column.definition}', hint)]
+    return []
+
+
+def _problems_of_table(schema: StructType, options: PostgresOptions, shape: TableShape) -> list[tuple[str, str]]:
+    found = []
+    written = {each.column for each in sought(schema, options, shape)}
+    if options.mode is Mode.SCD2:
+        found += _problems_of_versions(options, shape)
+        written |= {VALID_TO, IS_CURRENT}
+    found += [
+        (f'column "{each.name}" of {shape.name} is NOT NULL and has no default', "add it to the query")
+        for each in shape.columns
+        if each.name not in written and not each.may_be_absent
+    ]
+    key = frozenset(column.name for name in options.key if (column := shape.find(name)) is not None)
+    names = ", ".join(quoted(each) for each in sorted(key))
+    if options.mode is Mode.UPSERT and key not in shape.keys:
+        found.append((f"{shape.name} has no unique key ({names})", f"ALTER TABLE {shape.name} ADD UNIQUE ({names})"))
+    if options.mode is Mode.SCD2 and key not in shape.partial_keys:
+        hint = f"CREATE UNIQUE INDEX ON {shape.name} ({names}) WHERE {IS_CURRENT}"
+        found.append((f"{shape.name} does not keep the current version of a key ({names}) unique", hint))
+    return found
+
+
+def _problems_of_versions(options: PostgresOptions, shape: TableShape) -> list[tuple[str, str]]:
+    found = []
+    times = {"timestamptz", "timestamp"}
+    for name, bases in ((VALID_FROM, times), (VALID_TO, times), (IS_CURRENT, {"bool"})):
+        column = shape.find(name)
+        if column is None or column.name != name or column.base not in bases:
+            hint = f"ALTER TABLE {shape.name} ADD COLUMN {name} {'boolean' if name == IS_CURRENT else 'timestamptz'}"
+            found.append((f"mode {options.mode} needs column {name} in {shape.name}", hint))
+    return found
+
+
+def create_statement(schema: StructType, options: PostgresOptions) -> list[sql.Composed]:
+    """DDL for a table with these columns, and with the key that the mode needs."""
+    columns = [
+        # Of this module's own text.
+        sql.SQL("{} {}").format(sql.Identifier(each.column), sql.SQL(created_type(each.field.dataType) or "text"))
+        for each in sought(schema, options, None)
+        if each.column is not None
+    ]
+    exact = {each.name.lower(): each.name for each in schema.fields}
+    key = sql.SQL(", ").join(sql.Identifier(exact[each.lower()]) for each in options.key)
+    name = _identifier(options)
+    statements: list[sql.Composed] = []
+    if options.mode is Mode.UPSERT:
+        columns.append(sql.SQL("PRIMARY KEY ({})").format(key))
+    elif options.mode is Mode.SCD2:
+        kind = next(each.dataType for each in schema.fields if each.name.lower() == VALID_FROM)
+        columns.append(sql.SQL("{} {}").format(sql.Identifier(VALID_TO), sql.SQL(created_type(kind) or "text")))
+        columns.append(sql.SQL("{} boolean NOT NULL").format(sql.Identifier(IS_CURRENT)))
+        statements.append(
+            sql.SQL("CREATE UNIQUE INDEX ON {} ({}) WHERE {}").format(name, key, sql.Identifier(IS_CURRENT))
+        )
+    return [sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(", ").join(columns)), *statements]
+
+
+def _identifier(options: PostgresOptions) -> sql.Identifier:
+    parts: Sequence[str] = [part for part in (options.table.schema, options.table.name) if part is not None]
+    return sql.Identifier(*parts)

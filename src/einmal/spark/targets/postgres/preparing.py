@@ -1,0 +1,68 @@
+"""What is checked before a batch is staged: the server's version, the table, its columns. Missing tables are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from psycopg import sql
+
+from einmal.spark.errors import PreflightFailed
+from einmal.spark.targets.postgres.mapping import create_statement, problems
+from einmal.spark.targets.postgres.options import PostgresOptions
+from einmal.spark.targets.postgres.session import Session
+from einmal.spark.targets.postgres.table import TableShape, find_table
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Problems = list[tuple[str, str]]
+
+_VERSION_MIN: Final = 15
+"""The oldest that PostgreSQL supports, and the first with MERGE."""
+_WHAT: Final = "creating the table"
+
+
+def table_problems(session: Session, options: PostgresOptions, schema: StructType) -> Problems:
+    """In the open transaction. Creates the table where it is missing and the columns have no problem.
+
+    Raises TargetFailed.
+    """
+    found = find_table(session, options.table)
+    missing = problems(schema, options, found)
+    if found is not None or missing:
+        return missing
+    statements = create_statement(schema, options)
+    if not options.create_table:
+        proposal = "; ".join(each.as_string() for each in statements)
+        return [(f"table {options.table} does not exist, and createTable is false", proposal)]
+    for each in statements:
+        session.execute(_WHAT, each)
+    return []
+
+
+def server_problems(session: Session) -> Problems:
+    """In the open transaction. Raises TargetFailed."""
+    query = sql.SQL("SELECT current_setting('server_version_num')::int / 10000, current_setting('fsync')")
+    ((version, fsync),) = session.execute("asking for the server's version", query).fetchall()
+    found: Problems = []
+    if version < _VERSION_MIN:
+        found.append((f"the server is PostgreSQL {version}", f"use PostgreSQL {_VERSION_MIN} or later"))
+    if fsync != "on":
+        found.append(("the server runs with fsync = off: a crash may lose what it has committed", "set fsync = on"))
+    return found
+
+
+def prepared(session: Session, options: PostgresOptions, schema: StructType) -> TableShape:
+    """The table for a batch, whose columns may differ from those of the batch before. Raises TargetFailed,
+    PreflightFailed."""
+
+    def find() -> TableShape:
+        missing = table_problems(session, options, schema)
+        if missing:
+            raise PreflightFailed(missing, f"the batch cannot be written to {options.table}")
+        shape = find_table(session, options.table)
+        assert shape is not None, "it was found, or created"
+        return shape
+
+    shape: TableShape = session.in_transaction(_WHAT, find)
+    return shape

@@ -1,0 +1,85 @@
+"""PostgreSQL's errors as the verbs of a target report them: what failed and where, without the values of rows. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import psycopg
+
+from einmal.spark.targets.target import OutcomeUnknown, TargetFailed
+
+_OF_ROWS: Final = frozenset({"22", "23", "44"})
+"""Classes of SQLSTATE for rows that the table rejects: data exception, integrity constraint violation, WITH CHECK
+OPTION."""
+_WILL_AGAIN: Final = _OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
+"""Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
+_UNKNOWN: Final = frozenset({"08007", "40003"})
+"""transaction_resolution_unknown, statement_completion_unknown."""
+_FATAL: Final = frozenset({"FATAL", "PANIC"})
+_SAY_NO_VALUES: Final = frozenset({"22001", "22003", "22021", "22P05", "23502", "23503", "23505", "23514", "23P01"})
+"""Their primary message may name columns, constraints and types; others quote the value."""
+_WITH_VALUE: Final = re.compile(r'^value ".*" is out', re.DOTALL)
+_COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MULTILINE)
+
+
+def is_of_rows(error: psycopg.Error) -> bool:
+    """Whether a row is at fault, not the server or a permission."""
+    return (error.sqlstate or "")[:2] in _OF_ROWS
+
+
+def ended_session(error: psycopg.Error) -> bool:
+    """Whether the session ended with this error: no SQLSTATE means that the connection broke."""
+    return error.sqlstate is None or (error.diag.severity_nonlocalized or "") in _FATAL
+
+
+def cause(error: psycopg.Error) -> psycopg.Error | None:
+    """What a TargetError is raised from: an error about a row has its values, and is left out."""
+    return None if is_of_rows(error) or (error.sqlstate or "").startswith("P0") else error
+
+
+def failed(error: psycopg.Error, what: str, columns: Mapping[str, str] | None = None) -> TargetFailed:
+    """A step that did not happen. ``columns``: names in the staging table, and what they stand for."""
+    return TargetFailed(f"{what}: {reason(error, columns)}", will_again=(error.sqlstate or "")[:2] in _WILL_AGAIN)
+
+
+def undecided(error: psycopg.Error, what: str) -> TargetFailed | OutcomeUnknown:
+    """A COMMIT that raised: certain only if the server refused it and the session lives on, or it never came there."""
+    if ended_session(error) or error.sqlstate in _UNKNOWN:
+        return OutcomeUnknown(f"{what}: no answer to COMMIT: {reason(error)}")
+    return failed(error, what)
+
+
+def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> str:
+    """In one line, with PostgreSQL's condition name and SQLSTATE, and without the values of a row."""
+    if error.sqlstate is None:
+        return " ".join(str(error).split()) or type(error).__name__
+    diag = error.diag
+    text = (diag.message_primary or "").strip()
+    if is_of_rows(error) and (error.sqlstate not in _SAY_NO_VALUES or _WITH_VALUE.match(text)):
+        text = ""
+    if error.sqlstate.startswith("P0"):
+        text = "raised by a function or trigger"
+    where = [
+        f"{kind} {name}"
+        for kind, name in (
+            ("table", diag.table_name),
+            ("column", diag.column_name or _copied_column(diag.context, columns)),
+            ("constraint", diag.constraint_name),
+            ("type", diag.datatype_name),
+        )
+        if name
+    ]
+    condition = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+    return (
+        f"{condition} (SQLSTATE {error.sqlstate})"
+        + (f": {text}" if text else "")
+        + (f" [{', '.join(where)}]" if where else "")
+    )
+
+
+def _copied_column(context: str | None, columns: Mapping[str, str] | None) -> str | None:
+    """Only a column that is known: the context quotes the value, which may look like one."""
+    found = _COPIED_COLUMN.findall(context or "")
+    return next((columns[each] for each in found if each in columns), None) if columns else None

@@ -1,0 +1,139 @@
+"""The table that is written to, as the catalog describes it: its columns, its kind, its unique keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from einmal.spark.targets.postgres.names import TableName
+from einmal.spark.targets.postgres.session import Session
+
+_TABLE: Final = sql.SQL(
+    "SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relhasrules"
+    " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"
+)
+_COLUMNS: Final = sql.SQL(
+    # A domain is stored as itself, and fits what its base type fits.
+    "WITH RECURSIVE bases AS ("
+    " SELECT a.attnum, t.oid, t.typtype, t.typbasetype, a.atttypmod AS mod FROM pg_attribute a"
+    "  JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped"
+    " UNION ALL SELECT b.attnum, t.oid, t.typtype, t.typbasetype, d.typtypmod FROM bases b"
+    "  JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd')"
+    " SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typcategory::text, b.mod,"
+    " a.attnotnull OR d.typnotnull, a.atthasdef, a.attidentity::text, a.attgenerated::text"
+    " FROM pg_attribute a JOIN bases b ON b.attnum = a.attnum AND b.typtype <> 'd' JOIN pg_type t ON t.oid = b.oid"
+    " JOIN pg_type d ON d.oid = a.atttypid WHERE a.attrelid = %(table)s ORDER BY a.attnum"
+)
+_KEYS: Final = sql.SQL(
+    "SELECT array_agg(a.attname::text ORDER BY a.attname), i.indpred IS NOT NULL"
+    " FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, number)"
+    " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+    " WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indexprs IS NULL"
+    " AND k.number <= i.indnkeyatts GROUP BY i.indexrelid, i.indpred IS NOT NULL"
+)
+_KINDS: Final = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table, whose server commits by itself",
+    "S": "a sequence",
+    "c": "a composite type",
+    "i": "an index",
+    "I": "an index",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """``definition``: the type as DDL has it. ``base``: its name in the catalog, under all domains; ``modifier``: of
+    that, -1 for none; ``category``: pg_type.typcategory."""
+
+    name: str
+    definition: str
+    base: str
+    category: str
+    modifier: int
+    is_required: bool
+    has_default: bool
+    identity: str
+    generated: str
+
+    @property
+    def is_written(self) -> bool:
+        """Whether an INSERT may have a value for it."""
+        return not self.generated and self.identity != "a"
+
+    @property
+    def may_be_absent(self) -> bool:
+        return not self.is_required or self.has_default or bool(self.identity) or bool(self.generated)
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """``keys``: the columns of each unique index without a condition; ``partial_keys``: of each one with one."""
+
+    name: TableName
+    columns: tuple[Column, ...]
+    problem: str
+    keys: tuple[frozenset[str], ...]
+    partial_keys: tuple[frozenset[str], ...]
+
+    @property
+    def id(self) -> sql.Identifier:
+        assert self.name.schema is not None
+        return sql.Identifier(self.name.schema, self.name.name)
+
+    def find(self, name: str) -> Column | None:
+        """The column of this name, else the only one that differs in case alone."""
+        exact = [each for each in self.columns if each.name == name]
+        near = [each for each in self.columns if each.name.lower() == name.lower()]
+        return exact[0] if exact else near[0] if len(near) == 1 else None
+
+
+def find_table(session: Session, name: TableName) -> TableShape | None:
+    """In the open transaction; None where there is none. Raises Failed."""
+    what = f"looking for {name}"
+    found = session.execute(what, _TABLE, (str_for_regclass(name),)).fetchone()
+    if found is None:
+        return None
+    oid, schema, table, kind, persistence, has_rules = found
+    columns = session.execute(what, _COLUMNS, {"table": oid}).fetchall()
+    keys = session.execute(what, _KEYS, (oid,)).fetchall()
+    return TableShape(
+        name=TableName(schema, table),
+        columns=tuple(
+            Column(
+                name=each[0],
+                definition=each[1],
+                base=each[2],
+                category=each[3],
+                modifier=each[4],
+                is_required=bool(each[5]),
+                has_default=each[6],
+                identity=each[7],
+                generated=each[8],
+            )
+            for each in columns
+        ),
+        problem=_problem(kind, persistence, has_rules),
+        keys=tuple(frozenset(names) for names, is_partial in keys if not is_partial),
+        partial_keys=tuple(frozenset(names) for names, is_partial in keys if is_partial),
+    )
+
+
+def str_for_regclass(name: TableName) -> str:
+    """Every part in quotes: ``to_regclass`` would fold them."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (name.schema, name.name) if part is not None)
+
+
+def _problem(kind: str, persistence: str, has_rules: bool) -> str:
+    if kind in _KINDS:
+        return f"is {_KINDS[kind]}"
+    if persistence == "t":
+        return "is a temporary table"
+    if persistence == "u":
+        return "is UNLOGGED: a crash of the server would empty it, and leave the commit record"
+    if has_rules:
+        return "has rules, which may write other rows than those that are counted"
+    return ""

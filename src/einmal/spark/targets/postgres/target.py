@@ -1,0 +1,325 @@
+"""The verbs of a target on PostgreSQL: one run of a pipeline under one name.
+
+    look     SELECT
+    acquire  the next epoch, for this holder; waits for a COMMIT under way; removes what earlier epochs staged
+    read     SELECT ... FOR SHARE, which waits, too
+    stage    compare the epoch under FOR SHARE, create the staging table; tasks COPY, each in a transaction of its own
+    record   BEGIN; SELECT ... FOR UPDATE: compare epoch, holder and record; count; INSERT or MERGE; update the record
+    commit   COMMIT
+
+Invariants, and the ordering that keeps them:
+
+1. *The record that is replaced is the one that this run has read or written.* A standby that was promoted may have an
+   older one, or an older epoch; a run that survived the failover must not continue above it: rows would be missing.
+2. *No staging table is created by a fenced driver.* It is created under FOR SHARE of the row that ``acquire`` changes.
+   So the successor, who looks for staging tables after ``acquire``, sees every table of its predecessors.
+3. *A COMMIT is undecided unless the server refuses it in a session that lives on.* A session that is terminated while
+   it waits for a synchronous standby has committed.
+4. *Nobody waits for a dead driver for ever.* The server notices a broken connection; and ``acquire`` ends a session of
+   an earlier epoch that holds the row for longer than a COMMIT takes. That session is fenced: it can lose a transaction
+   that could still have committed, as with InitProducerId, and its rows are written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import psycopg
+
+from einmal.pipeline.claims import Output
+from einmal.pipeline.commit_record import CommitRecord
+from einmal.spark import events
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.targets.postgres import staging
+from einmal.spark.targets.postgres.modes import apply
+from einmal.spark.targets.postgres.names import RECORDS, staging_name
+from einmal.spark.targets.postgres.options import PostgresOptions
+from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable, decoded
+from einmal.spark.targets.postgres.refusals import cause, failed
+from einmal.spark.targets.postgres.session import Session
+from einmal.spark.targets.postgres.table import TableShape
+from einmal.spark.targets.target import Identity, Opening, Target, TargetError, TargetFailed, TargetFenced
+from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PREDECESSOR_MS: Final = 5_000
+"""How long ``acquire`` waits for a predecessor's transaction before it ends the session: a COMMIT takes less."""
+_ACQUIRE: Final = "acquiring the name"
+_COMMIT: Final = "committing the batch"
+_LOST_HINT: Final = (
+    "the server was restored from a backup, or a standby was promoted that lacked its last transactions: delete the "
+    "checkpoint of a stateless pipeline, it resumes at the record's end; a stateful one needs a checkpoint as old as "
+    "the record"
+)
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The record that this run goes by, encoded; None: there was none."""
+
+    text: str | None
+
+
+class PostgresIdentity(ProducerIdAndEpoch):
+    """What ``acquire`` grants: the epoch, the number of the transaction under it, and the holder: random, and the same
+    for a run that continues with a held identity."""
+
+    holder: str
+
+    @staticmethod
+    def of(epoch: int, number: int, holder: str) -> PostgresIdentity:
+        identity = PostgresIdentity(ProducerId(epoch), ProducerEpoch(number))
+        identity.holder = holder
+        return identity
+
+    def following(self) -> PostgresIdentity:
+        return PostgresIdentity.of(self.producer_id, self.producer_epoch + 1, self.holder)
+
+
+class PostgresTarget(Target):
+    """See ``Target``."""
+
+    def __init__(self, options: PostgresOptions, opening: Opening) -> None:
+        self._options = options
+        self._name = opening.name
+        self._is_new = opening.is_new
+        self._notify = opening.notify
+        self._records = RecordTable(options.schema)
+        self._session = Session(options.connecting, opening.name)
+        self._held: PostgresIdentity | None = None
+        """Granted to this run."""
+        self._last: _Read | None = None
+        self._candidate: _Read | None = None
+        """What the open transaction makes of ``_last``."""
+        self._staged: staging.Staged | None = None
+        self._shape: TableShape | None = None
+        self._remains: list[staging.Staged] = []
+        """Tables that a task still wrote to when they were no longer needed."""
+
+    # --- the record ---------------------------------------------------------------------------------------------
+
+    def look(self) -> CommitRecord | None:
+        row = self._session.in_transaction("reading the commit record", lambda: self._row(""))
+        return None if row is None else decoded(self._name, row.text)
+
+    def read(self) -> CommitRecord | None:
+        row = self._session.in_transaction("reading the commit record", lambda: self._row("FOR SHARE"))
+        if self._held is not None:
+            _compare_epoch(row, self._held, self._name)
+        text = None if row is None else row.text
+        record = decoded(self._name, text)
+        self._last = _Read(text)
+        return record
+
+    def _row(self, lock: str) -> HeldRow | None:
+        if not self._records.exists(self._session):
+            return None
+        return self._records.row(self._session, self._name, lock)
+
+    def acquire(self, held: Identity | None) -> Identity:
+        self._session.rollback()
+        seen = self._session.in_transaction(_ACQUIRE, self._prepared)
+        holder = str(uuid4()) if held is None else _own(held).holder
+        epoch = self._raised(None if held is None else _own(held), holder, seen)
+        self._held = PostgresIdentity.of(epoch, 0, holder)
+        self._session.epoch = epoch
+        self._last = None
+        staging.remove(self._session, self._options.schema, self._name, epoch)
+        return self._held
+
+    def _prepared(self) -> HeldRow | None:
+        problem = self._records.problem(self._session)
+        if problem is not None:
+            raise PipelineRefused(*problem)
+        return self._records.row(self._session, self._name)
+
+    def _raised(self, held: PostgresIdentity | None, holder: str, seen: HeldRow | None) -> int:
+        try:
+            return self._raise(held, holder, _PREDECESSOR_MS)
+        except psycopg.errors.LockNotAvailable:
+            if seen is not None:
+                self._end_predecessors(seen.epoch)
+        except psycopg.Error as error:
+            raise failed(error, _ACQUIRE) from cause(error)
+        try:
+            return self._raise(held, holder, self._options.connecting.lock_timeout_ms)
+        except psycopg.Error as error:
+            raise failed(error, f"{_ACQUIRE}: its row in {self._records.name} is locked by another session") from cause(
+                error
+            )
+
+    def _end_predecessors(self, epoch: int) -> None:
+        try:
+            ended = self._session.in_transaction(_ACQUIRE, lambda: self._session.end_predecessors(epoch))
+        except psycopg.Error as error:
+            raise failed(error, _ACQUIRE) from cause(error)
+        _logger.warning("terminated sessions of an earlier run that held the commit record: %s", ended)
+
+    def _raise(self, held: PostgresIdentity | None, holder: str, wait_ms: int) -> int:
+        """Raises psycopg.Error, TargetFenced, OutcomeUnknown."""
+        limit = self._options.connecting.lock_timeout_ms
+        self._session.begin(_ACQUIRE, lock_timeout=str(min(wait_ms, limit) if limit else wait_ms))
+        try:
+            if held is None:
+                epoch = self._records.acquire(self._session, self._name, holder)
+            else:
+                again = self._records.acquire_again(self._session, self._name, holder)
+                if again is None:
+                    raise _lost_or_fenced(self._records.row(self._session, self._name), held, self._name)
+                epoch = again
+            self._session.commit(_ACQUIRE)
+            return epoch
+        finally:
+            self._session.rollback()
+
+    # --- a batch ------------------------------------------------------------------------------------------------
+
+    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+        from einmal.spark.targets.postgres.copying import copy_rows
+        from einmal.spark.targets.postgres.mapping import mapped
+        from einmal.spark.targets.postgres.preparing import prepared
+
+        self._drop_remains()
+        self._shape = prepared(self._session, self._options, frame.schema)
+        columns = mapped(frame.schema, self._shape, self._options)
+        name = staging_name(self._name, identity.producer_id, identity.producer_epoch, batch_id)
+        staged = staging.Staged(self._options.schema, name, columns)
+
+        def create() -> None:
+            _compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"), self._own_identity, self._name)
+            staging.create(self._session, staged, self._name)
+
+        self._session.in_transaction("creating the staging table", create)
+        self._staged = staged
+        written = copy_rows(frame, staged, self._options.connecting, self._name, identity.producer_id)
+        staged.counts = {each.attempt: each.count for each in written}
+        outputs = tuple(each.output(str(self._options.table)) for each in written)
+        for output in outputs:
+            self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
+        return outputs
+
+    def record(self, identity: Identity, record: CommitRecord | None) -> None:
+        what = "writing the batch"
+        self._session.begin(what)
+        row = self._records.row(self._session, self._name, "FOR UPDATE")
+        _compare_epoch(row, self._own_identity, self._name)
+        self._compare_record(row)
+        staged = self._staged
+        if staged is not None:
+            assert self._shape is not None
+            staging.compare_counts(self._session, staged)
+            if staged.counts:
+                apply(self._session, self._options, self._shape, staged)
+        self._records.write(self._session, self._name, record)
+        self._candidate = _Read(None if record is None else record.encode().decode())
+        if staged is not None and not staging.drop_in_transaction(self._session, staged):
+            self._remains.append(staged)
+
+    def commit(self, identity: Identity) -> Identity | None:
+        if self._candidate is None:
+            raise TargetFailed(f"{_COMMIT}: no record was written")
+        self._session.commit(_COMMIT)
+        self._last, self._candidate, self._staged = self._candidate, None, None
+        return _own(identity).following()
+
+    def abort(self, identity: Identity) -> Identity | None:
+        if self._held is None:
+            return self._abort_of_the_run_before(_own(identity))
+        self._session.rollback()
+        self._candidate = None
+        if self._staged is not None:
+            self._remains.append(self._staged)
+            self._staged = None
+        try:
+            self._drop_remains()
+        except TargetError as error:
+            # The transaction is over all the same, and the table has a name that nobody uses again.
+            _logger.warning("the staging table of an aborted batch is dropped later: %s", error)
+        return _own(identity).following()
+
+    def _abort_of_the_run_before(self, held: PostgresIdentity) -> PostgresIdentity:
+        """Its session may still be committing, which ``acquire`` waits for. What it staged is removed."""
+
+        def compare() -> None:
+            _compare_epoch(self._row(""), held, self._name)
+
+        self._session.in_transaction("aborting", compare)
+        if not staging.abandoned(self._session, self._options.schema, self._name, held.producer_id):
+            raise TargetFailed("nothing is open")
+        return held.following()
+
+    def abandon(self) -> None:
+        try:
+            if self._held is not None:
+                self.abort(self._held)
+                if self._is_new and self._last == _Read(None):
+                    self.forget()
+        except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
+            _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
+
+    def close(self) -> None:
+        self._session.close()
+
+    # --- shared -------------------------------------------------------------------------------------------------
+
+    @property
+    def _own_identity(self) -> PostgresIdentity:
+        assert self._held is not None, "nothing is acquired"
+        return self._held
+
+    def _compare_record(self, row: HeldRow | None) -> None:
+        if self._last is None or (row is not None and row.text == self._last.text):
+            return
+        found = decoded(self._name, None if row is None else row.text)
+        known = decoded(self._name, self._last.text)
+        raise PipelineRefused(
+            f"the last committed batch of {self._name!r} was {_batch(known)}, but {self._records.name} now has "
+            f"{_batch(found)}: the database has lost transactions, or the row was changed by hand",
+            _LOST_HINT,
+        )
+
+    def _drop_remains(self) -> None:
+        """Of this epoch: a task that is being killed may keep one for a moment."""
+        for staged in list(self._remains):
+            if self._dropped(staged):
+                self._remains.remove(staged)
+
+    def _dropped(self, staged: staging.Staged) -> bool:
+        def drop() -> bool:
+            return staging.drop_in_transaction(self._session, staged)
+
+        done: Any = self._session.in_transaction("dropping a staging table", drop)
+        return bool(done)
+
+
+def _own(identity: Identity) -> PostgresIdentity:
+    if not isinstance(identity, PostgresIdentity):
+        raise TargetFenced(f"{identity} was granted by another process")
+    return identity
+
+
+def _compare_epoch(row: HeldRow | None, held: PostgresIdentity, name: str) -> None:
+    if row is None or (row.epoch, row.holder) != (held.producer_id, held.holder):
+        raise _lost_or_fenced(row, held, name)
+
+
+def _lost_or_fenced(row: HeldRow | None, held: PostgresIdentity, name: str) -> TargetError | PipelineRefused:
+    if row is None:
+        return TargetFenced(f"the row of {name!r} in {RECORDS} was deleted since")
+    if row.epoch < held.producer_id:
+        return PipelineRefused(
+            f"{RECORDS} has epoch {row.epoch} of {name!r}, but {held.producer_id} was granted: the database has lost "
+            "transactions",
+            _LOST_HINT,
+        )
+    return TargetFenced(f"another instance has acquired {name!r}: epoch {row.epoch}, this one has {held.producer_id}")
+
+
+def _batch(record: CommitRecord | None) -> str:
+    return "none" if record is None else str(record.batch_id)

@@ -1,0 +1,211 @@
+"""The server killed with -9 at every step, its standby promoted, a task's session ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed
+from tests.spark.targets.postgres.rig import Driver, Rig, record
+from tests.spark.targets.postgres.server import PostgresServer, running
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def own(spark: SparkSession) -> Iterator[Rig]:
+    """On a server of its own, which the test may lose."""
+    with running() as server, Rig(server, spark, "postgres") as rig:
+        yield rig
+
+
+def _steps(driver: Driver, rig: Rig) -> None:
+    """Batch 1, again and again until it is in, as the committer would have it written."""
+    for _ in range(4):
+        try:
+            driver.stage(1, rig.frame(range(10, 20)))
+            driver.record(1)
+            driver.commit()
+            return
+        except TargetFailed:
+            driver.abort()
+        except OutcomeUnknown:
+            if driver.restart() == record(1, 10):
+                return
+    raise AssertionError("the batch was never written")
+
+
+@pytest.mark.parametrize("step", ["acquired", "staged", "recorded", "committed"])
+def test_a_server_killed_at_this_step_comes_back_and_the_batch_is_in_once(own: Rig, step: str) -> None:
+    driver = own.driver()
+    driver.start()
+    driver.batch(0, own.frame(range(10)))
+    if step in ("staged", "recorded", "committed"):
+        driver.stage(1, own.frame(range(10, 20)))
+    if step in ("recorded", "committed"):
+        driver.record(1)
+    if step == "committed":
+        driver.commit()
+    own.server.kill()
+    own.server.start()
+    if step == "committed":
+        assert driver.restart() == record(1, 10)
+    elif step == "staged":
+        with pytest.raises(TargetFailed, match="0 rows are staged, the tasks reported 10"):
+            driver.record(1)
+        driver.abort()
+        _steps(driver, own)
+    elif step == "recorded":
+        with pytest.raises(TargetError):
+            driver.commit()
+        assert driver.restart() == record(0, 10)
+        _steps(driver, own)
+    else:
+        _steps(driver, own)
+    assert own.numbers() == list(range(20))
+    driver.batch(2, own.frame(range(20, 30)))
+    assert own.numbers() == list(range(30))
+    assert own.staging() == []
+
+
+def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: Rig) -> None:
+    driver = own.driver()
+    driver.start()
+    driver.batch(0, own.frame(range(10)))
+    standby = own.server.standby()
+    standby.start()
+    try:
+        standby.catch_up()
+        standby.pause()
+        driver.batch(1, own.frame(range(10, 20)))
+        _replace(own.server, standby)
+        standby.promote()
+        with pytest.raises(PipelineRefused, match="was 1, but public.einmal_commits now has 0.*lost transactions"):
+            _refused(driver, own)
+        assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(10))
+    finally:
+        standby.remove()
+
+
+def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_taken_for_the_first(
+    own: Rig,
+) -> None:
+    first, second = own.driver(), own.driver()
+    first.start()
+    first.batch(0, own.frame(range(10)))
+    standby = own.server.standby()
+    standby.start()
+    try:
+        standby.catch_up()
+        standby.pause()
+        first.restart()
+        _replace(own.server, standby)
+        standby.promote()
+        assert second.start() == record(0, 10)
+        assert first.identity is not None and second.identity is not None
+        assert first.identity.producer_id == second.identity.producer_id, "the same number, twice"
+        with pytest.raises(TargetError, match="another instance has acquired"):
+            first.stage(1, own.frame(range(10, 20)))
+        second.batch(1, own.frame(range(10, 20)))
+        assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(20))
+    finally:
+        standby.remove()
+
+
+def _refused(driver: Driver, rig: Rig) -> None:
+    """Batch 2, with the retries that a failover costs."""
+    for _ in range(4):
+        try:
+            driver.stage(2, rig.frame(range(20, 30)))
+            driver.record(2)
+            driver.commit()
+        except TargetFailed:
+            driver.abort()
+
+
+def _replace(primary: PostgresServer, standby: PostgresServer) -> None:
+    """The standby answers at the primary's address, as behind a virtual IP."""
+    primary.kill()
+    standby.stop()
+    standby.port = primary.port
+    standby.start()
+
+
+def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Rig) -> None:
+    driver = own.driver()
+    driver.start()
+    own.rows("ALTER TABLE einmal_commits SET UNLOGGED")
+    assert any("would not survive a crash" in what for what, _ in own.destination().problems("p", None))
+    with pytest.raises(PipelineRefused):
+        own.driver().start()
+    own.server.reload({"fsync": "off"})
+    assert any("fsync = off" in what for what, _ in own.destination().problems("p", None))
+
+
+def test_settings_of_the_role_change_neither_durability_nor_isolation_nor_time(own: Rig) -> None:
+    own.rows("CREATE TABLE numbers (n bigint)")
+    own.rows(
+        "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$"
+    )
+    own.rows("CREATE TRIGGER slow AFTER INSERT ON numbers FOR EACH STATEMENT EXECUTE FUNCTION sleep()")
+    own.rows(
+        "ALTER ROLE admin SET synchronous_commit = off;"
+        "ALTER ROLE admin SET default_transaction_isolation = 'serializable';"
+        "ALTER ROLE admin SET statement_timeout = 300;"
+        "ALTER ROLE admin SET default_transaction_read_only = on"
+    )
+    driver = own.driver()
+    driver.start()
+    driver.batch(0, own.frame(range(10)))
+    own.server.kill()
+    own.server.start()
+    assert driver.restart() == record(0, 10)
+    assert own.numbers() == list(range(10))
+
+
+def test_another_pipelines_staging_table_is_never_removed(rig: Rig) -> None:
+    mine, other = rig.driver(), rig.driver(name="other")
+    mine.start()
+    other.start()
+    mine.stage(0, rig.frame(range(5)))
+    other.stage(0, rig.frame(range(5)))
+    (left,) = [name for name in rig.staging() if name not in _of(other, rig)]
+    rig.rows("CREATE TABLE einmal_staging_000000000000_1_0_0 ()")
+    successor = rig.driver()
+    successor.start()
+    assert left not in rig.staging()
+    assert len(rig.staging()) == 2
+    other.record(0)
+    other.commit()
+    assert rig.numbers() == list(range(5))
+
+
+def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the_successor(rig: Rig) -> None:
+    first = rig.driver()
+    first.start()
+    first.stage(0, rig.frame(range(5)))
+    (left,) = rig.staging()
+    from einmal.spark.targets.postgres.names import application_name
+    from tests.spark.targets.postgres.rig import NAME
+
+    with rig.server.connect(rig.database, application_name=application_name(NAME, 1)) as zombie:
+        zombie.execute("BEGIN")
+        zombie.execute(f"LOCK TABLE {left} IN ROW EXCLUSIVE MODE")
+        successor = rig.driver()
+        assert successor.start() is None
+        assert rig.staging() == []
+        with pytest.raises(psycopg.OperationalError):
+            zombie.execute("SELECT 1")
+        successor.batch(0, rig.frame(range(5)))
+    assert rig.numbers() == list(range(5))
+
+
+def _of(driver: Driver, rig: Rig) -> list[str]:
+    from einmal.spark.targets.postgres.names import staging_prefix
+
+    return [name for name in rig.staging() if name.startswith(staging_prefix(driver.name))]
