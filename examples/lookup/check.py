@@ -90,7 +90,9 @@ def picture(all_found: list[Found]) -> Drawing:
             for price, several in groupby(sorted(counts.elements()) if counts else ()):
                 share = width / 2 if column == 0 and len(found.tried) == 2 else width
                 drawing.bar(x, top + 6, share - 2, 38, BLUE if price == PRICES[0] else GREEN)
-                drawing.text(x + share / 2, top + 30, f"{len(list(several))} at {price}", anchor="middle", fill="#ffffff")
+                drawing.text(
+                    x + share / 2, top + 30, f"{len(list(several))} at {price}", anchor="middle", fill="#ffffff"
+                )
                 x += share
         if differs:
             drawing.text(left + 3 * width + 44, top + 30, "differ", anchor="start", fill=RED)

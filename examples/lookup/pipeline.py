@@ -39,7 +39,7 @@ class Way(NamedTuple):
 
     @property
     def topic(self) -> str:
-        return f"priced-{self.name}2"
+        return f"priced-{self.name}"
 
     @property
     def database(self) -> Path:
@@ -49,6 +49,8 @@ class Way(NamedTuple):
 WAYS = (
     Way("topic", False, False, BatchWritten),
     Way("apart", True, False, TransactionEnded),
+    Way("prepared", True, True, BatchWritten),
+    Way("decided", True, True, TransactionEnded),
 )
 
 
@@ -68,9 +70,7 @@ def start(spark: SparkSession, way: Way, listener: Callable[[Any], None]) -> Pip
         # would be looked up for each of them.
         for_database = F.struct(F.col("value").alias("cart_and_price")).alias(TABLE)
         rows = rows.select(F.struct("key", "value").alias("einmal_topics"), for_database)
-        writer = write_stream(rows).sinks(
-            {TABLE: ("sqlite", {"path": str(way.database), "table": TABLE})}, topics=True
-        )
+        writer = write_stream(rows).sinks({TABLE: ("sqlite", {"path": str(way.database), "table": TABLE})}, topics=True)
     else:
         writer = write_stream(rows)
     if way.is_one_commit:
@@ -102,11 +102,15 @@ class Hold:
 
 def run_until_killed(spark: SparkSession) -> None:
     holds = {way: Hold(way) for way in WAYS}
-    for way, hold in holds.items():
-        start(spark, way, hold)
-    for hold in holds.values():
-        hold.reached.wait()
-    os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    try:
+        for way, hold in holds.items():
+            start(spark, way, hold)
+        for hold in holds.values():
+            hold.reached.wait()
+    finally:
+        # After an error, too: a JVM whose pipelines are held never ends.
+        os.kill(jvm, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -114,7 +118,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--killed", action="store_true")
     options = parser.parse_args()
-    # A pipeline that is held keeps its thread, and none of Spark's.
     spark = session("lookup", quick=True, config={"spark.sql.shuffle.partitions": 2})
     if options.killed:
         run_until_killed(spark)

@@ -1,4 +1,4 @@
-"""The price list: a file that a shop changes whenever it likes. ``python -m examples.lookup.prices 31`` sets a price."""
+"""The price list, a file that changes at any time. ``python -m examples.lookup.prices 31`` sets the price."""
 
 import argparse
 import json
