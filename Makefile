@@ -12,6 +12,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
 START ?= 0
 KILLS ?= 300
+TARGETS ?= sqlite duckdb delta iceberg
 FRAMES ?= 1000000
 SEED ?= 20264
 MUTANTS ?= 60
@@ -19,7 +20,8 @@ MUTANTS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check fix docs bench bench-pipeline failover kills pipeline-kills standalone fuzz simulate \
+.PHONY: help setup demo test test-long check fix docs bench bench-pipeline bench-postgres failover kills pipeline-kills \
+  postgres-kills target-kills standalone fuzz simulate \
   simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -85,6 +87,17 @@ standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every fa
 pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
 
+postgres-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, workers, sessions and the server under two pipelines into PostgreSQL
+	$(BIN)/python -W ignore -m tests.spark.targets.postgres.campaign --kills $(KILLS) --seed $(SEED)
+
+bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC sink, whose driver Maven fetches
+	mvn -q -B -f tests/spark/targets/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
+	  dependency:copy-dependencies
+	$(BIN)/python -W ignore -m tests.spark.targets.postgres.bench --jdbc build/jdbc/postgresql-*.jar
+
+target-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
+	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
+
 fuzz: $(READY)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
 	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz
 
@@ -105,7 +118,8 @@ docs: $(DOCS_READY)  ## build the documentation site in build/site
 
 requirements:  ## compile requirements/*.txt again (needs uv)
 	$(COMPILE) requirements/build.in -o requirements/build.txt
-	$(COMPILE) pyproject.toml --extra spark --extra bench --extra oauth --extra postgres --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra spark --extra bench --extra oauth --extra postgres --extra duckdb --extra delta \
+	  --extra iceberg --group dev -o requirements/dev.txt
 	$(COMPILE) --group docs -o requirements/docs.txt
 
 clean:  ## remove the output of runs

@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ settings.load_profile("einmal")
 SECONDS_MAX: Final = 30
 """Time limit of an async test without the marker ``time_limit``."""
 
+_FIGURE: Final = "figure"
 _STARTED: Final = Path(__file__).parent / "started"
 _REPORTED: Final = pytest.StashKey[list[str]]()
 """What was reported to the exception handler of the loop of an async test."""
@@ -38,6 +39,20 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Call it with a result that the summary of the run shows."""
+    return functools.partial(record_property, _FIGURE)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, value in report.user_properties:
+                if name == _FIGURE:
+                    terminalreporter.write_line(f"{report.nodeid}: {value}")
 
 
 # --- async tests -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from einmal.client.transaction_core import VALID_MOVES, TxnPhase
 from einmal.pipeline.committer import TRANSITIONS, WAITING, Phase, Transition
 from einmal.pipeline.run_state import always
 from einmal.transactions.states import VALID_PREVIOUS, TransactionState
@@ -23,6 +24,8 @@ def draw() -> str:
         "Generated from the code by `tools/draw_states.py`; a test checks that the page is up to date.",
         "",
         *_transaction(),
+        "",
+        *_producer(),
         "",
         *_committer(),
     ]
@@ -47,6 +50,8 @@ def _transaction() -> list[str]:
         *moves,
         "```",
         "",
+        "A transaction of a two-phase commit stays Ongoing, without a timeout, until a client ends it.",
+        "",
         "| state | id | valid predecessors |",
         "|---|---|---|",
     ]
@@ -54,6 +59,29 @@ def _transaction() -> list[str]:
         names = ", ".join(previous.kafka_name for previous in sorted(VALID_PREVIOUS[state]))
         lines.append(f"| {state.kafka_name} | {state.value} | {names} |")
     return lines
+
+
+def _producer() -> list[str]:
+    phases = [phase for phase in TxnPhase if phase is not TxnPhase.FATAL_ERROR]
+    moves = [
+        f"    {phase.name} --> {following.name}"
+        for phase in phases
+        for following in TxnPhase
+        if following in VALID_MOVES[phase] and following is not TxnPhase.FATAL_ERROR
+    ]
+    return [
+        "## Phases of a transactional producer",
+        "",
+        "From `src/einmal/client/transaction_core.py`. PREPARED is that of a [two-phase",
+        "commit](two-phase-commit.md): its records are at the brokers, and the coordinator's state is Ongoing. The",
+        "diagram omits FATAL_ERROR, which every phase may lead to.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {TxnPhase.UNINITIALIZED.name}",
+        *moves,
+        "```",
+    ]
 
 
 def _committer() -> list[str]:

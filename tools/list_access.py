@@ -24,8 +24,8 @@ whether the resource exists.
 
 Requests of brokers and controllers are refused to every other sender, whatever its ACLs, on listeners where nodes
 authenticate by the cluster's secret. Generated from `src/einmal/broker/front/handlers/` by `tools/list_access.py`; a
-test checks that the page is up to date, and `tests/interop/test_acl_matrix.py` compares the answers with Apache
-Kafka's.
+test checks that the page is up to date, and `pytest tests/interop/test_acl_matrix.py` compares the answers with Apache
+Kafka's, for thousands of cases, whose number it prints.
 
 | API | key | access |
 |---|---|---|

@@ -79,6 +79,6 @@ def test_only_denials_that_were_asked_for_are_logged(caplog: pytest.LogCaptureFi
     access.allows_any(context, READ, ResourceType.GROUP)
     denied = "Principal = User:ANONYMOUS is Denied operation = READ from host = 10.0.0.1 on resource = "
     assert caplog.messages == [
-        f"{denied}TransactionalId:LITERAL:'u\\nv' for api key = 1",
-        f"{denied}any Group for api key = 1",
+        f"{denied}TransactionalId:LITERAL:'u\\nv' for request = Fetch",
+        f"{denied}any Group for request = Fetch",
     ]

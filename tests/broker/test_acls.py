@@ -160,7 +160,7 @@ async def test_denial_is_logged_with_its_principal_and_resource(
         await client.call(DESCRIBE_ACLS, 3, EVERY)
     expected = (
         "Principal = User:ANONYMOUS is Denied operation = DESCRIBE from host = 127.0.0.1 "
-        "on resource = Cluster:LITERAL:kafka-cluster for api key = 29"
+        "on resource = Cluster:LITERAL:kafka-cluster for request = DescribeAcls"
     )
     assert expected in caplog.messages
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from einmal.broker.config import ConfigError
 from einmal.broker.front import server as server_module
 from einmal.broker.front.server import HELD_BYTES_MAX
 from einmal.types import ErrorCode
 from einmal.wire import fetch, produce
 from einmal.wire.messages import encode_request
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
-from tests.broker.nodes import Client, batch, running_node, until
+from tests.broker.nodes import Client, batch, new_node, running_node, until
 
 PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FETCH, CREATE_TOPICS = 0, 1, 2, 9, 19
 WRITE_TXN_MARKERS, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS, FIND_COORDINATOR = 27, 32, 61, 10
@@ -291,6 +292,13 @@ async def test_connections_of_one_address_are_bounded(tmp_path: Path) -> None:
         await until(lambda: len(node.servers["PLAINTEXT"].connections) == 1)
         async with Client.connect(node) as again:
             assert await again.answers()
+
+
+@pytest.mark.parametrize("wrong", ["localhost:2", "127.0.0.1", "127.0.0.1:-1", "300.0.0.1:2"])
+def test_a_limit_of_what_is_no_address_prevents_the_start(tmp_path: Path, wrong: str) -> None:
+    """Kafka resolves names, once."""
+    with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
+        new_node(tmp_path, {"max.connections.per.ip.overrides": wrong})
 
 
 async def test_an_address_may_have_a_limit_of_its_own(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def descriptors() -> int:
 @pytest.mark.slow
 @pytest.mark.time_limit(240)
 @pytest.mark.parametrize("bytes_sent", [0, 100, 10_000])
-async def test_ten_thousand_half_open_handshakes_cost_others_nothing(tmp_path: Path, bytes_sent: int) -> None:
+async def test_ten_thousand_half_open_handshakes_cost_others_nothing(
+    tmp_path: Path, bytes_sent: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """0: nothing is sent; 100: a part of a ClientHello; 10,000: all of it, which the node answers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))
@@ -58,6 +60,10 @@ async def test_ten_thousand_half_open_handshakes_cost_others_nothing(tmp_path: P
             assert good.slowest < LATENCY_SECONDS_MAX
             assert growth < _GROWTH_MAX
             assert most < 4_096
+            lines = [each for each in caplog.records if "connection closed: " in each.getMessage()]
+            # One for each handshake that the node has ended, or the client after it has sent something.
+            assert COUNT - 1_000 <= len(lines) <= COUNT
+            assert {each.__dict__["client"] for each in lines} == {"127.0.0.1"}
     finally:
         for each in kept:
             each.close()

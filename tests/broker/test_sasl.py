@@ -177,7 +177,18 @@ async def test_after_handshake_v0_the_messages_have_no_header(tmp_path: Path) ->
             assert connection.authentication.principal == Principal("User", "alice")
 
 
-@pytest.mark.parametrize("message", [b"\0carol\0a guess", b"", bytes(3), struct.pack(">hhih", METADATA, 9, 1, -1)])
+async def test_the_shortest_user_and_password_authenticate_after_handshake_v0(tmp_path: Path) -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="b";'
+    settings = {"listener.name.clients.plain.sasl.jaas.config": jaas}
+    async with sasl_node(tmp_path, settings) as node, Client.connect(node) as client:
+        assert (await client.call(HANDSHAKE, 0, {"mechanism": "PLAIN"})).error_code is OK
+        assert await bare(client, b"\0a\0b") == b""
+        assert await metadata_works(client)
+
+
+@pytest.mark.parametrize(
+    "message", [b"\0carol\0a guess", b"", bytes(3), bytes(9), struct.pack(">hhih", METADATA, 9, 1, -1)]
+)
 async def test_a_failure_after_handshake_v0_ends_the_connection_without_an_answer(
     tmp_path: Path, message: bytes
 ) -> None:

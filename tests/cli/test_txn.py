@@ -60,6 +60,34 @@ def test_an_abort_asks_first(cli: Cli, open_transaction: tuple[Producer, str]) -
     producer.commit_transaction()
 
 
+def test_a_transaction_of_a_two_phase_commit_is_shown_and_aborted_only_with_a_warning(tmp_path: Path, cli: Cli) -> None:
+    broker = EinmalBroker(tmp_path, {"transaction.two.phase.commit.enable": "true"})
+    broker.start()
+    try:
+        at = ("--brokers", broker.bootstrap)
+        cli("topic", "create", "t", *at)
+        settings = {"transactional.id": "two-phase", "transaction.two.phase.commit.enable": "true"}
+        with Producer({"bootstrap.servers": broker.bootstrap, **settings}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", "x")
+            state = producer.prepare_transaction()
+        (described,) = cli("txn", "describe", "two-phase", *at, "--format", "json").document
+        assert (described["state"], described["two_phase_commit"], described["timeout_ms"]) == ("Ongoing", True, None)
+        assert described["duration_ms"] >= 0
+        for longer_than, listed in (("0", ["two-phase"]), ("3600000", [])):
+            found = cli("txn", "list", "--state", "Ongoing", "--duration-filter", longer_than, *at, "--format", "json")
+            assert [each["transactional_id"] for each in found.document] == listed
+        assert cli("txn", "find-hanging", "--max-timeout-ms", "0", *at, "--format", "json").document == []
+        errors = cli("txn", "abort", "two-phase", "--yes", *at).errors
+        assert "takes part in a two-phase commit" in errors[0]
+        assert f"if its database has committed {state}, this tears it" in errors[1]
+        (described,) = cli("txn", "describe", "two-phase", *at, "--format", "json").document
+        assert (described["state"], described["two_phase_commit"]) == ("Empty", False)
+    finally:
+        broker.stop()
+
+
 def test_aborting_an_unknown_transactional_id_does_not_create_it(cli: Cli) -> None:
     failed = cli("txn", "abort", "nobody's", "--yes", status=1)
     assert "TRANSACTIONAL_ID_NOT_FOUND" in failed.errors[0]

@@ -51,7 +51,7 @@ def test_no_code_that_kafka_calls_retriable_is_called_fatal(code: ErrorCode) -> 
         (ErrorCode.unknown_member_id, errors.CommitFailed),
         (ErrorCode.message_too_large, errors.RecordTooLarge),
         (ErrorCode.offset_out_of_range, errors.OffsetOutOfRange),
-        (ErrorCode.topic_authorization_failed, errors.NotAuthorized),
+        (ErrorCode.topic_authorization_failed, errors.RequestNotAuthorized),
         (ErrorCode.topic_already_exists, errors.TopicAlreadyExists),
     ],
 )

@@ -15,6 +15,7 @@ from einmal.client.errors import (
     InvalidState,
     KafkaError,
     ProducerFenced,
+    ProducerNotAuthorized,
     RetriableError,
     TransactionAborted,
     UnknownOutcome,
@@ -320,8 +321,8 @@ def test_only_below_tv_2_an_abort_asks_for_a_new_epoch() -> None:
         (ErrorCode.invalid_producer_epoch, ProducerFenced),
         (ErrorCode.producer_fenced, ProducerFenced),
         (ErrorCode.invalid_producer_id_mapping, FatalError),
-        (ErrorCode.transactional_id_authorization_failed, FatalError),
-        (ErrorCode.cluster_authorization_failed, FatalError),
+        (ErrorCode.transactional_id_authorization_failed, ProducerNotAuthorized),
+        (ErrorCode.cluster_authorization_failed, ProducerNotAuthorized),
         (ErrorCode.unsupported_version, FatalError),
         (ErrorCode.transaction_abortable, AbortableError),
         (ErrorCode.invalid_txn_state, AbortableError),
@@ -360,7 +361,7 @@ def prepared() -> tuple[TransactionCore, PreparedTxnState]:
 def recovered(kept: PreparedTxnState) -> TransactionCore:
     core = TransactionCore("id", has_two_phase_commit=True)
     core.begin_initialization()
-    core.recovered(SECOND, kept)
+    core.initialized(SECOND, kept)
     return core
 
 

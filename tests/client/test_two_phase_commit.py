@@ -6,6 +6,7 @@ The database is a text that is committed or not. What a program does with a real
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -288,3 +289,14 @@ def test_a_cluster_without_two_phase_commit_is_named_with_what_to_do(
     assert error.code is ErrorCode.unsupported_version
     assert "does not take part in two-phase commits" in str(error)
     assert "transaction.two.phase.commit.enable=true" in str(error)
+
+
+def test_two_phase_commit_needs_transactions_of_version_2(tmp_path: Path, name: NameFactory) -> None:
+    broker = EinmalBroker(tmp_path, {**SETTINGS, "transaction.version": "1"})
+    broker.start()
+    try:
+        error = _refusal(broker.bootstrap, name("id"), two_phase=True)
+    finally:
+        broker.stop()
+    assert error.code is ErrorCode.unsupported_version
+    assert "transaction.version is below 2" in str(error)

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -41,18 +41,18 @@ class Step:
         return found[1] if found else ""
 
 
-def steps(readme: Path) -> Iterator[Step]:
+def steps(readme: Path, set_up: Sequence[str] = SET_UP) -> Iterator[Step]:
     """Everything after the set-up, which must be there."""
     found = [
         Step(command, printed)
         for block in _BLOCK.findall(readme.read_text())
         for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
-    *preparing, starting = [each.command for each in found[: len(SET_UP)]]
+    *preparing, starting = [each.command for each in found[: len(set_up)]]
     # The broker of an example may have settings of its own.
-    is_set_up = tuple(preparing) == SET_UP[:-1] and starting.startswith(SET_UP[-1])
+    is_set_up = preparing == [*set_up[:-1]] and starting.startswith(set_up[-1])
     assert is_set_up, f"{readme} begins with {[*preparing, starting]}"
-    return (each for each in found[len(SET_UP) :] if each.command not in SET_UP)
+    return (each for each in found[len(set_up) :] if each.command not in set_up)
 
 
 class Reader:
@@ -68,9 +68,9 @@ class Reader:
         for name in ("examples", "LICENSE"):
             (folder / name).symlink_to(ROOT / name)
 
-    def follow(self, readme: Path, *, kill_in: str = "") -> None:
+    def follow(self, readme: Path, *, kill_in: str = "", set_up: Sequence[str] = SET_UP) -> None:
         """Run every step, and compare what is printed. ``kill_in``: the pipeline that is killed in the middle."""
-        for step in steps(readme):
+        for step in steps(readme, set_up):
             if not step.pipeline:
                 self._compare(step, self._run(step.command).stdout)
                 continue

@@ -22,7 +22,7 @@ from einmal.wire.messages import (
 )
 from einmal.wire.schemas import unwrap
 from tests.fuzz.batches import Batches
-from tests.fuzz.values import LENGTH, LENGTHS, NULL, NULLS, POOLS, pool
+from tests.fuzz.values import FLOATS, LENGTH, LENGTHS, NULL, NULLS, POOLS, pool
 
 _WIDE_ELEMENTS: Final = (3_000, 20_000, 49_000, 60_000)
 _WIDE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -180,7 +180,7 @@ class Requests:
         if kind == "error_code":
             return self._any_of((ErrorCode.none, ErrorCode.unknown_server_error))
         if kind == "float64":
-            return source.random
+            return self._any_of(FLOATS)
         drawn = self._any_of(pool(schema.__name__, name, kind))
         known = self._learned.get(name.removeprefix("v3_and_below_"))
         if known is None:

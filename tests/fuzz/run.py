@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.broker.config import STANDARD_AUTHORIZER
 from einmal.broker.front.apis import APIS
 from einmal.local.layout import plan_cluster, write_properties
 from tests.fuzz.attack import Ports
 from tests.fuzz.read_back import READ
 from tests.fuzz.reports import read_json
+from tests.fuzz.values import PASSWORD, SLOW_USER, USER
 from tests.fuzz.watched_broker import longest_stall
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.java_reader import JavaReader, Unreadable
+from tests.ports import loopback_ports
+from tests.security.identity_provider import provider, published
 
 LATENCY_SECONDS_MAX: Final = 1.0
 RSS_BYTES_MAX: Final = 300_000_000
@@ -36,6 +40,7 @@ _SETTINGS: Final = {
     "transaction.state.log.num.partitions": "3",
     "transaction.two.phase.commit.enable": "true",
 }
+_USERS: Final = "USERS"
 _STDERR_KEPT: Final = 20
 _READ_SECONDS_MAX: Final = 120.0
 _PROGRESS_SECONDS: Final = 60.0
@@ -66,16 +71,16 @@ class Verdict:
 
 
 class Broker:
-    """A broker process with a listener for each audience. Its memory is sampled and its diagnostics are read until it
-    is stopped.
+    """A broker process with a listener for each audience, ACLs, and users of every mechanism. Its memory is sampled and
+    its diagnostics are read until it is stopped.
     """
 
     def __init__(self, folder: Path) -> None:
         plans = plan_cluster(folder, 1, host="127.0.0.1", first_port=0)
-        write_properties(plans, _SETTINGS)
-        (plan,) = plans
+        (plan,), (users_port,) = plans, loopback_ports(1)
         assert plan.controller_port is not None
-        self.ports = Ports(plan.port, plan.internal_port, plan.controller_port)
+        self.ports = Ports(plan.port, plan.internal_port, plan.controller_port, users_port)
+        write_properties(plans, {**_SETTINGS, **_listeners(self.ports), **_users(folder)})
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.watched_broker", str(folder / "stalls.jsonl")]
             + ["start", "--config", str(plan.properties), "--format", "json"],
@@ -118,6 +123,34 @@ class Broker:
             thread.join()
         self._log.close()
         return status
+
+
+def _listeners(ports: Ports) -> dict[str, str]:
+    names = {"PLAINTEXT": ports.clients, "INTERNAL": ports.brokers, "CONTROLLER": ports.controllers}
+    addresses = {**names, _USERS: ports.users}
+    guarded = ",".join(f"{name}:SASL_PLAINTEXT" for name in ("INTERNAL", "CONTROLLER", _USERS))
+    return {
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in addresses.items()),
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{guarded}",
+    }
+
+
+def _users(folder: Path) -> dict[str, str]:
+    keys = folder / "keys.json"
+    keys.write_bytes(published(provider()))
+    users = " ".join(f'user_{name}="{PASSWORD}"' for name in (USER, SLOW_USER))
+    of_users = f"listener.name.{_USERS.lower()}"
+    return {
+        f"{of_users}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        f"{of_users}.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        ),
+        "einmal.bootstrap.scram.credentials": f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]",
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{keys}",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:ANONYMOUS",
+        "connection.failed.authentication.delay.ms": "0",
+    }
 
 
 def _rss_bytes(pid: int) -> int:

@@ -66,9 +66,20 @@ _PRODUCER_IDS: Final = (*range(12), -1, 1000, 10**9, 2**63 - 1, -(2**63))
 _PRODUCER_EPOCHS: Final = (0, 0, 0, 1, 1, 2, 3, -1, 2**15 - 1, -(2**15))
 _BROKERS: Final = (1, 1, 1, 1, 1, 0, 2, -1, 2**31 - 1)
 _RESOURCES: Final = (2, 2, 2, 2, 4, 4, 8, 16, 32, 0, -1, 127)
+_ACL_RESOURCES: Final = (2, 2, 2, 3, 3, 4, 5, 6, 7, 1, 0, -1, 127)
+_PATTERNS: Final = (3, 3, 3, 4, 4, 1, 2, 0, -1, 127)
+_HOSTS: Final = ("*", "*", "127.0.0.1", "10.0.0.1", "::1", "", "h" * 3000)
+USER, SLOW_USER, PASSWORD = "fuzz", "slow", "password"
+"""Who authenticate on the listener for users. Only quotas of the second are changed, as others must not wait."""
+_USERS: Final = (USER, SLOW_USER, "bob", "", "u" * 3000, "ü")
+_PRINCIPALS: Final = (
+    *(f"User:{USER}", f"User:{USER}", f"User:{SLOW_USER}", "User:*", "User:bob"),
+    *("User:", "Group:x", "fuzz", "", "User:" + "p" * 3000),
+)
+_ENTITIES: Final = (SLOW_USER, SLOW_USER, "bob", "10.0.0.1", "::1", "", "e" * 3000)
 _SUBSCRIPTION: Final = b"\x00\x01\x00\x00\x00\x01\x00\x06fuzz-0\xff\xff\xff\xff"
 _BYTES: Final = (_SUBSCRIPTION, _SUBSCRIPTION, b"", b"x", b"\x00\x01" * 20, _SUBSCRIPTION[:9], b"\xff" * 60)
-_SCRAM: Final = (
+_AUTH_BYTES: Final = (
     b"n,,n=fuzz,r=fuzzfuzzfuzz",
     b"n,,n=fuzz,r=fuzzfuzzfuzz",
     b"c=biws,r=fuzzfuzzfuzz,p=AAAA",
@@ -77,13 +88,21 @@ _SCRAM: Final = (
     b"\xff" * 60,
     b"n,,n=" + b"a" * 60_000 + b",r=",
     b"," * 5000,
+    b"\0fuzz\0a guess",
+    b"fuzz\0fuzz\0a guess",
+    b"\0" * 3000,
+    b"n,,\x01auth=Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJmdXp6In0.\x01\x01",
+    b"n,a=fuzz,\x01auth=Bearer " + b"e" * 60_000 + b"\x01\x01",
+    b"n,,\x01host=x\x01auth=Bearer a.b.c\x01\x01",
+    b"\x01",
 )
+"""Of all mechanisms; none authenticates."""
 
 POOLS: Final[Mapping[str, Sequence[Any]]] = {
     "acks": (*(-1,) * 12, *(1,) * 12, 0, 2, -2, 2**15 - 1),
     "allow_auto_topic_creation": (False,) * 5 + (True,),
     "assignment": _BYTES,
-    "auth_bytes": _SCRAM,
+    "auth_bytes": _AUTH_BYTES,
     "broker_epoch": (5, 5, 5, -1, 0, 6, 2**40),
     "broker_id": _BROKERS,
     "broker_ids": _BROKERS,
@@ -95,6 +114,8 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
     "current_leader_epoch": _EPOCHS,
     "election_type": (0, 0, 1, 2, -1),
     "endpoint_type": (1, 1, 1, 2, 0, 127),
+    "entity_name": _ENTITIES,
+    "entity_type": (*("user",) * 4, *("client-id",) * 3, "ip", "ip", "", "no-type"),
     "feature": _FEATURES,
     "fetch_offset": _OFFSETS,
     "generation_id": _GENERATIONS,
@@ -102,28 +123,41 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
     "group_instance_id": ("member", "member-2", ""),
     "groups": _GROUPS,
     "groups_names": _GROUPS,
+    "host": _HOSTS,
+    "host_filter": _HOSTS,
     "index": _PARTITIONS,
     "isolation_level": (0, 0, 1, 1, 2, -1),
+    "iterations": (4096, 4096, 8192, 16_384, 16_385, 4095, 0, -1, 2**31 - 1),
     "key": (*_GROUPS, *_TRANSACTIONAL_IDS),
     "key_type": (0, 0, 1, 1, 2, -1, 127),
     "last_fetched_epoch": _EPOCHS,
     "leader_id": _BROKERS,
     "leader_epoch": (0, 0, 1, 2, -1, 2**31 - 1),
+    "match": _ENTITIES,
+    "match_type": (0, 0, 1, 2, 3, -1, 127),
     "max_bytes": _SIZES,
     "max_version_level": (0, 1, 2, 2, 1, 29, -1, 2**15 - 1),
     "max_wait": _WAITS,
-    "mechanism": ("SCRAM-SHA-256",) * 5 + ("PLAIN", "", "m" * 3000),
+    "mechanism": (
+        *("SCRAM-SHA-256",) * 5,
+        *("SCRAM-SHA-512", "SCRAM-SHA-512", "OAUTHBEARER", "OAUTHBEARER", "PLAIN", "PLAIN", "GSSAPI", "", "m" * 3000),
+    ),
     "member_epoch": _GENERATIONS,
     "member_id": ("", "", "", "member", "m" * 3000),
     "metadata": _BYTES,
     "min_bytes": (0, 1, 1, 1, 100, -1, 2**31 - 1),
     "num_partitions": (1, 1, 2, 3, -1, 0, 2**31 - 1),
     "offset": _OFFSETS,
+    "operation": (*range(13), 3, 4, 8, -1, 127),
     "partition": _PARTITIONS,
     "partition_index": _PARTITIONS,
     "partition_indexes": _PARTITIONS,
     "partition_max_bytes": _SIZES,
     "partitions": _PARTITIONS,
+    "pattern_type_filter": _PATTERNS,
+    "permission_type": (2, 3, 2, 3, 1, 0, -1, 127),
+    "principal": _PRINCIPALS,
+    "principal_filter": _PRINCIPALS,
     "producer_epoch": _PRODUCER_EPOCHS,
     "producer_id": _PRODUCER_IDS,
     "producer_id_filters": _PRODUCER_IDS,
@@ -134,7 +168,10 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
     "replicas": _BROKERS,
     "replication_factor": (*(1,) * 6, -1, 0, 2, 2**15 - 1),
     "resource_name": (*TOPICS, *TOPICS, *("1",) * 6, "", "2", "y" * 5000, "INFO"),
+    "resource_name_filter": (*TOPICS, "*", "", "y" * 5000),
+    "resource_pattern_type": _PATTERNS,
     "resource_type": _RESOURCES,
+    "resource_type_filter": _ACL_RESOURCES,
     "session_epoch": (0, 0, -1, -1, 1, 2, 2**31 - 1, -(2**31)),
     "session_id": (0, 0, 0, 0, 1, 2, -1, 2**31 - 1),
     "session_timeout": (1, 20, 1000, 6000, 0, -1, 2**31 - 1),
@@ -162,8 +199,28 @@ POOLS: Final[Mapping[str, Sequence[Any]]] = {
 }
 """By a field's name."""
 
-NULLS: Final[Mapping[str, float]] = {"cluster_id": 0.8, "group_instance_id": 0.8, "transactional_id": 0.5}
+_OF_STRUCTURES: Final[Mapping[tuple[str, str], Sequence[Any]]] = {
+    ("AclCreation", "resource_name"): (*TOPICS, *_GROUPS, "kafka-cluster", "kafka-cluster", "*", "x" * 5000),
+    ("AclCreation", "resource_type"): _ACL_RESOURCES,
+    ("OpData", "key"): (
+        *("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"),
+        *("connection_creation_rate", "no.such.quota", ""),
+    ),
+    ("ScramCredentialDeletion", "name"): _USERS,
+    ("ScramCredentialUpsertion", "name"): _USERS,
+    ("UserName", "name"): _USERS,
+}
+"""By the structure too, where a field's name has several meanings."""
+
+NULLS: Final[Mapping[str, float]] = {
+    "cluster_id": 0.8,
+    # The default's quotas are those of the client that must not wait, too.
+    "entity_name": 0.0,
+    "group_instance_id": 0.8,
+    "transactional_id": 0.5,
+}
 """How often a nullable field is null, where that is not NULL."""
+FLOATS: Final = (0.0, 0.5, 1.0, 1.0, 100.0, 1e6, 1e6, 1e18, 1e308, -1.0, float("inf"), float("-inf"), float("nan"))
 NULL: Final = 0.15
 LENGTHS: Final[Mapping[str, Sequence[int]]] = {"assignments": (0, 0, 0, 0, 1, 2)}
 """Of arrays, where they are not LENGTH."""
@@ -183,6 +240,8 @@ _RANGES: Final = {
 
 def pool(structure: str, name: str, kind: str) -> Sequence[Any]:
     """What a field may be. ``structure``: the name of what it is a field of."""
+    if found := _OF_STRUCTURES.get((structure, name)):
+        return found
     if kind == "string":
         return _strings(structure, name)
     if kind == "bytes":

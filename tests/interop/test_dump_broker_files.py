@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
+from einmal.client import Producer as OwnProducer
 from tests.interop.apache_kafka import KafkaUnavailable, classpath, dump_log
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
@@ -32,11 +33,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     except KafkaUnavailable as error:
         pytest.skip(str(error))
     directory = tmp_path_factory.mktemp("dumped-")
-    node = EinmalBroker(directory)
+    node = EinmalBroker(directory, {"transaction.two.phase.commit.enable": "true"})
     node.start()
     try:
         broker = Broker(node.host, node.port)
         _write_transactions(broker)
+        _keep_a_transaction(node.bootstrap)
         for codec in _CODECS:
             _write_compressed(broker, codec)
     finally:
@@ -55,6 +57,18 @@ def _write_transactions(broker: Broker) -> None:
         driver.end_at_last(commit=False)
         driver.settled()
         writer.write_at_last(driver.identity, 0, 0, ["open"])
+
+
+def _keep_a_transaction(bootstrap: str) -> None:
+    """The records of KIP-939: a transaction that an instance has kept for its end."""
+    settings = {"transactional.id": "kept", "transaction.two.phase.commit.enable": "true"}
+    with OwnProducer({"bootstrap.servers": bootstrap, **settings}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("transfers", "prepared")
+        producer.prepare_transaction()
+    with OwnProducer({"bootstrap.servers": bootstrap, **settings}) as producer:
+        producer.init_transactions(keep_prepared_txn=True)
 
 
 def _write_compressed(broker: Broker, codec: str) -> None:
@@ -84,7 +98,7 @@ def test_markers_are_read(data: Path) -> None:
     text = _dump(data / "transfers-0" / f"{_SEGMENT}.log")
     assert "endTxnMarker: COMMIT coordinatorEpoch: 0" in text
     assert "endTxnMarker: ABORT coordinatorEpoch: 0" in text
-    assert text.rstrip().endswith("payload: open")
+    assert text.rstrip().endswith("payload: prepared")
 
 
 def test_the_logs_of_the_coordinators_are_read(data: Path) -> None:
@@ -93,6 +107,8 @@ def test_the_logs_of_the_coordinators_are_read(data: Path) -> None:
     # Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort.
     for status in range(1, 6):
         assert f'"transactionStatus":{status}' in transactions
+    assert '"transactionTimeoutMs":2147483647' in transactions
+    assert '"nextProducerEpoch":1' in transactions
     offsets = _dump_all(data, "__consumer_offsets", "offsets")
     assert '"group":"tellers","topic":"transfers","partition":0' in offsets
     assert '"offset":100' in offsets

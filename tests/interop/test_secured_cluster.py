@@ -14,7 +14,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 
-from einmal.client import Admin, Consumer, FatalError, KafkaError, Producer, RequestRefused
+from einmal.client import Admin, Consumer, KafkaError, NotAuthorized, Producer
 from tests.interop.guarded_cluster import ADMIN, ALICE, HERS, GuardedCluster, running_guarded_cluster
 from tests.interop.libraries import LIBRARIES, Library, Ours
 
@@ -75,13 +75,13 @@ def test_groups_and_transactional_ids_of_others_are_refused(cluster: GuardedClus
     alice = cluster.client()
     with (
         Consumer(alice, group_id="others") as consumer,
-        pytest.raises(RequestRefused, match="GROUP_AUTHORIZATION_FAILED"),
+        pytest.raises(NotAuthorized, match="GROUP_AUTHORIZATION_FAILED"),
     ):
         consumer.subscribe([topic])
         consumer.poll(10_000)
     with (
         Producer(alice, transactional_id="others") as producer,
-        pytest.raises(FatalError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        pytest.raises(NotAuthorized, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ):
         producer.init_transactions()
     theirs = confluent_kafka.Producer(dict(alice) | {"transactional.id": "others"})

@@ -1,4 +1,4 @@
-"""A token endpoint over HTTPS, for the tests of OAUTHBEARER."""
+"""An identity provider's endpoints over HTTPS, for the tests of OAUTHBEARER: for tokens (POST) and for keys (GET)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,21 @@ CANARY: Final = "canary-4"
 
 
 class Endpoint(HTTPServer):
-    """A token endpoint: answers with ``status`` and ``body``, and keeps what it was sent."""
+    """Answers with ``status`` and ``body``, and keeps what it was sent. ``days``: until its certificate ends."""
 
-    def __init__(self, directory: Path, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        authority = Authority("token endpoint")
+    def __init__(
+        self,
+        directory: Path,
+        hosts: Sequence[str] = ("localhost", "127.0.0.1"),
+        *,
+        authority: Authority | None = None,
+        days: int = 3,
+        port: int = 0,
+    ) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        authority = authority or Authority("token endpoint")
         self.ca = authority.write(directory / "ca.pem")
-        certificate = authority.issue(directory, "endpoint", hosts)
+        certificate = authority.issue(directory, "endpoint", hosts, days=days)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate.certificate, certificate.key)
         self.socket = context.wrap_socket(self.socket, server_side=True)
@@ -56,9 +64,16 @@ class Endpoint(HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Endpoint
 
+    def do_GET(self) -> None:
+        self.server.requests.append(("GET", self.path))
+        self._answer()
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.requests.append((self.headers["Authorization"], body))
+        self._answer()
+
+    def _answer(self) -> None:
         if self.server.raw is not None:
             with contextlib.suppress(OSError):
                 for piece in self.server.raw:

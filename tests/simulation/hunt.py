@@ -15,10 +15,17 @@ from typing import Final, NamedTuple
 import pytest
 
 from einmal.simulation.disk import DiskFaults
-from einmal.simulation.profile import Crash, Profile, cluster_profile_of, delayed_profile_of, profile_of
+from einmal.simulation.profile import (
+    Crash,
+    Profile,
+    cluster_profile_of,
+    delayed_profile_of,
+    profile_of,
+    two_phase_profile_of,
+)
 from einmal.simulation.run import simulate
 from einmal.simulation.schedule import FaultKind as F
-from tests.simulation import cluster_mutants, mutants
+from tests.simulation import cluster_mutants, mutants, two_phase_mutants
 from tests.simulation.mutants import Mutant
 from tests.simulation.where import ALONE, BOTH, FAR, NEAR, SLOW_DISK, SPIKES, Where, bursts, changed, faults, late
 
@@ -317,7 +324,31 @@ TRANSACTIONS: Final = (
         faults(F.PAUSE_CLIENT, F.REPLACE_CLIENT, members=BOTH, workload="bank", duration=25.0, transaction_version=2),
     ),
 )
-DEFECTS: Final = (*BROKER, *REPLICATION, *CONTROLLER, *QUORUM, *TRANSACTIONS)
+DISAGREES: Final = frozenset({"database-only", "topic-only"})
+REPLACED: Final = bursts(
+    F.REPLACE_CLIENT,
+    apart=0.0,
+    lasts=(0.8,),
+    every=1.0,
+    members=ALONE,
+    replication_factor=1,
+    min_insync_replicas=1,
+    transaction_version=2,
+    workload="dual-writes",
+    duration=30.0,
+)
+"""Writers are paused, and resume when their successors have begun."""
+TWO_PHASE: Final = (
+    Defect(two_phase_mutants.without_waiting_for_the_decision, DISAGREES, two_phase_profile_of),
+    Defect(two_phase_mutants.without_keeping_the_prepared, DISAGREES, two_phase_profile_of, seeds=(7,)),
+    Defect(two_phase_mutants.without_a_second_pair, DISAGREES, REPLACED, seeds=(1,)),
+    Defect(two_phase_mutants.without_moving_past_the_epoch_that_kept, DISAGREES, two_phase_profile_of, seeds=(10,)),
+    Defect(two_phase_mutants.without_fencing_who_prepared, DISAGREES, two_phase_profile_of, seeds=(10,)),
+    Defect(two_phase_mutants.without_sparing_open_transactions_from_expiry, STUCK, two_phase_profile_of),
+    Defect(two_phase_mutants.without_comparing_the_state, DISAGREES, two_phase_profile_of, seeds=(2,)),
+    Defect(two_phase_mutants.without_fencing_in_the_database, DISAGREES, two_phase_profile_of, seeds=(5,)),
+)
+DEFECTS: Final = (*BROKER, *REPLICATION, *CONTROLLER, *QUORUM, *TRANSACTIONS, *TWO_PHASE)
 
 
 def hunt(defect: Defect) -> Found | None:

@@ -4,6 +4,7 @@ Clients are named; all have the transactional id ``orders``. Commands:
 
 - ``version 0``: transactions of version 0 (2 is the default, KIP-890);
 - ``init CLIENT [MS]``: InitProducerId, with a transaction timeout; the client has the identity from then on;
+- ``init-two-phase CLIENT``: the same without a timeout, ``keep CLIENT``: and the open transaction is kept (KIP-939);
 - ``add CLIENT PARTITION ...``, ``end CLIENT commit|abort``: requests to the coordinator; ``end-unheard``: the answer is
   lost, so the client does not learn of its next epoch;
 - ``produce CLIENT PARTITION``: the client's next batch to a partition, without asking the coordinator;
@@ -25,7 +26,15 @@ from einmal.log.producer_state import CLIENT, BatchMetadata, ProducerStates
 from einmal.shard.decision import Decision
 from einmal.transactions.markers import WriteMarkers
 from einmal.transactions.records import TransactionRecord
-from einmal.types import ErrorCode, Instant, Offset, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import (
+    NO_PRODUCER_ID,
+    ErrorCode,
+    Instant,
+    Offset,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
 from tests.log.making import batch, header_of
 from tests.transactions.machine import TV_0, TV_2, Machine, R
 from tests.transcripts import World, check, show
@@ -89,7 +98,9 @@ class Coordinator(Machine):
             transaction = record.transaction
             assert transaction is not None
             partitions = f" partitions={_names(transaction.partitions)}" if transaction.partitions else ""
-            self.world.log(f"  record: {transaction.state.name} producer={show(transaction.producer)}{partitions}")
+            client = f" client={show(transaction.client)}" if transaction.is_kept else ""
+            producer = show(transaction.producer)
+            self.world.log(f"  record: {transaction.state.name} producer={producer}{client}{partitions}")
         for action in decision.actions:
             self.world.log(f"  action: {_outcome(action)} producer={show(action.producer)} {_names(action.partitions)}")
         return super().run(decision)
@@ -113,6 +124,17 @@ class Transactions(World):
         if error is ErrorCode.none:
             self.clients[client] = who
         self.log(f"answer: {error.name}" + (f" {show(who)}" if error is ErrorCode.none else ""))
+
+    def do_init_two_phase(self, client: str) -> None:
+        self.clients[client] = self.coordinator.begin_two_phase()
+        self.log(f"answer: none {show(self.clients[client])}")
+
+    def do_keep(self, client: str) -> None:
+        answer = self.coordinator.keep()
+        self.clients[client] = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+        kept = ProducerIdAndEpoch(answer.ongoing_producer_id, answer.ongoing_producer_epoch)
+        what = "nothing" if kept.producer_id == NO_PRODUCER_ID else show(kept)
+        self.log(f"answer: {answer.error.name} {show(self.clients[client])}, kept {what}")
 
     def do_add(self, client: str, *names: str) -> None:
         partitions = [TopicPartition("t", int(name.removeprefix("t-"))) for name in names]

@@ -7,6 +7,7 @@ to the caller, who warns. Knows nothing of what a setting does.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -467,7 +468,11 @@ class BrokerConfig:
             address, _, count = item.rpartition(":")
             if not address or not count.isdigit():
                 raise ConfigError(f"{key}: {item!r} is no address:count")
-            overrides[address.strip("[]")] = int(count)
+            try:
+                overrides[str(ipaddress.ip_address(address.strip("[]")))] = int(count)
+            except ValueError:
+                # A name would be resolved once, at the start, and its limit be another host's after a change.
+                raise ConfigError(f"{key}: {address!r} is no IP address; names of hosts are not resolved") from None
         return overrides
 
     def of_listener(self, name: str) -> BrokerConfig:

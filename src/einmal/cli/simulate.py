@@ -32,6 +32,7 @@ class Workload(StrEnum):
     BROKER = "broker"
     CLUSTER = "cluster"
     DELAYED = "delayed"
+    TWO_PHASE = "two-phase"
     PIPELINE = "pipeline"
 
 
@@ -41,8 +42,8 @@ def simulate(
     workload: Annotated[
         Workload,
         typer.Option(
-            help="A broker with its clients, a cluster with clients, a cluster with delayed requests, "
-            "or the pipeline's commit protocol."
+            help="A broker with its clients, a cluster with clients, a cluster with delayed requests, a database "
+            "that is committed with a topic, or the pipeline's commit protocol."
         ),
     ] = Workload.BROKER,
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = min(2, os.cpu_count() or 1),
@@ -98,10 +99,15 @@ def _results(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> lis
 
 def _shrink(workload: Workload, seed: int) -> None:
     """Data on stdout: the faults, one per line."""
-    from einmal.simulation.profile import cluster_profile_of, delayed_profile_of, profile_of
+    from einmal.simulation.profile import cluster_profile_of, delayed_profile_of, profile_of, two_phase_profile_of
     from einmal.simulation.shrink import kinds_of, shrink
 
-    profiles = {Workload.BROKER: profile_of, Workload.CLUSTER: cluster_profile_of, Workload.DELAYED: delayed_profile_of}
+    profiles = {
+        Workload.BROKER: profile_of,
+        Workload.CLUSTER: cluster_profile_of,
+        Workload.DELAYED: delayed_profile_of,
+        Workload.TWO_PHASE: two_phase_profile_of,
+    }
     if workload not in profiles:
         raise typer.BadParameter(f"schedules of {workload.value} are no lists of faults")
     profile = profiles[workload](seed)
@@ -178,6 +184,9 @@ def _runner(workload: Workload) -> Callable[[int], Result]:
         return commit_protocol.run_seed
     from einmal.simulation import run
 
-    if workload is Workload.CLUSTER:
-        return run.run_cluster_seed
-    return run.run_delayed_seed if workload is Workload.DELAYED else run.run_seed
+    return {
+        Workload.BROKER: run.run_seed,
+        Workload.CLUSTER: run.run_cluster_seed,
+        Workload.DELAYED: run.run_delayed_seed,
+        Workload.TWO_PHASE: run.run_two_phase_seed,
+    }[workload]

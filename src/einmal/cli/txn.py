@@ -27,6 +27,9 @@ def list_transactions(
     states: Annotated[
         list[str] | None, typer.Option("--state", help="Only these states, such as Ongoing or PrepareCommit.")
     ] = None,
+    duration_filter: Annotated[
+        int, typer.Option(metavar="MS", help="Only transactions that began longer ago, in milliseconds.")
+    ] = -1,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -36,7 +39,7 @@ def list_transactions(
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = admin.list_transactions(states=states or ())
+        found = admin.list_transactions(states=states or (), longer_than_ms=duration_filter)
     rows = [
         {
             "coordinator": each.coordinator_id,
@@ -57,7 +60,10 @@ def describe(
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show transactional ids: identity, state, start, timeout, and the partitions of an open transaction."""
+    """Show transactional ids: identity, state, start, timeout, and the partitions of an open transaction.
+
+    A transaction of a two-phase commit has no timeout (KIP-939).
+    """
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
@@ -70,16 +76,17 @@ def describe(
             "producer_id": each.producer_id,
             "producer_epoch": each.producer_epoch,
             "state": each.state,
-            "timeout_ms": each.timeout_ms,
+            "two_phase_commit": each.is_two_phase,
+            "timeout_ms": None if each.is_two_phase else each.timeout_ms,
             "start_timestamp": each.start_time if each.start_time >= 0 else None,
             "duration_ms": max(0, now - each.start_time) if each.start_time >= 0 and each.partitions else None,
             "topic_partitions": [str(partition) for partition in each.partitions],
         }
         for each in outcomes.done.values()
     ]
-    columns = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms")
+    columns = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "two_phase_commit")
     if rows or output is Format.JSON:
-        print_rows(rows, (*columns, "start_timestamp", "duration_ms", "topic_partitions"), output)
+        print_rows(rows, (*columns, "timeout_ms", "start_timestamp", "duration_ms", "topic_partitions"), output)
     outcomes.exit()
 
 
@@ -170,8 +177,7 @@ def abort(
         raise typer.BadParameter("give a TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
     config = config_of(brokers, settings, command_config)
     if transactional_id is not None:
-        _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
-        _abort_through_coordinator(config, transactional_id)
+        _abort_through_coordinator(config, transactional_id, yes)
         print_rows(
             [{"transactional_id": transactional_id, "status": "aborted"}], ("transactional_id", "status"), output
         )
@@ -187,14 +193,20 @@ def _confirm(question: str, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _abort_through_coordinator(config: dict[str, str], transactional_id: str) -> None:
+def _abort_through_coordinator(config: dict[str, str], transactional_id: str, yes: bool) -> None:
     """Abort the open transaction by acquiring its transactional.id with InitProducerId, as a new instance does."""
     from einmal.client import Admin, TransactionDriver
 
     with failures_told():
         with Admin(config) as admin:
             # Taking over an id that nobody has would make it.
-            admin.describe_transactions([transactional_id])
+            found = admin.describe_transactions([transactional_id])[transactional_id]
+        if found.is_two_phase and found.state == "Ongoing":
+            prepared = f"{found.producer_id}:{found.producer_epoch}"
+            print(f"warning: {transactional_id!r} takes part in a two-phase commit", file=sys.stderr)
+            print(f"hint: if its database has committed {prepared}, this tears it: start its program", file=sys.stderr)
+            print("hint: instead, which completes it (docs/two-phase-commit.md)", file=sys.stderr)
+        _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
         with TransactionDriver({**config, "transactional.id": transactional_id}) as driver:
             driver.init_producer_id()
 

@@ -23,6 +23,9 @@ from einmal.wire.primitives import (
 BROKER_DEFAULT: Final = -1
 
 
+_NO_TIMEOUT_MS: Final = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create; -1 leaves a number to the broker."""
@@ -83,7 +86,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """``start_time`` is -1 when no transaction is open."""
+    """``start_time`` is -1 when no transaction is open. ``timeout_ms`` is 2**31 - 1 for none: see ``is_two_phase``."""
 
     transactional_id: str
     state: str
@@ -94,6 +97,11 @@ class TransactionDescription:
     partitions: tuple[TopicPartition, ...]
     coordinator_id: int
     error_code: ErrorCode = ErrorCode.none
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether it takes part in a two-phase commit (KIP-939): it has no timeout, and may be prepared."""
+        return self.timeout_ms == _NO_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)

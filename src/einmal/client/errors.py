@@ -152,7 +152,18 @@ class RecordTooLarge(RequestRefused):
     pass
 
 
-class NotAuthorized(RequestRefused):
+class NotAuthorized(KafkaError):
+    """Of whatever kind: a producer without its transactional.id cannot continue, other clients can."""
+
+    meaning = "no permission"
+    what_to_do = "ask for the permission; the client's principal needs it"
+
+
+class RequestNotAuthorized(NotAuthorized, RequestRefused):
+    pass
+
+
+class ProducerNotAuthorized(NotAuthorized, FatalError):
     pass
 
 
@@ -190,7 +201,6 @@ class _Entry(NamedTuple):
     what_to_do: str = ""
 
 
-_FIX_ACL: Final = "ask for the permission; the client's principal needs it"
 _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.offset_out_of_range: _Entry(
         OffsetOutOfRange,
@@ -280,14 +290,14 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
         RetriableError, "the coordinator is still finishing the previous transaction of this transactional.id"
     ),
     ErrorCode.transactional_id_authorization_failed: _Entry(
-        FatalError, "no permission to use this transactional.id", _FIX_ACL
+        ProducerNotAuthorized, "no permission to use this transactional.id"
     ),
     ErrorCode.transactional_id_not_found: _Entry(
         RequestRefused, "the coordinator has never seen this transactional.id", "check its spelling"
     ),
-    ErrorCode.topic_authorization_failed: _Entry(NotAuthorized, "no permission for this topic", _FIX_ACL),
-    ErrorCode.group_authorization_failed: _Entry(NotAuthorized, "no permission for this group", _FIX_ACL),
-    ErrorCode.cluster_authorization_failed: _Entry(NotAuthorized, "no permission on the cluster", _FIX_ACL),
+    ErrorCode.topic_authorization_failed: _Entry(RequestNotAuthorized, "no permission for this topic"),
+    ErrorCode.group_authorization_failed: _Entry(RequestNotAuthorized, "no permission for this group"),
+    ErrorCode.cluster_authorization_failed: _Entry(RequestNotAuthorized, "no permission on the cluster"),
     ErrorCode.sasl_authentication_failed: _Entry(SaslAuthenticationFailed),
     ErrorCode.unsupported_sasl_mechanism: _Entry(
         SaslAuthenticationFailed,

@@ -24,7 +24,9 @@ from einmal.client.errors import (
     FatalError,
     InvalidState,
     KafkaError,
+    NotAuthorized,
     ProducerFenced,
+    ProducerNotAuthorized,
     RetriableError,
     TransactionAborted,
     UnknownOutcome,
@@ -156,7 +158,8 @@ def coordinator_error(code: ErrorCode, detail: str) -> KafkaError:
         return ProducerFenced(code, detail)
     error = error_for(code, detail)
     if code in _FATAL and not isinstance(error, FatalError):
-        return FatalError(code, detail, meaning=error.meaning, what_to_do=error.what_to_do)
+        kind = ProducerNotAuthorized if isinstance(error, NotAuthorized) else FatalError
+        return kind(code, detail, meaning=error.meaning, what_to_do=error.what_to_do)
     return error
 
 
@@ -200,16 +203,12 @@ class TransactionCore:
         self._require("init_transactions()", TxnPhase.UNINITIALIZED)
         self._move(TxnPhase.INITIALIZING)
 
-    def initialized(self, identity: ProducerIdAndEpoch) -> None:
-        self._move(TxnPhase.READY)
+    def initialized(self, identity: ProducerIdAndEpoch, kept: PreparedTxnState | None = None) -> None:
+        """``kept``: what was asked to be kept of the predecessor (KIP-939); empty: nothing was open."""
         self.identity = identity
-
-    def recovered(self, identity: ProducerIdAndEpoch, kept: PreparedTxnState) -> None:
-        """Initialized, and the transaction of the predecessor was kept; an empty state: there was none."""
-        self.identity = identity
-        if not kept.has_transaction:
+        self._may_complete_nothing = kept is not None
+        if kept is None or not kept.has_transaction:
             self._move(TxnPhase.READY)
-            self._may_complete_nothing = True
             return
         self._move(TxnPhase.PREPARED)
         self.prepared = kept
@@ -367,35 +366,24 @@ class TransactionCore:
 
         So its type names the next step.
         """
-        failure = self._left_prepared(error) if self._is_prepared else as_abortable(error)
+        failure = left_prepared(error) if self._is_prepared else as_abortable(error)
         self.failed(failure)
         return failure
 
     def commit_failed(self, error: KafkaError) -> KafkaError:
         """As ``request_failed``, of EndTxn that commits: where its outcome is unknown, nothing can be aborted."""
         if self._is_prepared:
-            failure = self._left_prepared(error)
+            failure = left_prepared(error)
         else:
             failure = error if isinstance(error, UnknownOutcome) else as_abortable(error)
         self.failed(failure)
         return failure
 
-    def _left_prepared(self, error: KafkaError) -> KafkaError:
-        """What to raise where the end of a prepared transaction failed: it must not be aborted for that."""
-        if isinstance(error, FatalError):
-            return error
-        return FatalError(
-            error.code,
-            f"{error.name}: {error.detail}",
-            meaning="the prepared transaction may be ended or still open",
-            what_to_do=RECOVER,
-        )
-
     def cancelled(self) -> None:
         """The caller has cancelled init, commit or abort: nobody knows whether the coordinator has carried it out."""
         what = _CANCELLED.get(self.state)
         if what is not None and self._is_prepared:
-            self.failed(self._left_prepared(UnknownOutcome(detail=what)))
+            self.failed(left_prepared(UnknownOutcome(detail=what)))
         elif what is not None:
             is_abort = self.state in (TxnPhase.PREPARING, TxnPhase.ABORTING)
             self.failed(TransactionAborted(detail=what) if is_abort else UnknownOutcome(detail=what))
@@ -423,4 +411,16 @@ def as_abortable(error: KafkaError) -> KafkaError:
         error.code,
         f"{error.name}: {error.detail}",
         meaning="a record or offset of the transaction could not be written, so it cannot be committed",
+    )
+
+
+def left_prepared(error: KafkaError) -> KafkaError:
+    """How a failed end of a prepared transaction looks: it must not be aborted for that."""
+    if isinstance(error, FatalError):
+        return error
+    return FatalError(
+        error.code,
+        f"{error.name}: {error.detail}",
+        meaning="the prepared transaction may be ended or still open",
+        what_to_do=RECOVER,
     )

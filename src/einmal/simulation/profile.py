@@ -38,6 +38,8 @@ from einmal.simulation.network import NetworkFaults
 from einmal.simulation.schedule import LATE, Fault, FaultKind, draw_schedule
 
 WORKLOADS: Final = ("ledger", "bank", "batches")
+TWO_PHASE: Final = "dual-writes"
+"""A workload with profiles of its own: it needs brokers that take part in two-phase commits."""
 _LATE_APIS: Final = (0, 24, 26, 28)
 """Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit: the subject of KAFKA-17754."""
 
@@ -156,6 +158,17 @@ _CLUSTER_FAULTS: Final = (
     *_CLIENT_FAULTS,
 )
 
+_TWO_PHASE_FAULTS: Final = (
+    FaultKind.CRASH_COORDINATOR,
+    FaultKind.CRASH_LEADER,
+    FaultKind.CRASH_TWICE,
+    FaultKind.ELECT,
+    FaultKind.PAUSE_LEADER,
+    FaultKind.RESET,
+    *_CLIENT_FAULTS,
+    *_CLIENT_FAULTS,
+)
+
 
 def profile_of(seed: int) -> Profile:
     """A broker alone: the seed's profile."""
@@ -195,6 +208,37 @@ def delayed_profile_of(seed: int) -> Profile:
         ),
         disk=DiskFaults(sync_max=0.002),
         segment_bytes=1_000_000,
+    )
+
+
+def two_phase_profile_of(seed: int) -> Profile:
+    """A broker or a cluster, and writers that commit a database together with their topic (KIP-939)."""
+    source = random.Random(f"{seed}/two-phase profile")
+    members = source.choice((_ALONE, _members(0, 3, 0), _members(0, 3, 0)))
+    replicas = len(members)
+    flush_each = source.random() < 0.4
+    duration = source.uniform(8.0, 14.0)
+    return Profile(
+        seed=seed,
+        workload=TWO_PHASE,
+        members=members,
+        replication_factor=replicas,
+        min_insync_replicas=2 if replicas > 1 else 1,
+        transaction_version=2,
+        flush_each=flush_each,
+        crash=source.choice((Crash.KILL, Crash.POWER)) if flush_each else Crash.KILL,
+        may_lose=False,
+        duration=duration,
+        faults=draw_schedule(source, _TWO_PHASE_FAULTS, seconds=duration, pause_max=source.choice((1.5, 4.0))),
+        network=NetworkFaults(
+            delay_max=source.choice((0.003, 0.02)),
+            reset=0.002,
+            late=source.choice((0.0, 0.1, 0.3)),
+            late_apis=source.choice((_LATE_APIS, (26,), (26,), (0,))),
+            late_max=source.choice((0.3, 1.0, 4.0)),
+        ),
+        disk=DiskFaults(sync_max=0.002),
+        segment_bytes=source.choice((2_000, 1_000_000)),
     )
 
 

@@ -24,12 +24,21 @@ from einmal.simulation import liveness
 from einmal.simulation.invariants import replicas
 from einmal.simulation.loop import Stuck
 from einmal.simulation.nemesis import Nemesis
-from einmal.simulation.profile import Crash, Profile, cluster_profile_of, delayed_profile_of, profile_of
+from einmal.simulation.profile import (
+    TWO_PHASE,
+    Crash,
+    Profile,
+    cluster_profile_of,
+    delayed_profile_of,
+    profile_of,
+    two_phase_profile_of,
+)
 from einmal.simulation.result import Result
 from einmal.simulation.trace import Trace
 from einmal.simulation.world import World
 from einmal.workloads.bank import Bank
 from einmal.workloads.batches import Batches
+from einmal.workloads.dual_writes import DualWrites
 from einmal.workloads.ledger import Ledger
 from einmal.workloads.reading import NotFinished
 
@@ -41,8 +50,13 @@ _DECIDED: Final = 20.0
 _AGREED: Final = 10.0
 _START: Final = 30.0
 _LOOK: Final = 0.25
-Workload = Ledger | Bank | Batches
-WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {"ledger": Ledger, "bank": Bank, "batches": Batches}
+Workload = Ledger | Bank | Batches | DualWrites
+WORKLOADS: Final[Mapping[str, Callable[[], Workload]]] = {
+    "ledger": Ledger,
+    "bank": Bank,
+    "batches": Batches,
+    TWO_PHASE: DualWrites,
+}
 _LOSSES: Final = ("uncaught", "stuck", "no-start", "two-leaders", "replicas-differ", "metadata-differs", "not-live")
 """Anomalies that are not allowed even if data may be lost."""
 
@@ -70,6 +84,11 @@ def run_cluster_seed(seed: int) -> Result:
 def run_delayed_seed(seed: int) -> Result:
     """As ``run_seed``, of a cluster with late requests."""
     return _result(delayed_profile_of(seed))
+
+
+def run_two_phase_seed(seed: int) -> Result:
+    """As ``run_seed``, with a database that is committed together with a topic."""
+    return _result(two_phase_profile_of(seed))
 
 
 def _result(profile: Profile) -> Result:

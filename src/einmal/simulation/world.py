@@ -25,7 +25,7 @@ from einmal.simulation.disk import RELIABLE, SimulatedDisk
 from einmal.simulation.invariants import Invariants
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.network import QUIET, SimulatedNetwork
-from einmal.simulation.profile import ClusterMember, Crash, Profile
+from einmal.simulation.profile import TWO_PHASE, ClusterMember, Crash, Profile
 from einmal.simulation.trace import Trace
 from einmal.workloads.process import Process, Role
 from einmal.workloads.reading import NotFinished
@@ -321,6 +321,7 @@ def _broker_config(profile: Profile, member: ClusterMember) -> BrokerConfig:
         log_dirs=DATA_DIRECTORY,
         auto_create_topics_enable=False,
         transaction_version=profile.transaction_version,
+        transaction_two_phase_commit_enable=profile.workload == TWO_PHASE,
         default_replication_factor=profile.replication_factor,
         min_insync_replicas=profile.min_insync_replicas,
         log_flush_interval_messages=1 if profile.flush_each else 2**63 - 1,

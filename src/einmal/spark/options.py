@@ -95,9 +95,12 @@ class Options:
         return value == "true"
 
     def client(self, kind: Kind) -> ClientOptions:
-        """The ``kafka.*`` options. Raises OptionError."""
+        """The ``kafka.*`` options, and the transactional.id if it is set. Raises OptionError."""
+        settings = client_settings({name: str(value) for name, (_, value) in self._given.items()})
+        if kind is ProducerSettings and (transactional_id := self.text("transactional.id")):
+            settings["transactional.id"] = transactional_id
         try:
-            return client_options(kind, client_settings({name: str(value) for name, (_, value) in self._given.items()}))
+            return client_options(kind, settings)
         except ClientOptionError as error:
             raise OptionError(f"{error}\nhint: {error.hint}") from error
 
@@ -354,10 +357,9 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
     settings = options.client(ProducerSettings)
     client = settings.settings
-    transactional_id = options.text("transactional.id") or client.pop("transactional.id", None)
+    transactional_id = client.pop("transactional.id", None)
     if guarantee == EXACTLY_ONCE:
         _stable_name(transactional_id)
-    client.pop("transactional.id", None)
     client.setdefault("client.id", transactional_id or "einmal-spark-sink")
     return SinkOptions(
         client=client,
@@ -434,8 +436,7 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     settings = options.client(ProducerSettings)
     client = settings.settings
-    named = client.pop("transactional.id", None)
-    name, version = _version(options, options.text("transactional.id") or named)
+    name, version = _version(options, client.pop("transactional.id", None))
     transactional_id = name or new_name()
     client.setdefault("client.id", transactional_id)
     return WriteOptions(

@@ -18,8 +18,10 @@ Part = bytes | bytearray | memoryview
 _FIRST_ROOM: Final = 4 * 1024
 _GROWTH: Final = 2
 """A frame's memory is at most so many times its received bytes."""
-SIZE_MIN: Final = 10
-"""Minimum size of a request: its header. A stream of empty frames would cost a hundred times its bytes."""
+SIZE_MIN: Final = 4
+"""Minimum size of a frame to a broker: a user and a password of one letter each in PLAIN, after SaslHandshake v0.
+A stream of empty frames would cost a hundred times its bytes.
+"""
 
 
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")

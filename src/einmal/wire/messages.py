@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from kio.schema.index import api_key_map
 
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
 from einmal.wire.message_writer import Writer, message_slices, message_writer
@@ -48,6 +49,12 @@ class Versions(NamedTuple):
     min: int
     max: int
     flexible: int = 32_767
+
+
+def api_name(api_key: int) -> str:
+    """``DescribeAcls``, as Apache Kafka logs it; the key of an unknown one."""
+    name = api_key_map.get(api_key, str(api_key))
+    return "".join(map(str.capitalize, name.split("_")))
 
 
 @dataclass(frozen=True, slots=True)

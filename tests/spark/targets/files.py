@@ -7,6 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
 COPY: Final = 900_000
 """Added to the id of an attempt."""
 
@@ -30,3 +34,22 @@ def parquet_files(staging: Path) -> list[Path]:
     found = sorted(staging.glob("*/*/*.parquet"))
     assert found, f"nothing is staged in {staging}"
     return found
+
+
+def rows_in(paths: list[Path]) -> list[tuple[int, str]]:
+    """The rows of data files."""
+    rows = []
+    for path in paths:
+        table = parquet.ParquetFile(path).read()
+        rows += list(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
+    return rows
+
+
+def unnamed(directory: Path, named: list[Path]) -> list[str]:
+    """Data files of einmal below a directory that no snapshot names."""
+    return sorted(str(path) for path in directory.glob("einmal-*/*/*") if path not in named)
+
+
+def schema_of(spark: SparkSession, columns: str) -> StructType:
+    """Of columns as in SQL."""
+    return spark.createDataFrame([], columns).schema

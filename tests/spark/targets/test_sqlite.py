@@ -3,45 +3,193 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from einmal.spark.options import Options
+from einmal.spark.options import OptionError, Options
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.testing.targets import TargetTests
-from tests.spark.targets import files
+from einmal.spark.targets.target import TargetFailed
+from einmal.testing.targets.driving import RunUnderTest
+from tests.spark.targets.files import schema_of
+from tests.spark.targets.hooks import SQLiteHooks
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-class SQLiteHooks(TargetTests):
-    def destination(self, location: Path) -> SQLiteDestination:
-        return SQLiteDestination(Options({"path": location / "rows.db", "table": "words", "busyTimeout": "2s"}))
-
-    def rows(self, location: Path) -> list[tuple[int, str]]:
-        path = location / "rows.db"
-        if not path.exists():
-            return []
-        with closing(sqlite3.connect(path)) as connection:
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone():
-                return []
-            return connection.execute("SELECT id, name FROM words").fetchall()
-
-    def staged(self, location: Path) -> list[str]:
-        return files.staged_in(location / "rows.db.staging")
-
-    def lose_staged(self, location: Path) -> None:
-        files.lose_one(location / "rows.db.staging")
-
-    def copy_staged(self, location: Path) -> None:
-        files.copy_all(location / "rows.db.staging")
-
-    def damage_record(self, location: Path, name: str) -> None:
-        with closing(sqlite3.connect(location / "rows.db")) as connection, connection:
-            connection.execute("UPDATE einmal_commits SET record = '{' WHERE pipeline = ?", [name])
-
-
 class TestSQLite(SQLiteHooks):
     """The battery."""
+
+
+def new_run(location: Path, spark: SparkSession, schema: StructType) -> RunUnderTest:
+    """A run under a name, whose destination has seen the schema."""
+    destination = SQLiteHooks().destination(location)
+    assert destination.problems("values", schema) == []
+    run = RunUnderTest(SQLiteHooks(), location, "values", None)
+    run.start()
+    return run
+
+
+def test_values_are_stored_exactly(tmp_path: Path, spark: SparkSession) -> None:
+    frame = spark.sql(
+        "SELECT true AS flag, CAST(-128 AS TINYINT) AS tiny, 9223372036854775807L AS large, "
+        "CAST(0.1 AS DOUBLE) AS real, "
+        "CAST('12345678901234567890.1234567890' AS DECIMAL(38, 10)) AS exact, DATE'0001-01-01' AS day, "
+        "TIMESTAMP'2026-03-29 01:30:00.000001+00:00' AS at, TIMESTAMP_NTZ'2026-03-29 02:30:00' AS local, "
+        "X'00ff' AS bytes, 'zażółć \\'\"' AS text, CAST(NULL AS INT) AS nothing, CAST('-Infinity' AS DOUBLE) AS least"
+    )
+    run = new_run(tmp_path, spark, frame.schema)
+    run.stage_frame(0, frame)
+    run.record(0)
+    run.commit()
+    run.die()
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        assert connection.execute("SELECT * FROM words").fetchall() == [
+            (
+                1,
+                -128,
+                9223372036854775807,
+                0.1,
+                "12345678901234567890.1234567890",
+                "0001-01-01",
+                "2026-03-29T01:30:00.000001Z",
+                "2026-03-29T02:30:00.000000",
+                b"\x00\xff",
+                "zażółć '\"",
+                None,
+                float("-inf"),
+            )
+        ]
+
+
+def test_nan_fails_the_batch_instead_of_becoming_null(tmp_path: Path, spark: SparkSession) -> None:
+    frame = spark.sql("SELECT CAST('NaN' AS DOUBLE) AS value")
+    run = new_run(tmp_path, spark, frame.schema)
+    run.stage_frame(0, frame)
+    with pytest.raises(TargetFailed, match="NaN") as failed:
+        run.record(0)
+    assert failed.value.will_again
+    run.abort()
+    run.die()
+
+
+def test_row_that_a_constraint_refuses_fails_every_attempt(tmp_path: Path, spark: SparkSession) -> None:
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        connection.execute("CREATE TABLE words (id INTEGER PRIMARY KEY, name TEXT)")
+    run = RunUnderTest(SQLiteHooks(), tmp_path, "values", spark)
+    run.start()
+    run.stage(0, [(1, "one"), (1, "again")])
+    with pytest.raises(TargetFailed, match="UNIQUE") as failed:
+        run.record(0)
+    assert failed.value.will_again
+    run.abort()
+    run.die()
+    assert SQLiteHooks().rows(tmp_path) == []
+
+
+def test_rows_that_a_trigger_ignores_are_missed(tmp_path: Path, spark: SparkSession) -> None:
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        connection.execute("CREATE TABLE words (id INTEGER, name TEXT)")
+        connection.execute(
+            "CREATE TRIGGER quiet BEFORE INSERT ON words WHEN new.id = 2 BEGIN SELECT RAISE(IGNORE); END"
+        )
+    run = RunUnderTest(SQLiteHooks(), tmp_path, "values", spark)
+    run.start()
+    run.stage(0, [(1, "one"), (2, "two")])
+    with pytest.raises(TargetFailed, match="2 rows were staged for words, and 1 were inserted"):
+        run.record(0)
+    run.abort()
+    run.die()
+
+
+@pytest.mark.parametrize(
+    ("declared", "rows", "problem"),
+    [
+        ("id INTEGER, name INTEGER", "id bigint, name string", "column 'name' of table words is INTEGER"),
+        ("id INTEGER", "id bigint, name string", "no column 'name'"),
+        ("id INTEGER, other TEXT NOT NULL", "id bigint", "column 'other' of table words is NOT NULL"),
+        ("id INTEGER", "id array<int>", "type array<int>, which no column of the database can have"),
+        ("id INTEGER", "id bigint, ID bigint", "two columns 'id'"),
+    ],
+)
+def test_table_that_cannot_take_the_rows_is_refused(
+    tmp_path: Path, spark: SparkSession, declared: str, rows: str, problem: str
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        connection.execute(f"CREATE TABLE words ({declared})")
+    schema = schema_of(spark, rows)
+    problems = SQLiteHooks().destination(tmp_path).problems("values", schema)
+    assert len(problems) == 1 and problem in problems[0][0] and problems[0][1]
+
+
+def test_table_of_the_user_keeps_its_journal_mode(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        connection.execute("CREATE TABLE words (id INTEGER, name TEXT)")
+        before = connection.execute("PRAGMA journal_mode").fetchone()
+    SQLiteHooks().destination(tmp_path).problems("values", None)
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == before == ("delete",)
+
+
+def test_locked_database_fails_the_step_after_the_busy_timeout(tmp_path: Path, spark: SparkSession) -> None:
+    run = RunUnderTest(SQLiteHooks(), tmp_path, "values", spark)
+    run.start()
+    run.stage(0, [(1, "one")])
+    with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TargetFailed, match="locked") as failed:
+            run.record(0)
+    assert not failed.value.will_again
+    run.abort()
+    run.die()
+
+
+def test_reader_that_blocks_a_commit_fails_it_and_nothing_is_committed(tmp_path: Path, spark: SparkSession) -> None:
+    """With a rollback journal a commit waits for readers; with a write-ahead log it does not."""
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        connection.execute("CREATE TABLE words (id INTEGER, name TEXT)")
+        connection.execute("INSERT INTO words VALUES (0, 'zero')")
+        connection.commit()
+    run = RunUnderTest(SQLiteHooks(), tmp_path, "values", spark)
+    run.start()
+    run.stage(0, [(1, "one")])
+    run.record(0)
+    with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM words").fetchall()
+        with pytest.raises(TargetFailed, match="locked"):
+            run.commit()
+    run.abort()
+    run.write(0, [(2, "two")])
+    run.die()
+    assert SQLiteHooks().rows(tmp_path) == [(0, "zero"), (2, "two")]
+
+
+@pytest.mark.parametrize("path", [":memory:", "file:rows.db?mode=memory", "sqlite://rows.db"])
+def test_path_that_is_no_file_is_refused(path: str) -> None:
+    with pytest.raises(OptionError, match="path"):
+        SQLiteDestination(Options({"path": path, "table": "words"}))
+
+
+@pytest.mark.parametrize("table", ["einmal_commits", "EINMAL_COMMITS", "sqlite_master"])
+def test_internal_table_is_no_output(table: str) -> None:
+    with pytest.raises(OptionError, match="internal"):
+        SQLiteDestination(Options({"path": "/tmp/rows.db", "table": table}))
+
+
+def test_destination_needs_no_spark() -> None:
+    """`einmal pipeline status` runs where Spark is not installed."""
+    program = (
+        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
+        "from einmal.spark.targets.kinds import destination\n"
+        "for kind, options in {'sqlite': {'path': '/nowhere/x', 'table': 't'}, 'delta': {'path': '/nowhere/y'},"
+        " 'duckdb': {'path': '/nowhere/z', 'table': 't'}, 'iceberg': {'table': 'a.b'}}.items():\n"
+        "    assert destination(kind, options).promises()\n"
+        "assert destination('sqlite', {'path': '/nowhere/x', 'table': 't'}).committed() == {}\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,6 +14,7 @@ from einmal.security.acl import CLUSTER_NAME, OPERATION_BITS, AclOperation, Reso
 from einmal.security.principal import Principal
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
+from einmal.wire.messages import api_name
 
 log = logging.getLogger(__name__)
 
@@ -150,10 +151,10 @@ def _printable(text: str) -> str:
 
 def _log_denial(context: RequestContext, operation: AclOperation, resource: str) -> None:
     log.info(
-        "Principal = %s is Denied operation = %s from host = %s on resource = %s for api key = %d",
+        "Principal = %s is Denied operation = %s from host = %s on resource = %s for request = %s",
         _printable(str(context.principal)),
         operation.name,
         context.client_address,
         resource,
-        context.header.api_key,
+        api_name(context.header.api_key),
     )

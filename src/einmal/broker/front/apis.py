@@ -140,17 +140,15 @@ class NodeParts:
 
 
 class On(Flag):
-    """Listeners. ``AUTHENTICATED``: those with SASL. What is on ``CONTROLLERS`` alone is for nodes of the cluster."""
+    """Listeners. What is on ``CONTROLLERS`` alone is for nodes of the cluster."""
 
     BROKERS = auto()
     CONTROLLERS = auto()
-    AUTHENTICATED = auto()
 
 
 _BROKERS: Final = On.BROKERS
 _CONTROLLERS: Final = On.CONTROLLERS
 _BOTH: Final = On.BROKERS | On.CONTROLLERS
-_AUTHENTICATED: Final = On.AUTHENTICATED
 
 
 class Entry(NamedTuple):
@@ -246,7 +244,7 @@ APIS: Final = (
     _entry(_BROKERS, DescribeGroupsHandler.api, lambda parts: DescribeGroupsHandler(parts.access, parts.groups)),
     _entry(_BROKERS, ListGroupsHandler.api, lambda parts: ListGroupsHandler(parts.access, parts.groups)),
     _entry(
-        _AUTHENTICATED,
+        _BOTH,
         SaslHandshakeHandler.api,
         lambda parts: SaslHandshakeHandler(parts.sasl, parts.failed_authentications),
     ),
@@ -340,7 +338,7 @@ APIS: Final = (
         lambda parts: DescribeLogDirsHandler(parts.access, parts.partitions, parts.directory),
     ),
     _entry(
-        _AUTHENTICATED,
+        _BOTH,
         SaslAuthenticateHandler.api,
         lambda parts: SaslAuthenticateHandler(parts.sasl, parts.failed_authentications),
     ),
@@ -483,9 +481,8 @@ def _stable(entry: Entry) -> Entry:
 def router(parts: NodeParts, listener: NamedListener) -> Router:
     """The router of one listener."""
     is_of_controllers = listener.audience is Audience.CONTROLLERS
-    on = On.CONTROLLERS if is_of_controllers else On.BROKERS
     entries = entries_on(
-        on | On.AUTHENTICATED if listener.authenticates else on,
+        On.CONTROLLERS if is_of_controllers else On.BROKERS,
         has_two_phase_commit=parts.config.transaction_two_phase_commit_enable,
     )
     return Router(

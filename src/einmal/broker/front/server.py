@@ -265,6 +265,12 @@ class Connection(asyncio.BufferedProtocol):
             self._run()
 
     def connection_lost(self, error: Exception | None) -> None:
+        is_ended_here = self._is_closed or self._is_ending or self._running is not None
+        has_begun = self._receiver.filled > 0 or self.authentication.exchange is not None
+        if self._is_limited and has_begun and not is_ended_here:
+            reason = "the client has left in the middle of its authentication"
+            about = {"client": self.address, "listener": self._server.router.listener.name}
+            log.warning("connection closed: %s", reason, extra=about)
         self._is_closed = self._is_lost = True
         if self._close_timer is not None:
             self._close_timer.cancel()

@@ -52,6 +52,8 @@ _TOPIC: Final = 2
 _SET: Final = 0
 _DELETE: Final = 1
 _SET_FOR_TOPIC: Final = 1
+LIST_TRANSACTIONS_BY_DURATION: Final = 1
+"""The first version that filters by duration."""
 """The config source of a value that was set for the topic itself."""
 
 
@@ -308,19 +310,21 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
     # --- transactions ---------------------------------------------------------------------------------------------
 
     async def list_transactions(
-        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
     ) -> list[TransactionListing]:
         """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...).
 
+        ``longer_than_ms``: only those whose transaction began longer ago (KIP-994), on brokers of Kafka 3.8 or later.
         Raises RequestRefused for a state that a broker does not know.
         """
         fields = {
             "state_filters": list(states),
             "producer_id_filters": list(producer_ids),
-            "duration_filter": -1,
+            "duration_filter": longer_than_ms,
         }
         found = []
-        for node_id, response in await self._call_all(ApiKey.LIST_TRANSACTIONS, fields):
+        at_least = LIST_TRANSACTIONS_BY_DURATION if longer_than_ms >= 0 else 0
+        for node_id, response in await self._call_all(ApiKey.LIST_TRANSACTIONS, fields, at_least=at_least):
             if response.unknown_state_filters:
                 raise RequestRefused(
                     detail=", ".join(response.unknown_state_filters),
@@ -462,7 +466,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         answer = await self._cluster.coordinators.call(request, deadline=self._cluster.deadline())
         return answer.response
 
-    async def _call_all(self, api_key: ApiKey, fields: dict[str, Any]) -> list[tuple[int, Any]]:
+    async def _call_all(self, api_key: ApiKey, fields: dict[str, Any], *, at_least: int = 0) -> list[tuple[int, Any]]:
         """The answers of all brokers but those that leave the cluster: each describes only what it coordinates."""
         await self._refresh([])
         answers = []
@@ -470,7 +474,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
             retry = Retry(self._cluster, f"{api_key.name} at broker {node_id}", self._cluster.deadline())
             while True:
                 try:
-                    response = await self._cluster.call(node_id, api_key, fields)
+                    response = await self._cluster.call(node_id, api_key, fields, at_least=at_least)
                 except Disconnected as error:
                     await self._refresh([])
                     if node_id not in self._cluster.metadata.brokers:

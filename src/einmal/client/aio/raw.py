@@ -103,7 +103,8 @@ class TransactionDriver:
         """A new identity; the former owner is fenced, its open transaction kept for ``complete_transaction`` (KIP-939).
 
         Nothing can be added to it. To prepare a transaction: wait for all writers' answers; its name is
-        ``PreparedTxnState(identity)``.
+        ``PreparedTxnState(identity)``. One without records has no name: it is not at the coordinator, and ``end_txn``
+        does not commit it.
         """
         self._version = None
         return await self._requests.keep_prepared_txn()

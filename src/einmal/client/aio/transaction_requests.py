@@ -102,7 +102,8 @@ class TransactionRequests:
         }
         at_least, at_most = 0, INIT_PRODUCER_ID_TWO_PHASE_COMMIT - 1
         detail = f"InitProducerId of {self._transactional_id!r}"
-        if self._has_two_phase_commit or keeps_prepared:
+        is_two_phase = self._has_two_phase_commit or keeps_prepared
+        if is_two_phase:
             fields |= {"enable2_pc": self._has_two_phase_commit, "keep_prepared_txn": keeps_prepared}
             at_least = at_most = INIT_PRODUCER_ID_TWO_PHASE_COMMIT
             detail += ", for two-phase commit"
@@ -112,9 +113,11 @@ class TransactionRequests:
         try:
             response = (await self._call(replace(request, at_least=at_least, at_most=at_most))).response
         except RequestRefused as error:
-            if at_least == INIT_PRODUCER_ID_TWO_PHASE_COMMIT and error.code is ErrorCode.unsupported_version:
+            if is_two_phase and error.code is ErrorCode.unsupported_version:
                 raise no_two_phase_commit(error.detail) from error
             raise
+        if is_two_phase and response.error_code is ErrorCode.unsupported_version:
+            raise no_two_phase_commit(f"{detail}: the cluster's transaction.version is below 2")
         if response.error_code is not ErrorCode.none:
             raise coordinator_error(response.error_code, detail)
         return response

@@ -51,7 +51,7 @@ class Transactions:
         try:
             if keeps_prepared:
                 kept = await self._requests.keep_prepared_txn()
-                core.recovered(kept.identity, kept.prepared)
+                core.initialized(kept.identity, kept.prepared)
             else:
                 core.initialized(await self._requests.init_producer_id())
         except KafkaError as error:

@@ -95,13 +95,18 @@ class Admin(SecurityCalls):
         return self._thread.run(lambda admin: admin.delete_records(before))
 
     def list_transactions(
-        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
     ) -> list[TransactionListing]:
         """Every transactional id that any coordinator knows; states in Kafka's words (Ongoing, PrepareCommit, ...).
 
+        ``longer_than_ms``: only those whose transaction began longer ago (KIP-994), on brokers of Kafka 3.8 or later.
         Raises RequestRefused for a state that a broker does not know.
         """
-        return self._thread.run(lambda admin: admin.list_transactions(states=states, producer_ids=producer_ids))
+        return self._thread.run(
+            lambda admin: admin.list_transactions(
+                states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
+            )
+        )
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""

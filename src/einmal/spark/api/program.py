@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.security.properties import read_file
+from einmal.spark.api.shared_view import SharedView, needed_behind, shared_view
 from einmal.spark.api.sink import TOPICS_COLUMN, StreamWriter, write_stream
 from einmal.spark.declare import declaration as declarations
 from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
@@ -173,7 +174,18 @@ def _check_parameters(function: Function, declaration: Declaration) -> None:
 def writer(program: Program, spark: SparkSession) -> StreamWriter:
     """What is to be started: the declared frames, with the declared options. Raises PipelineRefused, OptionError."""
     declaration = program.declaration
-    started = write_stream(rows(program, spark)).options(**declaration.writer)
+    frames = _frames(program, spark)
+    combine = partial(_combined, declaration)
+    origins = [str(sink.origin) for sink in declaration.sinks]
+    shared = shared_view(frames, origins) if program.function is None and len(origins) > 1 else None
+    if shared is None:
+        started = write_stream(combine(frames))
+    else:
+        needed = needed_behind(shared, frames, origins)
+        behind = [view for view in declaration.views if view.name.lower() in needed and view.name != shared]
+        transform = SharedView(shared, behind, combine).transform
+        started = write_stream(frames[shared]).each_batch(transform, combine(frames).schema)
+    started = started.options(**declaration.writer)
     topics = [sink for sink in declaration.sinks if sink.is_topic]
     others = [sink for sink in declaration.sinks if not sink.is_topic]
     if len(topics) == 1 and not others and topics[0].topic is not None:
@@ -193,16 +205,24 @@ def writer(program: Program, spark: SparkSession) -> StreamWriter:
 
 def rows(program: Program, spark: SparkSession) -> DataFrame:
     """Everything that the pipeline writes, as one frame; of several sinks with a topic column."""
+    return _combined(program.declaration, _frames(program, spark))
+
+
+def _frames(program: Program, spark: SparkSession) -> dict[str, DataFrame]:
+    """Of the sources and views; where code makes the rows, of the sinks."""
     declaration = program.declaration
     frames = {source.name: _read(source, spark) for source in declaration.sources}
-    if program.function is None:
-        for name, frame in frames.items():
-            frame.createOrReplaceTempView(name)
-        for view in declaration.views:
-            frames[view.name] = _query(view, spark)
-        made = {sink.name: frames[str(sink.origin)] for sink in declaration.sinks}
-    else:
-        made = _call(program.function, frames, declaration, spark)
+    if program.function is not None:
+        return _call(program.function, frames, declaration, spark)
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    for view in declaration.views:
+        frames[view.name] = _query(view, spark)
+    return frames
+
+
+def _combined(declaration: Declaration, frames: Mapping[str, DataFrame]) -> DataFrame:
+    made = {sink.name: frames[sink.name if sink.origin is None else sink.origin] for sink in declaration.sinks}
     if len(declaration.sinks) == 1:
         return made[declaration.sinks[0].name]
     parts = [_with_topic(made[sink.name], sink) for sink in declaration.sinks if sink.is_topic]

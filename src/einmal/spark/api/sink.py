@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from einmal.spark import events
 from einmal.spark.declare.preflight import PlannedQuery, preflight
@@ -45,10 +46,9 @@ from einmal.spark.protocol.query import PipelineQuery, Transform
 from einmal.spark.protocol.run import Kept, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import KAFKA, destination, destination_class
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.together import TogetherDestination
+from einmal.spark.targets.together import TogetherDestination, check_two_phase
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -80,6 +80,7 @@ class StreamWriter:
         self._query_name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._transform: Transform | None = None
+        self._transformed: StructType | None = None
         self._listeners: list[events.Listener] = []
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
@@ -144,10 +145,11 @@ class StreamWriter:
         self._trigger = {name: value}
         return self
 
-    def each_batch(self, transform: Transform) -> Self:
+    def each_batch(self, transform: Transform, schema: StructType | None = None) -> Self:
         """Apply ``transform(frame, batch_id)`` to every micro-batch before it is written: a count per batch, a join
-        with a table. It returns the frame to be written; several outputs are one frame with a topic column."""
-        self._transform = transform
+        with a table. It returns the frame to be written; several outputs are one frame with a topic column. ``schema``:
+        of that frame, for the preflight."""
+        self._transform, self._transformed = transform, schema
         return self
 
     def topics(self, *names: str) -> Self:
@@ -181,7 +183,7 @@ class StreamWriter:
                 frame=self._frame,
                 options=options,
                 stateful=stateful,
-                transforms=self._transform is not None,
+                schema=self._frame.schema if self._transform is None else self._transformed,
                 topics=self._topics,
                 query_name=self._query_name,
                 output_mode=self._output_mode,
@@ -211,13 +213,9 @@ class StreamWriter:
         options = sink_options(self._options)
         topics = KafkaDestination(options.client, options.topic, options.group_id)
         parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
-        if options.client.get(TWO_PHASE_COMMIT) != "true":
+        if not topics.two_phase:
             return options, parts
-        if len(others) != 1:
-            raise OptionError(
-                f'option "kafka.{TWO_PHASE_COMMIT}" is for a pipeline that writes to topics and to one database, in '
-                f"one commit; this one writes to topics and {len(others)} others"
-            )
+        check_two_phase(len(others))
         return options, (Part(TogetherDestination(*parts)),)
 
     def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:

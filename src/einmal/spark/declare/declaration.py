@@ -19,7 +19,9 @@ from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import resolved
 from einmal.security.redaction import RedactedDict
 from einmal.spark.options import OptionError, Options, QueryOptions, query_options, sink_options, source_options
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import KAFKA, destination_class
+from einmal.spark.targets.together import check_two_phase
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
 OWN_FORMAT: Final = "einmal"
@@ -279,6 +281,8 @@ def _writer(
     if any(sink.is_topic for sink in sinks) or not sinks:
         # The source's cluster may be another one; where it is not, one line at the top serves both.
         writer = RedactedDict(common) | writer
+    if writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true":
+        _note("", problems, lambda: check_two_phase(sum(not sink.is_topic for sink in sinks)))
     _note("", problems, lambda: _options(sinks, writer))
     return writer
 

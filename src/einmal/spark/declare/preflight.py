@@ -57,13 +57,14 @@ the others: rows without a key, or of a random function, would be written twice,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedQuery:
-    """A query that is about to start. ``transforms``: its columns are computed batch by batch, and cannot be checked
-    yet. ``topics``: those that rows are going to name. ``query_name``, ``output_mode``: as passed to Spark."""
+    """A query that is about to start. ``schema``: of the rows that are written; None where they are computed batch by
+    batch, and cannot be checked yet. ``topics``: those that rows are going to name. ``query_name``, ``output_mode``: as
+    passed to Spark."""
 
     frame: DataFrame
     options: QueryOptions
     stateful: bool
-    transforms: bool
+    schema: StructType | None
     topics: tuple[str, ...] = ()
     query_name: str | None = None
     output_mode: str | None = None
@@ -74,7 +75,7 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
     options, spark = query.options, query.frame.sparkSession
     missing: Missing = []
     for part in _separate(parts):
-        schema = None if query.transforms else part.schema(query.frame.schema)
+        schema = None if query.schema is None else part.schema(query.schema)
         if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaDestination):
             _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
         else:

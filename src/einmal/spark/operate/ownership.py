@@ -23,6 +23,7 @@ from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.committed import committed
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.target import Committed, Destination, Opening
+from einmal.types import ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,9 @@ class KafkaOwnership(Ownership):
         """None: its coordinator has forgotten the name, or it never was."""
         try:
             return self._admin.describe_transactions([transactional_id])[transactional_id]
-        except RequestRefused:
+        except RequestRefused as error:
+            if error.code is not ErrorCode.transactional_id_not_found:
+                raise
             return None
 
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:

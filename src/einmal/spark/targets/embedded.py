@@ -10,7 +10,8 @@ the meantime.
     commit    COMMIT
 
 Between ``record`` and ``commit`` nobody can acquire the name: in SQLite the writer's lock is held, in DuckDB the second
-change of the row is a conflict. Before ``record`` the epoch that it compares is the one that was acquired last.
+change of the row is a conflict, because each adds one to ``changes``. Before ``record``, the epoch that it compares is
+the one that was acquired last.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ _ITSELF: Final = ""
 """The row of the database: ``record`` is its identity, ``epoch`` the last one of all names."""
 _CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {COMMITS} "
-    "(pipeline VARCHAR PRIMARY KEY, epoch BIGINT NOT NULL, record VARCHAR, timestamp_ms BIGINT NOT NULL)"
+    "(pipeline VARCHAR PRIMARY KEY, epoch BIGINT NOT NULL, record VARCHAR, timestamp_ms BIGINT NOT NULL, "
+    "changes BIGINT NOT NULL DEFAULT 0)"
 )
-_CREATE_ROW: Final = f"INSERT INTO {COMMITS} VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_CREATE_ROW: Final = f"INSERT INTO {COMMITS} VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING"
 
 
 def quoted(name: str) -> str:
@@ -72,11 +74,13 @@ class Column(NamedTuple):
 class Database(ABC):
     """One kind of database, and the file of one."""
 
-    errors: ClassVar[type[Exception]]
-    """What its driver raises."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    @abstractmethod
+    def errors(self) -> type[Exception]:
+        """What its driver raises."""
 
     @abstractmethod
     def connect(self, *, creating: bool = False) -> Any:
@@ -139,7 +143,9 @@ class EmbeddedTarget(Target):
                 self._compare(connection, held)
             epoch = _next_epoch(connection)
             connection.execute(_CREATE_ROW, [self._name, 0, None, _now_ms()])
-            connection.execute(f"UPDATE {COMMITS} SET epoch = ? WHERE pipeline = ?", [epoch, self._name])
+            connection.execute(
+                f"UPDATE {COMMITS} SET changes = changes + 1, epoch = ? WHERE pipeline = ?", [epoch, self._name]
+            )
             self._commit(connection)
         self._epoch = ProducerId(epoch)
         try:
@@ -177,7 +183,7 @@ class EmbeddedTarget(Target):
             if loaded != staged:
                 raise TargetFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
             self._transaction.execute(
-                f"UPDATE {COMMITS} SET record = ?, timestamp_ms = ? WHERE pipeline = ?",
+                f"UPDATE {COMMITS} SET changes = changes + 1, record = ?, timestamp_ms = ? WHERE pipeline = ?",
                 [None if record is None else record.encode().decode(), _now_ms(), self._name],
             )
 

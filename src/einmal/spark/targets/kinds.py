@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from einmal.misspelt import nearest_name
@@ -17,9 +18,15 @@ KAFKA: Final = ("kafka", "einmal")
 """The words for topics, whose options are Spark's: see ``options.sink_options``."""
 KINDS: Final[Mapping[str, str]] = {
     "postgres": "einmal.spark.targets.postgres.destination:PostgresDestination",
+    "delta": "einmal.spark.targets.delta:DeltaDestination",
+    "duckdb": "einmal.spark.targets.duckdb:DuckDBDestination",
+    "iceberg": "einmal.spark.targets.iceberg:IcebergDestination",
     "sqlite": "einmal.spark.targets.sqlite:SQLiteDestination",
 }
 """Import paths, so that a type's packages are loaded only where it is used."""
+
+_PACKAGES: Final[Mapping[str, str]] = {"delta": "deltalake", "duckdb": "duckdb", "iceberg": "pyiceberg"}
+"""What a type needs and imports later."""
 
 
 def destination_class(kind: str) -> type[Destination]:
@@ -32,6 +39,8 @@ def destination_class(kind: str) -> type[Destination]:
             f"there is no target type {kind!r}\n"
             f"hint: {f'did you mean {near!r}?' if near else f'there are {known}; or the import path of your own'}"
         )
+    if kind in _PACKAGES and find_spec(_PACKAGES[kind]) is None:
+        raise OptionError(f"target type {kind!r} needs {_PACKAGES[kind]}\nhint: pip install 'einmal[{kind}]'")
     try:
         found = getattr(import_module(module), name)
     except ImportError as error:

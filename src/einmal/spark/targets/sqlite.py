@@ -47,11 +47,13 @@ number becomes one."""
 
 
 class SQLite(Database):
-    errors = sqlite3.Error
-
     def __init__(self, path: Path, busy_timeout_ms: int) -> None:
         super().__init__(path)
         self._busy_timeout_ms = busy_timeout_ms
+
+    @property
+    def errors(self) -> type[Exception]:
+        return sqlite3.Error
 
     def connect(self, *, creating: bool = False) -> sqlite3.Connection:
         is_new = creating and not self.path.exists()

@@ -22,11 +22,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from google_crc32c import extend as crc32c_extend
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 _READABLE_MAX: Final = 60
 """Characters of a pipeline's name in the name of its directory."""
+_NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _BATCH: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 """Epoch, number of the transaction, batch."""
 _FILE: Final = re.compile(r"part-\d+-\d+\.parquet(\.tmp)?")
@@ -69,7 +69,8 @@ class StagedFile:
 
 def directory_of(name: str) -> str:
     """The name of a pipeline as a name of a directory: different for each, also where case does not count."""
-    return f"{quote(name, safe='')[:_READABLE_MAX]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    readable = _NOT_PLAIN.sub("_", name)[:_READABLE_MAX]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 class StagedFiles:
@@ -113,6 +114,31 @@ class StagedFiles:
                     f"rows in {file.size} bytes"
                 )
         return files
+
+    def publish(self, identity: Identity, root: Path) -> tuple[StagedFile, ...]:
+        """Move the compared files, durably, to a directory of their own below ``root``, where no reader looks for them
+        before they are committed. Their staging directory stays: it marks them. Raises TargetFailed, OSError."""
+        files, moved = self.compared(identity), []
+        for file in files:
+            directory = self._published(root, file.path.parent.name)
+            directory.mkdir(parents=True, exist_ok=True)
+            moved.append(replace(file, path=directory / file.path.name))
+            file.path.rename(moved[-1].path)
+        for directory in {file.path.parent for file in moved}:
+            for each in (directory, directory.parent, root):
+                flush_directory(each)
+        self._reported[identity] = tuple(moved)
+        return tuple(moved)
+
+    def unpublish(self, identity: Identity, root: Path) -> None:
+        """Remove files that were published under an identity that has a staging directory. Raises OSError."""
+        for path, numbers in self._directories():
+            published = self._published(root, path.name)
+            if Identity(*numbers[:2]) == identity and published.exists():
+                _remove(published)
+
+    def _published(self, root: Path, batch: str) -> Path:
+        return root / f"einmal-{self._home.name}" / batch
 
     def transactions(self, before_epoch: int) -> list[Identity]:
         """Transactions of earlier epochs that still have a directory."""
@@ -224,7 +250,8 @@ def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
     from pyarrow import Table, parquet
 
     count, waiting = 0, [first]
-    with parquet.ParquetWriter(sink, first.schema) as writer:
+    # Without Arrow's own schema, which has the session's time zone: Parquet has times in UTC.
+    with parquet.ParquetWriter(sink, first.schema, store_schema=False) as writer:
 
         def flush() -> None:
             writer.write_table(Table.from_batches(waiting), row_group_size=_ROWS_PER_GROUP)
@@ -292,17 +319,3 @@ class _CountedFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-
-def publish(files: Sequence[StagedFile], directory: Path) -> list[StagedFile]:
-    """Move staged files, durably, to a directory of their own inside the table, where no reader looks for them before
-    they are committed. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    moved = []
-    for file in files:
-        path = directory / file.path.name
-        file.path.rename(path)
-        moved.append(StagedFile(path, file.count, file.size, file.crc))
-    flush_directory(directory)
-    flush_directory(directory.parent)
-    return moved

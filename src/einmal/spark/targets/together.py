@@ -32,9 +32,11 @@ from typing import TYPE_CHECKING
 from einmal.client import PreparedTxnState
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.spark.options import OptionError
 from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.target import (
     Committed,
@@ -77,13 +79,11 @@ class TogetherTarget(Target):
         return self._database.read()
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
-        # Computed twice, the two would be two results of a query that is not deterministic.
-        rows = frame.persist()
-        try:
-            topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
-            return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
-        finally:
-            rows.unpersist()
+        # Computed twice, the two would be two results of a query that is not deterministic; of a local checkpoint
+        # nothing is computed again, also where an executor is lost.
+        rows = frame.localCheckpoint(eager=False)
+        topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
+        return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if record is not None:
@@ -162,3 +162,12 @@ class TogetherDestination(Destination):
     def close(self) -> None:
         self._topics.close()
         self._database.close()
+
+
+def check_two_phase(databases: int) -> None:
+    """Raises OptionError where a query that writes to topics has not one database beside them."""
+    if databases != 1:
+        raise OptionError(
+            f'option "kafka.{TWO_PHASE_COMMIT}" is for a query that writes to topics and to one database, in one '
+            f"commit; this one has {databases} databases\nhint: leave it out, or add a sink of another type"
+        )

@@ -80,6 +80,7 @@ class CommitTests(TargetHooks):
 
     def test_record_is_written_without_staged_rows(self, tmp_path: Path, spark: SparkSession) -> None:
         """As by ``einmal pipeline adopt``."""
+        RunUnderTest(self, tmp_path, "other", spark).die()
         run = RunUnderTest(self, tmp_path, NAME, None)
         run.start()
         record = run.record(7)

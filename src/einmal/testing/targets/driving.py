@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from einmal.pipeline.claims import Output, digest
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.spark.targets.target import Identity, Opening
-from einmal.testing.targets.hooks import SCHEMA, Row, TargetHooks
+from einmal.testing.targets.hooks import Row, TargetHooks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,12 +25,17 @@ VERBS: Final = ("acquire", "read", "stage", "record", "commit")
 
 
 def rows_of(batch_id: int, mark: str = "", count: int = 5) -> list[Row]:
-    """Rows of a batch, each of which is there once; ``mark`` makes those of two attempts differ."""
+    """Rows of ``SCHEMA`` for a batch, each of which is there once; ``mark`` makes those of two attempts differ."""
     return [(batch_id * 1_000 + number, f"row {batch_id}.{number} {mark}'\"") for number in range(count)]
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Row], tasks: int = 2) -> DataFrame:
-    return spark.createDataFrame(list(rows), SCHEMA).coalesce(tasks)
+    import pyarrow
+
+    ids, names = ([row[field] for row in rows] for field in (0, 1))
+    # Of an Arrow table Spark makes a local relation, without a job of Python workers.
+    table = pyarrow.table({"id": pyarrow.array(ids, pyarrow.int64()), "name": pyarrow.array(names, pyarrow.string())})
+    return spark.createDataFrame(table).coalesce(tasks)
 
 
 def record_of(name: str, batch_id: int, outputs: Sequence[Output] = ()) -> CommitRecord:
@@ -53,6 +58,10 @@ class RunUnderTest:
         self.name = name
         self._spark = spark
         self._destination = hooks.destination(location)
+        if spark is not None:
+            # As before each start: what is missing is created.
+            problems = self._destination.problems(name, frame_of(spark, []).schema)
+            assert problems == [], problems
         self.target = self._destination.target(Opening(name=name, spark=spark))
         self.identity: Identity | None = None
         self.outputs: tuple[Output, ...] = ()
@@ -145,11 +154,16 @@ class ConcurrentRun:
 
     def call(self, verb: str, action: Callable[[], Any]) -> None:
         """Returns when the verb has, or when it waits for a lock."""
-        self._last = self._thread.submit(self._perform, verb, action)
+        self.begin(verb, action)
+        assert self._last is not None
         try:
             self._last.result(_VERB_S if verb == "stage" else _BLOCKED_S)
         except NotYet:
             return
+
+    def begin(self, verb: str, action: Callable[[], Any]) -> None:
+        """Do not wait."""
+        self._last = self._thread.submit(self._perform, verb, action)
 
     def finish(self) -> None:
         """All verbs have returned."""

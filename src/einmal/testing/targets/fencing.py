@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 NAME = "battery"
 _OLDER: Final = ("stage", "record", "commit")
 _NEWER: Final = ("acquire", "stage", "record", "commit")
+_RACES: Final = 40
+_APART_S: Final = 0.01
+"""By how much two drivers that race may begin apart."""
 
 
 def interleavings() -> Iterator[tuple[bool, ...]]:
@@ -41,7 +48,7 @@ class FencingTests(TargetHooks):
         older, newer = (ConcurrentRun(RunUnderTest(self, location, name, spark)) for _ in range(2))
         older.call("start", older.run.start)
         older.finish()
-        rows = {run: rows_of(case * 3 + number, "pair") for number, run in enumerate((older, newer))}
+        rows = {run: rows_of(case * 2 + number, "pair") for number, run in enumerate((older, newer))}
         steps = {older: iter(_OLDER), newer: iter(_NEWER)}
         for is_older in order:
             run = older if is_older else newer
@@ -52,18 +59,34 @@ class FencingTests(TargetHooks):
         found = last.start()
         committed = [run for run in (older, newer) if "commit" in run.ended]
         # A lock may have kept the newer one from starting, and the older one may have ended by itself.
-        batches = -1 if found is None else found.batch_id
-        last.write(batches + 1, rows_of(case * 3 + 2, "pair"))
+        batches = 0 if found is None else found.batch_id + 1
         last.die()
-        expected = sorted(rows_of(case * 3 + 2, "pair") + [row for run in committed for row in rows[run]])
-        seen = sorted(row for row in self.rows(location) if case * 3 <= row[0] // 1_000 < case * 3 + 3)
+        expected = sorted(row for run in committed for row in rows[run])
+        seen = sorted(row for row in self.rows(location) if row[0] // 2_000 == case)
         if "acquire" in newer.ended and older.began.get("commit", 0) > newer.ended["acquire"] and older in committed:
             return "the older driver has committed after the newer one had acquired the name"
         if isinstance(newer.error, TargetFenced):
             return f"the newer driver was fenced: {newer.error}"
-        if seen != expected or batches + 1 != len(committed):
-            return f"{len(committed)} commits were answered, the record has batch {batches}, {seen} != {expected}"
+        if seen != expected or batches != len(committed):
+            return f"{len(committed)} commits were answered, the record has {batches} batches, {seen} != {expected}"
         return f"staged: {self.staged(location)}" if self.staged(location) else ""
+
+    def test_commit_and_acquire_at_once_have_one_winner(self, tmp_path: Path, spark: SparkSession) -> None:
+        """Either the newer driver finds what the older one has committed, or the older one has not."""
+        chance = random.Random(1)
+        RunUnderTest(self, tmp_path, NAME, spark).die()
+        for _ in range(_RACES):
+            older, newer = (ConcurrentRun(RunUnderTest(self, tmp_path, NAME, None)) for _ in range(2))
+            older.call("start", older.run.start)
+            older.finish()
+            batch_id = older.run.next_batch_id
+            start = threading.Barrier(2)
+            for run, action in ((older, partial(_commits, older.run, batch_id)), (newer, newer.run.start)):
+                run.begin("race", partial(_at_once, start, chance.uniform(0, _APART_S), action))
+            older.close()
+            newer.close()
+            if older.error is None and newer.error is None:
+                assert newer.run.next_batch_id == batch_id + 1, "a commit came after the read of the newer driver"
 
     def test_restart_in_the_same_process_is_granted_with_the_held_identity(
         self, tmp_path: Path, spark: SparkSession
@@ -136,6 +159,17 @@ class FencingTests(TargetHooks):
                 older.write(1, rows_of(1, "older"))
         older.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0)
+
+
+def _commits(run: RunUnderTest, batch_id: int) -> None:
+    run.record(batch_id)
+    run.commit()
+
+
+def _at_once(start: threading.Barrier, pause_s: float, action: Callable[[], object]) -> None:
+    start.wait()
+    time.sleep(pause_s)
+    action()
 
 
 def _call(run: ConcurrentRun, verb: str, rows: list[tuple[int, str]]) -> None:

@@ -3,7 +3,8 @@
 API: 17. Versions: 0-1.
 Access: none: it comes before authentication.
 Behaviour: UNSUPPORTED_SASL_MECHANISM, with the mechanisms that the listener enables, ends the connection (KIP-43).
-ILLEGAL_SASL_STATE while an exchange runs, and within a second after one; later it renews the session (KIP-368).
+ILLEGAL_SASL_STATE while an exchange runs, and within a second after one; later it renews the session (KIP-368). So it
+is on a listener without SASL, from which a client learns its mistake.
 Version notes: after v0 the messages of the exchange are frames without a header. Some clients, such as librdkafka
 2.0.2 (kcat), send v1 and yet do not authenticate at a broker without v0.
 """
@@ -33,9 +34,9 @@ class SaslHandshakeHandler:
     failed: FailedAuthentications
 
     async def handle(self, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        if context.origin is None:
+        sasl = self.sasl.get(context.listener.name)
+        if context.origin is None or sasl is None:
             return SaslHandshakeResponse(ErrorCode.illegal_sasl_state)
-        sasl = self.sasl[context.listener.name]
         mechanisms = sasl.offered
         error = sasl.begin(context.origin.authentication, request.mechanism, is_bare=context.api_version == 0)
         if error is ErrorCode.unsupported_sasl_mechanism:

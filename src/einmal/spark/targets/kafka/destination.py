@@ -14,6 +14,7 @@ from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.kafka.committed import committed
 from einmal.spark.targets.kafka.source_positions import SourcePositions
 from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.target import Committed, Destination, Opening, TargetFailed
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class KafkaDestination(Destination):
     def __init__(self, client: Mapping[str, str], topic: str | None = None, group_id: str | None = None) -> None:
         """``client``: settings under Kafka's names. ``topic``: None where each row has its own. ``group_id``: of the
         source positions for lag tools."""
-        self.client = client
+        self.two_phase = client.get(TWO_PHASE_COMMIT) == "true"
+        """Whether its transactions can be prepared: see ``targets.together``."""
+        self.client = {name: value for name, value in client.items() if name != TWO_PHASE_COMMIT}
         self._topic = topic
         self._group_id = group_id
         self._resources: SinkResources | None = None
@@ -75,6 +78,7 @@ class KafkaDestination(Destination):
                 notify=opening.notify,
                 positions=positions,
                 is_new=opening.is_new,
+                two_phase=self.two_phase,
             )
         )
 

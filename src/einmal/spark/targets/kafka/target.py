@@ -59,7 +59,8 @@ _MARKER_S: Final = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOpening:
     """``client``: settings under Kafka's names. ``resources``: None without rows to write; ``positions``: None where
-    none are read. ``is_new``: nobody can have used the transactional.id before."""
+    none are read. ``is_new``: nobody can have used the transactional.id before. ``two_phase``: see
+    ``targets.together``."""
 
     transactional_id: str
     client: Mapping[str, str]
@@ -68,6 +69,7 @@ class KafkaOpening:
     notify: events.Listener
     positions: SourcePositions | None = None
     is_new: bool = False
+    two_phase: bool = False
 
 
 class KafkaTarget(Target):
@@ -79,7 +81,7 @@ class KafkaTarget(Target):
         self._cluster = opening.cluster
         self._resources = opening.resources
         self._positions = opening.positions
-        self._transactions = KafkaTransactions(opening.client, self._id)
+        self._transactions = KafkaTransactions(opening.client, self._id, two_phase=opening.two_phase)
         self._log = CommitLog(opening.cluster, opening.client, self._id, is_new=opening.is_new)
         self._has_begun = False
         """A transaction was begun by this run: what is aborted before may be the run's before this one."""

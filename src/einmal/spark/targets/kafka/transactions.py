@@ -23,9 +23,9 @@ TWO_PHASE_COMMIT: Final = "transaction.two.phase.commit.enable"
 class KafkaTransactions:
     """Calls raise what ``TransactionDriver`` raises."""
 
-    def __init__(self, client: Mapping[str, str], transactional_id: str) -> None:
-        """``client``: settings under Kafka's names."""
-        self._is_two_phase = client.get(TWO_PHASE_COMMIT) == "true"
+    def __init__(self, client: Mapping[str, str], transactional_id: str, *, two_phase: bool = False) -> None:
+        """``client``: settings under Kafka's names. ``two_phase``: transactions can be prepared."""
+        self._is_two_phase = two_phase
         self._client = dict(client) | {"transactional.id": transactional_id}
         self._timeouts = _timeouts(client)
         self._requests = self._connected()
@@ -125,6 +125,8 @@ class KafkaTransactions:
         self._requests.close()
 
     def _connected(self) -> TransactionDriver:
+        if self._is_two_phase:
+            return TransactionDriver(self._client | {TWO_PHASE_COMMIT: "true"})
         return TransactionDriver(self._client | {"transaction.timeout.ms": str(self._timeouts[0])})
 
 

@@ -19,7 +19,6 @@ Problems = list[tuple[str, str]]
 
 _VERSION_MIN: Final = 15
 """The oldest that PostgreSQL supports, and the first with MERGE."""
-_WHAT: Final = "creating the table"
 
 
 def table_problems(session: Session, options: PostgresOptions, schema: StructType) -> Problems:
@@ -27,17 +26,21 @@ def table_problems(session: Session, options: PostgresOptions, schema: StructTyp
 
     Raises TargetFailed.
     """
+    return _checked(session, options, schema)[1]
+
+
+def _checked(session: Session, options: PostgresOptions, schema: StructType) -> tuple[TableShape | None, Problems]:
     found = find_table(session, options.table)
     missing = problems(schema, options, found)
     if found is not None or missing:
-        return missing
+        return found, missing
     statements = create_statement(schema, options)
     if not options.create_table:
         proposal = "; ".join(each.as_string() for each in statements)
-        return [(f"table {options.table} does not exist, and createTable is false", proposal)]
+        return None, [(f"table {options.table} does not exist, and createTable is false", proposal)]
     for each in statements:
-        session.execute(_WHAT, each)
-    return []
+        session.execute("creating the table", each)
+    return find_table(session, options.table), []
 
 
 def server_problems(session: Session) -> Problems:
@@ -53,16 +56,12 @@ def server_problems(session: Session) -> Problems:
 
 
 def prepared(session: Session, options: PostgresOptions, schema: StructType) -> TableShape:
-    """The table for a batch, whose columns may differ from those of the batch before. Raises TargetFailed,
-    PreflightFailed."""
+    """The table for a batch, whose columns may differ from those of the batch before. In the open transaction.
 
-    def find() -> TableShape:
-        missing = table_problems(session, options, schema)
-        if missing:
-            raise PreflightFailed(missing, f"the batch cannot be written to {options.table}")
-        shape = find_table(session, options.table)
-        assert shape is not None, "it was found, or created"
-        return shape
-
-    shape: TableShape = session.in_transaction(_WHAT, find)
+    Raises TargetFailed, PreflightFailed.
+    """
+    shape, missing = _checked(session, options, schema)
+    if missing:
+        raise PreflightFailed(missing, f"the batch cannot be written to {options.table}")
+    assert shape is not None, "it was found, or created"
     return shape

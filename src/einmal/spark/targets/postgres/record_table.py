@@ -131,6 +131,15 @@ class RecordTable:
             ),
         )
 
+    def delete_unused(self, session: Session, pipeline: str, holder: str) -> None:
+        """Delete the row of a name that this holder has committed nothing under."""
+        session.execute(
+            "deleting an unused name",
+            sql.SQL("DELETE FROM {} WHERE pipeline = {} AND holder = {} AND record IS NULL").format(
+                self._id, pipeline, holder
+            ),
+        )
+
     def committed(self, session: Session) -> dict[str, Committed]:
         query = sql.SQL(
             "SELECT pipeline, record::text, (extract(epoch FROM committed_at) * 1000)::bigint FROM {}"

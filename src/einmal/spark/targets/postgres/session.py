@@ -167,25 +167,31 @@ class Session:
             raise
 
     def end_predecessors(self, epoch: int) -> list[int]:
-        """Terminate sessions of this pipeline with an epoch up to ``epoch``, as far as this role may; their pids.
+        """Terminate this role's sessions of this pipeline up to an epoch; their pids. Raises TargetError.
 
-        They are fenced, and can commit nothing: what ends is a transaction that holds locks. Called in autocommit mode.
+        They are fenced, or will be by ``acquire``: what ends is a transaction that holds locks.
         """
+        what = "terminating sessions of an earlier run"
+        self.begin(what)
+        try:
+            ended = self._end_predecessors(what, epoch)
+            self.commit(what)
+            return ended
+        finally:
+            self.rollback()
+
+    def _end_predecessors(self, what: str, epoch: int) -> list[int]:
         query = sql.SQL(
             "SELECT pid, application_name FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
             " AND starts_with(application_name, 'einmal ')"
         )
         ended = []
-        for pid, name in self.attempt(query).fetchall():
+        for pid, name in self.execute(what, query).fetchall():
             theirs = epoch_of_application(self._pipeline, name)
-            if theirs is None or theirs > epoch:
-                continue
-            try:
-                self.attempt(sql.SQL("SELECT pg_terminate_backend(%s, %s)"), (pid, _TERMINATED_MS))
-            except psycopg.errors.InsufficientPrivilege:
-                continue
-            ended.append(pid)
+            if theirs is not None and theirs <= epoch:
+                self.execute(what, sql.SQL("SELECT pg_terminate_backend(%s, %s)"), (pid, _TERMINATED_MS))
+                ended.append(pid)
         return ended
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from psycopg import sql
 from einmal.spark.targets.postgres.names import epoch_of_staging, staging_comment, staging_prefix
 from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.session import Session
-from einmal.spark.targets.target import TargetFailed
+from einmal.spark.targets.target import TargetError, TargetFailed
 
 ATTEMPT: Final = "attempt"
 ATTEMPT_SETTING: Final = "einmal.attempt"
@@ -133,7 +133,7 @@ def remove(session: Session, schema: str, pipeline: str, below: int) -> None:
             session.end_predecessors(below - 1)
         for name in _remaining(session, schema, pipeline, below):
             _logger.warning("staging table %s could not be dropped; the next start tries again", name)
-    except (psycopg.Error, TargetFailed) as error:
+    except (psycopg.Error, TargetError) as error:
         _logger.warning("staging tables of earlier runs could not be looked for; the next start tries again: %s", error)
 
 

@@ -144,7 +144,8 @@ class PostgresTarget(Target):
             return self._raise(held, holder, _PREDECESSOR_MS)
         except psycopg.errors.LockNotAvailable:
             if seen is not None:
-                self._end_predecessors(seen.epoch)
+                ended = self._session.end_predecessors(seen.epoch)
+                _logger.warning("terminated sessions of an earlier run that held the commit record: %s", ended)
         except psycopg.Error as error:
             raise failed(error, _ACQUIRE) from cause(error)
         try:
@@ -153,13 +154,6 @@ class PostgresTarget(Target):
             raise failed(error, f"{_ACQUIRE}: its row in {self._records.name} is locked by another session") from cause(
                 error
             )
-
-    def _end_predecessors(self, epoch: int) -> None:
-        try:
-            ended = self._session.in_transaction(_ACQUIRE, lambda: self._session.end_predecessors(epoch))
-        except psycopg.Error as error:
-            raise failed(error, _ACQUIRE) from cause(error)
-        _logger.warning("terminated sessions of an earlier run that held the commit record: %s", ended)
 
     def _raise(self, held: PostgresIdentity | None, holder: str, wait_ms: int) -> int:
         """Raises psycopg.Error, TargetFenced, OutcomeUnknown."""
@@ -186,16 +180,18 @@ class PostgresTarget(Target):
         from einmal.spark.targets.postgres.preparing import prepared
 
         self._drop_remains()
-        self._shape = prepared(self._session, self._options, frame.schema)
-        columns = mapped(frame.schema, self._shape, self._options)
         name = staging_name(self._name, identity.producer_id, identity.producer_epoch, batch_id)
-        staged = staging.Staged(self._options.schema, name, columns)
 
-        def create() -> None:
+        def create() -> staging.Staged:
+            # First: a fenced driver makes nothing.
             _compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"), self._own_identity, self._name)
+            self._shape = prepared(self._session, self._options, frame.schema)
+            columns = mapped(frame.schema, self._shape, self._options)
+            staged = staging.Staged(self._options.schema, name, columns)
             staging.create(self._session, staged, self._name)
+            return staged
 
-        self._session.in_transaction("creating the staging table", create)
+        staged: staging.Staged = self._session.in_transaction("creating the staging table", create)
         self._staged = staged
         written = copy_rows(frame, staged, self._options.connecting, self._name, identity.producer_id)
         staged.counts = {each.attempt: each.count for each in written}
@@ -258,10 +254,14 @@ class PostgresTarget(Target):
         try:
             if self._held is not None:
                 self.abort(self._held)
-                if self._is_new and self._last == _Read(None):
-                    self.forget()
+                if self._is_new:
+                    self._session.in_transaction("removing the name", self._forget_unused)
         except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
             _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
+
+    def _forget_unused(self) -> None:
+        """A COMMIT under way holds the row until its record is there."""
+        self._records.delete_unused(self._session, self._name, self._own_identity.holder)
 
     def close(self) -> None:
         self._session.close()

@@ -1,0 +1,261 @@
+"""A target of your own: a directory of JSON lines files, and a manifest that names those that count.
+
+    words/
+      manifest.json                             files, and epoch and commit record of every pipeline
+      lock                                      held while the manifest is compared and replaced
+      words-1f9c.../3-0-17/00000-42.jsonl       pipeline, epoch, transaction, batch, task, attempt
+
+Tasks write files that no manifest names. The driver replaces the manifest by one that names them and has the new
+record: one rename, which is the commit. Whoever compares the epoch holds the lock until the manifest is replaced, so
+nobody acquires the name in between; the lock of a process that is killed is released. For a local file system.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from einmal.pipeline.claims import Output
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.spark.options import Options
+from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.target import (
+    Committed,
+    Destination,
+    Identity,
+    Opening,
+    Target,
+    TargetFailed,
+    TargetFenced,
+    following,
+)
+from einmal.types import ProducerEpoch, ProducerId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REPORT = "partition int, file string, count bigint, size bigint"
+
+
+class Manifest:
+    """What counts. ``pipelines``: by name, ``epoch``, ``record`` (its text, or null) and ``timestamp_ms``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "manifest.json"
+        found = json.loads(self._path.read_text()) if self._path.exists() else {"files": [], "pipelines": {}}
+        self.files: list[str] = found["files"]
+        self.pipelines: dict[str, dict[str, Any]] = found["pipelines"]
+
+    def of(self, name: str) -> dict[str, Any]:
+        return self.pipelines.setdefault(name, {"epoch": 0, "record": None, "timestamp_ms": 0})
+
+    def record(self, name: str) -> CommitRecord | None:
+        text = self.of(name)["record"]
+        return None if text is None else decode(name.encode(), text.encode())
+
+    def replace(self) -> None:
+        """The commit: durable, and whole or not at all."""
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("w") as file:
+            json.dump({"files": self.files, "pipelines": self.pipelines}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        flush(self._path.parent)
+
+
+class JsonLinesTarget(Target):
+    def __init__(self, directory: Path, opening: Opening) -> None:
+        self._directory = directory
+        self._name = opening.name
+        # A name can have any character; the directory must differ for each.
+        self._home = directory / f"words-{hashlib.sha256(opening.name.encode()).hexdigest()[:16]}"
+        self._epoch = 0
+        self._staged: list[tuple[Path, int]] = []
+        self._record: tuple[CommitRecord | None] | None = None
+
+    def look(self) -> CommitRecord | None:
+        return Manifest(self._directory).record(self._name)
+
+    def acquire(self, held: Identity | None) -> Identity:
+        with locked(self._directory):
+            manifest = Manifest(self._directory)
+            if held is not None:
+                self._compare(manifest, held)
+            manifest.of(self._name)["epoch"] += 1
+            self._epoch = manifest.of(self._name)["epoch"]
+            manifest.replace()
+        # Whoever had the name before can commit nothing more: what no manifest names now, none ever will.
+        for batch in self._batches():
+            self._remove(batch, manifest)
+        return Identity(ProducerId(self._epoch), ProducerEpoch(0))
+
+    def read(self) -> CommitRecord | None:
+        manifest = Manifest(self._directory)
+        self._compare(manifest, Identity(ProducerId(self._epoch), ProducerEpoch(0)))
+        return manifest.record(self._name)
+
+    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+        batch = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
+        batch.mkdir(parents=True)
+        reports = frame.mapInArrow(writing(str(batch)), REPORT).collect()
+        self._staged = [(batch / row["file"], row["size"]) for row in reports]
+        return tuple(
+            Output(self._directory.name, row["partition"], 0, row["count"] - 1, row["count"]) for row in reports
+        )
+
+    def record(self, identity: Identity, record: CommitRecord | None) -> None:
+        self._compare(Manifest(self._directory), identity)
+        for path, size in self._staged:
+            if not path.exists() or path.stat().st_size != size:
+                raise TargetFailed(f"{path} is not what its task has written: {size} bytes")
+        self._record = (record,)
+
+    def commit(self, identity: Identity) -> Identity:
+        if self._record is None:
+            raise TargetFailed("nothing is recorded")
+        (record,) = self._record
+        with locked(self._directory):
+            manifest = Manifest(self._directory)
+            self._compare(manifest, identity)
+            manifest.files += [str(path.relative_to(self._directory)) for path, _ in self._staged]
+            text = None if record is None else record.encode().decode()
+            manifest.of(self._name).update(record=text, timestamp_ms=time.time_ns() // 1_000_000)
+            manifest.replace()
+        self.abandon()
+        for batch in self._batches(identity):
+            self._remove(batch, manifest)
+        return following(identity)
+
+    def abort(self, identity: Identity) -> Identity:
+        self.abandon()
+        manifest = Manifest(self._directory)
+        self._compare(manifest, identity)
+        batches = self._batches(identity)
+        removed = [self._remove(batch, manifest) for batch in batches]
+        if not self._epoch and not any(removed):
+            raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+        return following(identity)
+
+    def abandon(self) -> None:
+        self._staged, self._record = [], None
+
+    def _compare(self, manifest: Manifest, identity: Identity) -> None:
+        epoch = manifest.of(self._name)["epoch"]
+        if epoch != identity.producer_id:
+            raise TargetFenced(f"epoch {epoch} was acquired since this run acquired epoch {identity.producer_id}")
+
+    def _batches(self, identity: Identity | None = None) -> list[Path]:
+        """Directories under an identity, or of all epochs before this one."""
+        found = []
+        for path in self._home.iterdir() if self._home.exists() else ():
+            epoch, transaction, _ = map(int, path.name.split("-"))
+            if (epoch, transaction) == identity or (identity is None and epoch < self._epoch):
+                found.append(path)
+        return found
+
+    def _remove(self, batch: Path, manifest: Manifest) -> bool:
+        """The files of a batch that do not count; whether there were any."""
+        named = {self._directory / each for each in manifest.files}
+        others = [path for path in batch.iterdir() if path not in named]
+        for path in others:
+            path.unlink()
+        if not any(path in named for path in batch.iterdir()):
+            shutil.rmtree(batch)
+            return True
+        return bool(others)
+
+
+class JsonLines(Destination):
+    """``path``: a directory on a file system of the driver's machine, which all executors mount."""
+
+    OPTIONS = ("path",)
+
+    def __init__(self, options: Options) -> None:
+        self._directory = Path(options.required("path", "/data/words")).absolute()
+
+    @property
+    def table(self) -> str:
+        return str(self._directory)
+
+    def identity(self) -> str | None:
+        return None
+
+    def problems(self, name: str, schema: object) -> list[tuple[str, str]]:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return []
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (Reason(HopVerdict.HOLDS, "one rename makes files and record count, under the lock of the epoch"),)
+
+    def target(self, opening: Opening) -> JsonLinesTarget:
+        return JsonLinesTarget(self._directory, opening)
+
+    def committed(self) -> Mapping[str, Committed]:
+        manifest, found = Manifest(self._directory), {}
+        for name, state in manifest.pipelines.items():
+            record, problem = None, ""
+            try:
+                record = manifest.record(name)
+            except UnreadableCommitRecord as error:
+                problem = str(error)
+            if record is not None or problem:
+                found[name] = Committed(name, record, state["timestamp_ms"], problem)
+        return found
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    with (directory / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def flush(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def writing(batch: str) -> Any:
+    """What every task does: a file under the id of its attempt, then a report. Spark sends it to executors as it stands
+    here, with all that it needs."""
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        partition, count = context.partitionId(), 0
+        name = f"{partition:05d}-{context.taskAttemptId()}.jsonl"
+        with Path(batch, name).open("x") as file:
+            for each in batches:
+                file.writelines(json.dumps(row, default=str) + "\n" for row in each.to_pylist())
+                count += each.num_rows
+            file.flush()
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        descriptor = os.open(batch, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        if count:
+            report = {"partition": [partition], "file": [name], "count": [count], "size": [size]}
+            kinds = {
+                "partition": pyarrow.int32(),
+                "file": pyarrow.string(),
+                "count": pyarrow.int64(),
+                "size": pyarrow.int64(),
+            }
+            yield pyarrow.RecordBatch.from_pydict(report, pyarrow.schema(kinds))
+
+    return write

@@ -1,0 +1,79 @@
+"""The view that all sinks of a declaration have in common, computed once per batch.
+
+A union of two sinks' rows reads and computes what they share twice: a random function would have two results, and the
+source would be read twice. So the query ends at the last view that all sinks come from, and the views behind it are
+computed in each batch, from its rows. That changes nothing only for views without state: where one has state, the query
+is the union.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from einmal.spark.declare.declaration import View
+from einmal.spark.protocol.execution import is_stateful_node, iterate
+
+Combine = Callable[[Mapping[str, DataFrame]], DataFrame]
+"""From the frames of sources and views to the rows of all sinks."""
+
+
+def shared_view(frames: dict[str, DataFrame], origins: Sequence[str]) -> str | None:
+    """The last of the frames that all origins come from, with nothing behind it that has state, or reads a source.
+
+    ``frames``: sources and views, in the order in which they were declared.
+    """
+    plans = {origin: frames[origin]._jdf.queryExecution().analyzed() for origin in origins}
+    for name in reversed(frames):
+        if all(name == origin or not any(map(_needs_a_stream, _behind(name, plan))) for origin, plan in plans.items()):
+            return name
+    return None
+
+
+class SharedView:
+    """What is computed in each batch, for ``each_batch``."""
+
+    def __init__(self, name: str, views: Sequence[View], combine: Combine) -> None:
+        """``views``: those that the sinks need behind the shared one."""
+        self._name = name
+        self._views = views
+        self._combine = combine
+
+    def transform(self, frame: DataFrame, _batch_id: int) -> DataFrame:
+        spark: SparkSession = frame.sparkSession
+        # Not persist: a part that is lost with its executor would be computed again, perhaps with another result. Of a
+        # local checkpoint it cannot be, and the batch fails.
+        frames = {self._name: frame.localCheckpoint(eager=False)}
+        frames[self._name].createOrReplaceTempView(self._name)
+        for view in self._views:
+            frames[view.name] = spark.sql(view.sql)
+            frames[view.name].createOrReplaceTempView(view.name)
+        return self._combine(frames)
+
+
+def needed_behind(name: str, frames: Mapping[str, DataFrame], origins: Sequence[str]) -> set[str]:
+    """The frames behind a shared one that the origins are made of, themselves among them."""
+    found = {origin.lower() for origin in origins}
+    for origin in origins:
+        nodes = _behind(name, frames[origin]._jdf.queryExecution().analyzed())
+        found |= {alias for node in nodes if (alias := _alias(node)) is not None}
+    return found
+
+
+def _behind(name: str, node: Any) -> Iterator[Any]:
+    """The nodes of a plan, without the frame of this name and what is below it."""
+    if _alias(node) != name.lower():
+        yield node
+        for child in iterate(node.children()):
+            yield from _behind(name, child)
+
+
+def _alias(node: Any) -> str | None:
+    """The name of a temporary view, where a plan uses one. Spark writes it in lower case."""
+    return str(node.alias()).lower() if str(node.getClass().getSimpleName()) == "SubqueryAlias" else None
+
+
+def _needs_a_stream(node: Any) -> bool:
+    return is_stateful_node(node) or (bool(node.isStreaming()) and not any(iterate(node.children())))

@@ -1,0 +1,253 @@
+"""A Delta Lake table as a target, by delta-rs: no jar, and no JVM for the commit.
+
+Delta's own pair of an application's id and version (the action ``txn``) is the fence and the pointer to the record:
+
+    appId     einmal/NAME
+    version   epoch * 2**32 + the number of the transaction in this epoch; larger with each commit
+    record    _einmal/records/NAME/VERSION.json in the table's directory, durable before the commit that names it
+
+The record is not in the commit's metadata (``commitInfo``), which Delta deletes with its old log files, and not in the
+table's properties, whose change is a conflict for every other writer. The action ``txn`` is kept in checkpoints.
+
+Each commit is made on the snapshot whose version was compared, in one try (``max_commit_retries=0``): a later commit of
+anybody is a conflict, and is looked at. delta-rs alone would accept a version that was committed before (delta-rs
+#2580, #3821), so versions are compared here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from einmal.spark.options import OptionError, Options
+from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.lake import (
+    STAGING,
+    LakeDestination,
+    LakeState,
+    LakeTable,
+    SnapshotSuperseded,
+    state_as_json,
+)
+from einmal.spark.targets.staged_files import StagedFile, directory_of, flush_directory
+from einmal.spark.targets.target import Identity
+from einmal.types import ProducerEpoch, ProducerId
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_TRANSACTIONS: Final = 2**32
+"""Of one epoch."""
+_PREFIX: Final = "einmal/"
+_NAME_FILE: Final = "name"
+_WRITER_VERSION_MAX: Final = 2
+_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata"})
+"""Table features that an append need not do anything for."""
+_NOT_CHECKED: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+"""Metadata of columns whose rules are a writer's to keep."""
+
+
+class DeltaLakeTable(LakeTable):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._records = path / STAGING / "records"
+
+    @property
+    def label(self) -> str:
+        return str(self._path)
+
+    @property
+    def root(self) -> Path:
+        return self._path
+
+    def load(self) -> Any:
+        from deltalake import DeltaTable
+
+        path = str(self._path)
+        return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+
+    def identity(self, snapshot: Any) -> str:
+        return str(snapshot.metadata().id)
+
+    def names(self, snapshot: Any) -> Sequence[str]:
+        if not self._records.exists():
+            return []
+        return [(each / _NAME_FILE).read_text() for each in sorted(self._records.iterdir())]
+
+    def state(self, snapshot: Any, name: str) -> LakeState:
+        version = snapshot.transaction_version(f"{_PREFIX}{name}")
+        if version is None:
+            return LakeState()
+        epoch = version // _TRANSACTIONS
+        path = self._record_path(name, version)
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            later = self.load()
+            if later is not None and later.version() > snapshot.version():
+                # The next commit has removed it. A commit on ``snapshot`` is refused all the same.
+                return self.state(later, name)
+            text = f"{path} is missing"
+        try:
+            found = json.loads(text)
+            committed = Identity(ProducerId(int(found["committed"][0])), ProducerEpoch(int(found["committed"][1])))
+            return LakeState(epoch, committed, found["record"], int(found["timestamp_ms"]))
+        except (ValueError, LookupError, TypeError):
+            # It cannot be read as a record, and nothing is removed that it may have committed.
+            return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(_TRANSACTIONS)), text)
+
+    def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        before = snapshot.transaction_version(f"{_PREFIX}{name}")
+        version = state.epoch * _TRANSACTIONS
+        if state.committed.producer_id == state.epoch:
+            version += state.committed.producer_epoch + 1
+        assert before is None or version > before, (version, before)
+        self._write_record(name, version, state)
+        properties = CommitProperties(
+            custom_metadata={"einmal.pipeline": name, "einmal.record": state.record},
+            max_commit_retries=0,
+            app_transactions=[Transaction(f"{_PREFIX}{name}", version, state.timestamp_ms)],
+        )
+        actions = [self._action(file) for file in files]
+        try:
+            snapshot.create_write_transaction(actions, "append", snapshot.schema(), commit_properties=properties)
+        except CommitFailedError as error:
+            raise SnapshotSuperseded(str(error)) from error
+        self._remove_records_before(version, name)
+
+    def create(self, schema: StructType) -> None:
+        from deltalake import DeltaTable, Schema
+
+        self._path.mkdir(parents=True, exist_ok=True)
+        # A table's schema is JSON of Spark's. Columns may be NULL in files that lack them.
+        fields = [{**field.jsonValue(), "nullable": True} for field in schema]
+        DeltaTable.create(
+            str(self._path), schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})), mode="ignore"
+        )
+
+    def differences(self, snapshot: Any, schema: StructType) -> list[tuple[str, str]]:
+        problems = _protocol_problems(snapshot)
+        columns = {field["name"].lower(): field for field in json.loads(snapshot.schema().to_json())["fields"]}
+        for field in schema:
+            column = columns.pop(field.name.lower(), None)
+            wanted = field.jsonValue()["type"]
+            if column is None:
+                problems.append((f"the table has no column {field.name!r}", "add it to the table first"))
+            elif column["name"] != field.name or _without_nullability(column["type"]) != _without_nullability(wanted):
+                problems.append(
+                    (
+                        f"the table has column {column['name']!r} of type {column['type']}, the rows have "
+                        f"{field.name!r} of type {wanted}",
+                        "rename or cast it in the query",
+                    )
+                )
+        return problems + [
+            (f"column {column['name']!r} of the table is never NULL, and the rows have none", "select it in the query")
+            for column in columns.values()
+            if not column["nullable"]
+        ]
+
+    def _action(self, file: StagedFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        status = file.path.stat()
+        path = file.path.relative_to(self._path).as_posix()
+        stats = json.dumps({"numRecords": file.count})
+        return AddAction(path, status.st_size, {}, status.st_mtime_ns // 1_000_000, True, stats)
+
+    def _record_path(self, name: str, version: int) -> Path:
+        return self._records / directory_of(name) / f"{version}.json"
+
+    def _remove_records_before(self, version: int, name: str) -> None:
+        """Nobody can commit them any more."""
+        for path in self._record_path(name, version).parent.glob("*.json"):
+            if path.stem.isdecimal() and int(path.stem) < version:
+                path.unlink(missing_ok=True)
+
+    def _write_record(self, name: str, version: int, state: LakeState) -> None:
+        path = self._record_path(name, version)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            _write_durably(path.parent / _NAME_FILE, name)
+            for each in (self._records, self._records.parent, self._path):
+                flush_directory(each)
+        # Another try of the same transaction replaces it.
+        _write_durably(path, state_as_json(state))
+
+
+def _write_durably(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    flush_directory(path.parent)
+
+
+def _protocol_problems(snapshot: Any) -> list[tuple[str, str]]:
+    metadata, protocol = snapshot.metadata(), snapshot.protocol()
+    problems = []
+    if metadata.partition_columns:
+        columns = ", ".join(metadata.partition_columns)
+        problems.append((f"the table is partitioned by {columns}", "einmal writes tables without partitions"))
+    features = set(protocol.writer_features or ())
+    unknown = sorted(features - _FEATURES)
+    if unknown or (not features and protocol.min_writer_version > _WRITER_VERSION_MAX):
+        what = ", ".join(unknown) or f"writer version {protocol.min_writer_version}"
+        problems.append((f"the table demands {what} of its writers", f"einmal knows {', '.join(sorted(_FEATURES))}"))
+    rules = [name for name in metadata.configuration if name.startswith("delta.constraints.")]
+    rules += [
+        f"{name} of {field['name']}"
+        for field in json.loads(snapshot.schema().to_json())["fields"]
+        for name in _NOT_CHECKED
+        if name in field.get("metadata", {})
+    ]
+    return problems + [(f"the table has the rule {rule}", "einmal does not check rules of tables") for rule in rules]
+
+
+def _without_nullability(kind: Any) -> Any:
+    """A type as JSON, without what may differ between rows and table."""
+    if isinstance(kind, dict):
+        skipped = ("nullable", "containsNull", "valueContainsNull", "metadata")
+        return {name: _without_nullability(value) for name, value in kind.items() if name not in skipped}
+    return [_without_nullability(each) for each in kind] if isinstance(kind, list) else kind
+
+
+class DeltaDestination(LakeDestination):
+    """``type = "delta"``. ``path``: the table's directory, which the driver and all executors share."""
+
+    OPTIONS = ("path",)
+
+    def __init__(self, options: Options) -> None:
+        path = options.required("path", "/data/lake/words")
+        if "://" in path:
+            raise OptionError(
+                f'option "path" is a directory, not {path!r}\n'
+                "hint: object stores are not supported; the driver and all executors must mount the directory"
+            )
+        self._table = DeltaLakeTable(Path(path).absolute())
+
+    @property
+    def lake_table(self) -> LakeTable:
+        return self._table
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (
+            Reason(
+                HopVerdict.HOLDS,
+                "one commit of the table has the data files and the transaction version that names the record, on the "
+                "snapshot whose epoch was compared",
+            ),
+            Reason(
+                HopVerdict.IF,
+                "the table's directory keeps _einmal/records, and the file system creates a file only once",
+                "copy the directory as a whole",
+            ),
+        )

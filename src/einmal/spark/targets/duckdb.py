@@ -1,0 +1,125 @@
+"""DuckDB as a target: the driver loads the staged Parquet files by SQL, in the transaction that has the record.
+
+One process at a time can open a DuckDB file, so it is open only while a verb needs it: readers come between. Inside of
+one process two transactions that change one column of one row conflict, and the second fails at once. That is the
+fence: ``acquire`` and ``record`` both change the column ``changes``, after they have compared the epoch in the snapshot
+of their transaction. It must be one column, and another value: DuckDB commits both of two transactions that change
+different columns of a row, or where one of them sets a column to the value that it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from einmal.spark.options import Options
+from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
+from einmal.spark.targets.staged_files import StagedFile
+
+_BUSY_TIMEOUT_MS: Final = 30_000
+_POLL_S: Final = 0.05
+_TYPES: Final = {
+    "boolean": "BOOLEAN",
+    "tinyint": "TINYINT",
+    "smallint": "SMALLINT",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ntz": "TIMESTAMP",
+    "binary": "BLOB",
+}
+
+
+class DuckDB(Database):
+    def __init__(self, path: Path, busy_timeout_ms: int) -> None:
+        super().__init__(path)
+        self._busy_timeout_ms = busy_timeout_ms
+
+    @property
+    def errors(self) -> type[Exception]:
+        import duckdb
+
+        return duckdb.Error
+
+    def connect(self, *, creating: bool = False) -> Any:
+        import duckdb
+
+        if not creating and not self.path.exists():
+            raise duckdb.IOException(f"{self.path} does not exist")
+        deadline = time.monotonic() + self._busy_timeout_ms / 1000
+        while True:
+            try:
+                return duckdb.connect(str(self.path))
+            except duckdb.IOException as error:
+                # Another process has it open.
+                if "lock" not in str(error).lower() or time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def begin(self, connection: Any) -> None:
+        connection.execute("BEGIN TRANSACTION")
+
+    def is_open(self, connection: Any, error: Exception) -> bool:
+        """A COMMIT that is refused has rolled back; nothing of it remains."""
+        import duckdb
+
+        return isinstance(error, duckdb.TransactionException | duckdb.ConstraintException)
+
+    def refuses_rows(self, error: Exception) -> bool:
+        import duckdb
+
+        return isinstance(error, duckdb.ConstraintException | duckdb.ConversionException | duckdb.BinderException)
+
+    def column_type(self, kind: Any) -> str | None:
+        if kind.typeName() == "decimal":
+            return f"DECIMAL({kind.precision},{kind.scale})"
+        return _TYPES.get(kind.simpleString())
+
+    def columns(self, connection: Any, table: str) -> list[Column]:
+        rows = connection.execute(
+            "SELECT column_name, data_type, NOT is_nullable AND column_default IS NULL FROM duckdb_columns() "
+            "WHERE lower(table_name) = lower(?) AND schema_name = current_schema() "
+            "AND database_name = current_database() ORDER BY column_index",
+            [table],
+        ).fetchall()
+        return [Column(*row) for row in rows]
+
+    def is_kept(self, declared: str, wanted: str) -> bool:
+        """An insert casts, and a cast may round."""
+        return declared.upper() == wanted
+
+    def load(self, connection: Any, table: str, files: Sequence[StagedFile]) -> int:
+        for file in files:
+            file.compare()
+        row = connection.execute(
+            f"INSERT INTO {quoted(table)} BY NAME SELECT * FROM read_parquet(?, hive_partitioning = false)",
+            [[str(file.path) for file in files]],
+        ).fetchone()
+        return int(row[0])
+
+
+class DuckDBDestination(EmbeddedDestination):
+    """``type = "duckdb"``. ``busyTimeout``: how long another process may have the file open, 30 s by default."""
+
+    KIND = "DuckDB"
+    EXAMPLE = "/data/words.duckdb"
+
+    def database(self, path: Path, options: Options) -> DuckDB:
+        return DuckDB(path, options.duration_ms("busyTimeout", _BUSY_TIMEOUT_MS))
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (
+            Reason(HopVerdict.HOLDS, "one transaction of DuckDB compares the epoch and has rows and commit record"),
+            Reason(
+                HopVerdict.IF,
+                "nobody holds the file open for longer than busyTimeout: DuckDB lets one process at a time",
+                "let readers open the file read-only, and close it",
+            ),
+        )

@@ -1,0 +1,199 @@
+"""An Iceberg table as a target, by pyiceberg: data files, record and fence in one commit of the catalog.
+
+The state of a name is in table properties, because snapshots expire; the record is in the snapshot's summary, too, for
+those who look there. What makes it a fence is the requirement of each commit that the current snapshot is the one whose
+properties were compared (``assert-ref-snapshot-id``). Properties alone would not be: a catalog does not compare them.
+So ``acquire`` commits a snapshot of its own, without files, and a driver that compared before it is refused.
+
+pyiceberg repeats a refused commit on the newest snapshot (``commit.retry.num-retries``), which is right for appends and
+wrong for a comparison: here each try is a single one, whatever the table's property.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlparse
+
+from einmal.spark.options import Options
+from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.lake import LakeDestination, LakeState, LakeTable, SnapshotSuperseded, state_as_json
+from einmal.spark.targets.staged_files import StagedFile
+from einmal.spark.targets.target import Identity, TargetFailed
+from einmal.types import ProducerEpoch, ProducerId
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_EPOCH: Final = "einmal.epoch."
+_STATE: Final = "einmal.state."
+"""Properties, followed by the name of a pipeline."""
+_CATALOG: Final = ("catalog.type", "catalog.uri", "catalog.warehouse", "catalog.credential", "catalog.token")
+_NARROW: Final = ("tinyint", "smallint")
+
+
+class IcebergTable(LakeTable):
+    def __init__(self, catalog: str, settings: dict[str, str], identifier: str) -> None:
+        """``settings``: of the catalog, under pyiceberg's names."""
+        self._catalog_name = catalog
+        self._settings = settings
+        self._identifier = identifier
+        self._opened: Any = None
+        self._root: Path | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self._catalog_name}.{self._identifier}"
+
+    @property
+    def root(self) -> Path:
+        if self._root is None:
+            self.load()
+        assert self._root is not None, "there is a table"
+        return self._root
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def _catalog(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        if self._opened is None:
+            self._opened = load_catalog(self._catalog_name, **self._settings)
+        return self._opened
+
+    def load(self) -> Any:
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        location = urlparse(table.location())
+        if location.scheme not in ("", "file"):
+            raise TargetFailed(
+                f"{self.label} is at {table.location()}: only tables in a directory are supported, which the driver "
+                "and all executors mount",
+                will_again=True,
+            )
+        self._root = Path(location.path)
+        return table
+
+    def identity(self, snapshot: Any) -> str:
+        return str(snapshot.metadata.table_uuid)
+
+    def names(self, snapshot: Any) -> Sequence[str]:
+        return [each.removeprefix(_EPOCH) for each in snapshot.properties if each.startswith(_EPOCH)]
+
+    def state(self, snapshot: Any, name: str) -> LakeState:
+        if (text := snapshot.properties.get(f"{_EPOCH}{name}")) is None:
+            return LakeState()
+        epoch = int(text)
+        text = snapshot.properties.get(f"{_STATE}{name}", "")
+        try:
+            found = json.loads(text)
+            committed = Identity(ProducerId(int(found["committed"][0])), ProducerEpoch(int(found["committed"][1])))
+            return LakeState(epoch, committed, found["record"], int(found["timestamp_ms"]))
+        except (ValueError, LookupError, TypeError):
+            # It cannot be read as a record, and nothing is removed that it may have committed.
+            return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(2**32)), text)
+
+    def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import TableProperties
+
+        # Of this copy of the metadata alone: properties are sent only where a transaction sets them.
+        snapshot.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        summary = {"einmal.pipeline": name, "einmal.epoch": str(state.epoch), "einmal.record": state.record or ""}
+        transaction = snapshot.transaction()
+        try:
+            if files:
+                paths = [file.path.as_posix() for file in files]
+                transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
+            else:
+                with transaction.update_snapshot(snapshot_properties=summary).fast_append():
+                    pass
+            transaction.set_properties({f"{_EPOCH}{name}": str(state.epoch), f"{_STATE}{name}": state_as_json(state)})
+            transaction.commit_transaction()
+        except CommitFailedException as error:
+            raise SnapshotSuperseded(str(error)) from error
+
+    def create(self, schema: StructType) -> None:
+        self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
+        self._catalog.create_table_if_not_exists(self._identifier, schema=_arrow(schema))
+
+    def differences(self, snapshot: Any, schema: StructType) -> list[tuple[str, str]]:
+        narrow = [field for field in schema if field.dataType.simpleString() in _NARROW]
+        if narrow:
+            return [
+                (f"column {field.name!r} is {field.dataType.simpleString()}, which Iceberg lacks", "cast it to int")
+                for field in narrow
+            ]
+        problems = []
+        if snapshot.spec().fields:
+            problems.append(("the table is partitioned", "einmal writes tables without partitions"))
+        columns = {field.name: field for field in snapshot.schema().as_arrow()}
+        for field in _arrow(schema):
+            column = columns.pop(field.name, None)
+            if column is None:
+                problems.append((f"the table has no column {field.name!r}", "add it to the table first"))
+            elif _plain(column.type) != _plain(field.type):
+                kinds = f"{_plain(column.type)} in the table, and {_plain(field.type)} in the rows"
+                problems.append((f"column {field.name!r} is {kinds}", "cast it in the query"))
+        return problems + [
+            (f"column {column.name!r} of the table is required, and the rows have none", "select it in the query")
+            for column in columns.values()
+            if not column.nullable
+        ]
+
+
+def _arrow(schema: StructType) -> Any:
+    """Columns may be NULL in files that lack them."""
+    import pyarrow
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    fields = to_arrow_schema(schema, timezone="UTC")
+    return pyarrow.schema([field.with_nullable(True) for field in fields])
+
+
+def _plain(kind: Any) -> str:
+    """A type of Arrow's as text, without what may differ between rows and table."""
+    text = str(kind).replace("large_", "").replace("item:", "element:")
+    return text.replace(" not null", "")
+
+
+class IcebergDestination(LakeDestination):
+    """``type = "iceberg"``. ``table``: namespace and name; ``catalog``: as in pyiceberg's configuration, whose settings
+    the options ``catalog.uri`` and so on replace."""
+
+    OPTIONS = ("table", "catalog", *_CATALOG)
+    SECRETS = ("catalog.credential", "catalog.token")
+
+    def __init__(self, options: Options) -> None:
+        settings = {name.removeprefix("catalog."): options.text(name) for name in _CATALOG}
+        self._table = IcebergTable(
+            options.text("catalog") or "default",
+            {name: value for name, value in settings.items() if value is not None},
+            options.required("table", "lake.words"),
+        )
+
+    @property
+    def lake_table(self) -> LakeTable:
+        return self._table
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (
+            Reason(
+                HopVerdict.HOLDS,
+                "one commit of the catalog has data files and record, on the snapshot whose epoch was compared",
+            ),
+            Reason(
+                HopVerdict.IF,
+                "the catalog compares snapshots atomically, and the table is not rolled back to an earlier one",
+                "reset the pipeline after a rollback",
+            ),
+        )

@@ -1,0 +1,343 @@
+"""A lake table as a target: data files first, then one commit of the table that has them and the record.
+
+What Delta Lake and Iceberg share; each of them is a ``LakeTable``. A commit of the table names the snapshot that it was
+prepared on, and fails if there is a later one. So the epoch is compared on the very snapshot that the commit follows:
+
+    acquire   snapshot -> epoch + 1, committed alone; a conflict begins again
+    record    epoch compared; staged files are moved below the table's directory, where no snapshot names them
+    commit    snapshot -> epoch compared -> files and record committed on this snapshot; a conflict begins again
+
+Every try of a commit is one request, whose refusal is certain; the libraries' own retries, which would put the commit
+on a snapshot that nobody has checked, are switched off. An error that is no refusal is resolved by reading.
+
+The state of a name in the table also has the identity of the last transaction that was committed under it. A successor
+removes moved files only of transactions *after* that one, which are fenced; whatever is earlier is committed or was
+removed by its own run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from einmal.pipeline.claims import Output
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.spark import events
+from einmal.spark.targets.staged_files import StagedFile, StagedFiles
+from einmal.spark.targets.target import (
+    Committed,
+    Destination,
+    Identity,
+    Opening,
+    OutcomeUnknown,
+    Target,
+    TargetError,
+    TargetFailed,
+    TargetFenced,
+    following,
+)
+from einmal.types import ProducerEpoch, ProducerId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_TRIES_MAX: Final = 100
+"""Commits of other writers that one of ours lets pass."""
+_PAUSE_S: Final = 0.01
+STAGING: Final = "_einmal"
+"""Below the table's directory: readers and VACUUM ignore names that begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeState:
+    """What a table knows of a name. ``committed``: the last transaction with rows or a record; ``record``: the text of
+    the commit record."""
+
+    epoch: int = 0
+    committed: Identity = Identity(ProducerId(-1), ProducerEpoch(-1))
+    record: str | None = None
+    timestamp_ms: int = 0
+
+
+class SnapshotSuperseded(Exception):
+    """Somebody has committed since the snapshot; nothing was written."""
+
+
+class LakeTable(ABC):
+    """One table. ``snapshot`` is what the library has loaded; every method raises what the library raises."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The table, for a reader."""
+
+    @property
+    @abstractmethod
+    def root(self) -> Path:
+        """The directory of the table, which exists."""
+
+    @property
+    def data(self) -> Path:
+        """The directory of its data files."""
+        return self.root
+
+    @abstractmethod
+    def load(self) -> Any:
+        """The newest snapshot; None: there is no table."""
+
+    @abstractmethod
+    def state(self, snapshot: Any, name: str) -> LakeState:
+        """Of a name that may be new."""
+
+    @abstractmethod
+    def names(self, snapshot: Any) -> Sequence[str]:
+        """All names that have a state."""
+
+    @abstractmethod
+    def identity(self, snapshot: Any) -> str:
+        """The table's own."""
+
+    @abstractmethod
+    def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
+        """One try on this snapshot. Raises SnapshotSuperseded."""
+
+    @abstractmethod
+    def create(self, schema: StructType) -> None:
+        """The table, for rows of this schema."""
+
+    @abstractmethod
+    def differences(self, snapshot: Any, schema: StructType) -> list[tuple[str, str]]:
+        """Why rows of this schema cannot be appended: what is wrong, and a hint."""
+
+
+class LakeTarget(Target):
+    def __init__(self, table: LakeTable, opening: Opening) -> None:
+        self._table = table
+        self._name = opening.name
+        self._notify = opening.notify
+        self._epoch: ProducerId | None = None
+        self._is_checked = False
+        self._recorded: tuple[Identity, str | None] | None = None
+        """The open transaction, and its record."""
+        self._published: tuple[StagedFile, ...] = ()
+        self._staged: StagedFiles | None = None
+
+    def look(self) -> CommitRecord | None:
+        with _errors():
+            snapshot = self._table.load()
+            return None if snapshot is None else record_in(self._name, self._table.state(snapshot, self._name))
+
+    def acquire(self, held: Identity | None) -> Identity:
+        def next_epoch(state: LakeState) -> LakeState:
+            if held is not None:
+                _compare(self._name, state, held)
+            return replace(state, epoch=state.epoch + 1)
+
+        state = self._commit(next_epoch, ())
+        self._epoch = ProducerId(state.epoch)
+        with _errors():
+            files = self._files()
+            for identity in files.transactions(state.epoch):
+                self._remove(files, identity, state)
+        return Identity(self._epoch, ProducerEpoch(0))
+
+    def read(self) -> CommitRecord | None:
+        assert self._epoch is not None, "read follows acquire"
+        with _errors():
+            return record_in(self._name, self._current(Identity(self._epoch, ProducerEpoch(0))))
+
+    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+        with _errors():
+            self._current(identity)
+            if not self._is_checked:
+                self._check(frame.schema)
+            files = self._files()
+        outputs = files.write(frame, self._table.label, identity, batch_id)
+        for output in outputs:
+            self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
+        return outputs
+
+    def record(self, identity: Identity, record: CommitRecord | None) -> None:
+        assert self._recorded is None, "one transaction at a time"
+        with _errors():
+            self._current(identity)
+            self._published = self._files().publish(identity, self._table.data)
+        self._recorded = identity, None if record is None else record.encode().decode()
+
+    def commit(self, identity: Identity) -> Identity:
+        if self._recorded is None or self._recorded[0] != identity:
+            raise TargetFailed("no transaction is open")
+        record = self._recorded[1]
+
+        def committed(state: LakeState) -> LakeState:
+            _compare(self._name, state, identity)
+            return LakeState(state.epoch, identity, record, time.time_ns() // 1_000_000)
+
+        try:
+            self._commit(committed, self._published)
+        except (TargetFenced, OutcomeUnknown):
+            self.abandon()
+            raise
+        self.abandon()
+        # The outcome is known. What cannot be removed now is removed by the next run.
+        with contextlib.suppress(OSError):
+            self._files().discard(identity)
+        return following(identity)
+
+    def abort(self, identity: Identity) -> Identity:
+        was_open = self._recorded is not None
+        self.abandon()
+        with _errors():
+            state = self._current(identity)
+            files = self._files()
+            was_staged = self._remove(files, identity, state)
+        if self._epoch is None and not (was_open or was_staged):
+            raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+        return following(identity)
+
+    def abandon(self) -> None:
+        self._recorded, self._published = None, ()
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _files(self) -> StagedFiles:
+        if self._staged is None:
+            self._staged = StagedFiles(self._table.root / STAGING / "staging", self._name)
+        return self._staged
+
+    def _current(self, identity: Identity) -> LakeState:
+        """Raises TargetFenced where the epoch is another one."""
+        snapshot = self._table.load()
+        state = LakeState() if snapshot is None else self._table.state(snapshot, self._name)
+        _compare(self._name, state, identity)
+        return state
+
+    def _check(self, schema: StructType) -> None:
+        if problems := prepare_table(self._table, schema):
+            reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
+            raise TargetFailed(reason, will_again=True)
+        self._is_checked = True
+
+    def _commit(self, change: Callable[[LakeState], LakeState], files: Sequence[StagedFile]) -> LakeState:
+        """Commit what ``change`` makes of the state, on the snapshot that has this state. Raises TargetFailed,
+        OutcomeUnknown, and what ``change`` raises."""
+        for _ in range(_TRIES_MAX):
+            with _errors():
+                snapshot = self._table.load()
+                if snapshot is None:
+                    raise TargetFailed(f"there is no table {self._table.label}")
+                state = change(self._table.state(snapshot, self._name))
+            try:
+                self._table.commit(snapshot, self._name, state, files)
+            except SnapshotSuperseded:
+                if self._has(state):
+                    # A request that the library repeated met its own commit.
+                    return state
+                time.sleep(_PAUSE_S)
+            except Exception as error:
+                if not self._has(state):
+                    raise OutcomeUnknown(f"commit of {self._table.label}: {error}") from error
+                return state
+            else:
+                return state
+        raise TargetFailed(f"{_TRIES_MAX} commits of other writers of {self._table.label} came before this one")
+
+    def _has(self, state: LakeState) -> bool:
+        """Whether an error came after its commit."""
+        try:
+            snapshot = self._table.load()
+            return snapshot is not None and self._table.state(snapshot, self._name) == state
+        except Exception:  # noqa: BLE001 - the commit's own error is reported
+            return False
+
+    def _remove(self, files: StagedFiles, identity: Identity, state: LakeState) -> bool:
+        """What a transaction without a known outcome has staged, and moved if it is not committed."""
+        if identity > state.committed:
+            files.unpublish(identity, self._table.data)
+        return files.discard(identity)
+
+
+class LakeDestination(Destination):
+    """See ``LakeTable``."""
+
+    @property
+    @abstractmethod
+    def lake_table(self) -> LakeTable:
+        """Opened by the first question."""
+
+    @property
+    def table(self) -> str:
+        return self.lake_table.label
+
+    def target(self, opening: Opening) -> Target:
+        return LakeTarget(self.lake_table, opening)
+
+    def identity(self) -> str | None:
+        with _errors():
+            snapshot = self.lake_table.load()
+            return None if snapshot is None else self.lake_table.identity(snapshot)
+
+    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
+        with _errors():
+            if schema is not None:
+                return prepare_table(self.lake_table, schema)
+            if self.lake_table.load() is None:
+                hint = "create it: the columns of its rows are known only with the first batch"
+                return [(f"there is no table {self.lake_table.label}", hint)]
+            return []
+
+    def committed(self) -> Mapping[str, Committed]:
+        with _errors():
+            table = self.lake_table
+            snapshot = table.load()
+            states = {} if snapshot is None else {name: table.state(snapshot, name) for name in table.names(snapshot)}
+        return {name: _committed(name, state) for name, state in sorted(states.items()) if state.record is not None}
+
+
+def prepare_table(table: LakeTable, schema: StructType) -> list[tuple[str, str]]:
+    """Create the table if it does not exist; what is wrong with it for rows of this schema."""
+    if (snapshot := table.load()) is None:
+        table.create(schema)
+        snapshot = table.load()
+    return table.differences(snapshot, schema)
+
+
+def record_in(name: str, state: LakeState) -> CommitRecord | None:
+    return None if state.record is None else decode(name.encode(), state.record.encode())
+
+
+def _compare(name: str, state: LakeState, identity: Identity) -> None:
+    if state.epoch != identity.producer_id:
+        raise TargetFenced(
+            f"epoch {state.epoch} of {name!r} was acquired since this run acquired epoch {identity.producer_id}"
+        )
+
+
+def _committed(name: str, state: LakeState) -> Committed:
+    try:
+        return Committed(name, record_in(name, state), state.timestamp_ms)
+    except UnreadableCommitRecord as error:
+        return Committed(name, None, state.timestamp_ms, str(error))
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Errors of a library as those of a target."""
+    try:
+        yield
+    except (TargetError, UnreadableCommitRecord, AssertionError):
+        raise
+    except Exception as error:
+        raise TargetFailed(f"{type(error).__name__}: {error}") from error
+
+
+def state_as_json(state: LakeState) -> str:
+    """All of a state but its epoch."""
+    return json.dumps({"committed": list(state.committed), "record": state.record, "timestamp_ms": state.timestamp_ms})

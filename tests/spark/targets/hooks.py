@@ -1,0 +1,162 @@
+"""How the battery and the campaign open einmal's own targets, read their rows, and damage them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import duckdb
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from einmal.spark.targets.kinds import destination
+from einmal.spark.targets.staged_files import directory_of
+from einmal.spark.targets.target import Destination
+from einmal.testing.targets import TargetTests
+from tests.spark.targets import files
+
+
+class OwnHooks(TargetTests):
+    """``kind`` and ``options`` as a program would pass them to ``write_stream``."""
+
+    kind: ClassVar[str]
+
+    def options(self, location: Path) -> dict[str, str]:
+        raise NotImplementedError
+
+    def staging(self, location: Path) -> Path:
+        raise NotImplementedError
+
+    def destination(self, location: Path) -> Destination:
+        return destination(self.kind, self.options(location))
+
+    def staged(self, location: Path) -> list[str]:
+        return files.staged_in(self.staging(location))
+
+    def lose_staged(self, location: Path) -> None:
+        files.lose_one(self.staging(location))
+
+    def copy_staged(self, location: Path) -> None:
+        files.copy_all(self.staging(location))
+
+
+class SQLiteHooks(OwnHooks):
+    kind = "sqlite"
+
+    def options(self, location: Path) -> dict[str, str]:
+        return {"path": str(location / "rows.db"), "table": "words", "busyTimeout": "2s"}
+
+    def staging(self, location: Path) -> Path:
+        return location / "rows.db.staging"
+
+    def rows(self, location: Path) -> list[tuple[int, str]]:
+        path = location / "rows.db"
+        if not path.exists():
+            return []
+        with closing(sqlite3.connect(path)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone():
+                return []
+            return connection.execute("SELECT id, name FROM words").fetchall()
+
+    def damage_record(self, location: Path, name: str) -> None:
+        with closing(sqlite3.connect(location / "rows.db")) as connection, connection:
+            connection.execute("UPDATE einmal_commits SET record = '{' WHERE pipeline = ?", [name])
+
+
+class DuckDBHooks(OwnHooks):
+    kind = "duckdb"
+
+    def options(self, location: Path) -> dict[str, str]:
+        return {"path": str(location / "rows.db"), "table": "words", "busyTimeout": "2s"}
+
+    def staging(self, location: Path) -> Path:
+        return location / "rows.db.staging"
+
+    def rows(self, location: Path) -> list[tuple[int, str]]:
+        path = location / "rows.db"
+        if not path.exists():
+            return []
+        with closing(duckdb.connect(str(path))) as connection:
+            if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'words'").fetchone():
+                return []
+            return connection.execute("SELECT id, name FROM words").fetchall()
+
+    def damage_record(self, location: Path, name: str) -> None:
+        with closing(duckdb.connect(str(location / "rows.db"))) as connection:
+            connection.execute("UPDATE einmal_commits SET record = '{' WHERE pipeline = ?", [name])
+
+
+class DeltaHooks(OwnHooks):
+    kind = "delta"
+
+    def options(self, location: Path) -> dict[str, str]:
+        return {"path": str(location / "words")}
+
+    def staging(self, location: Path) -> Path:
+        return location / "words" / "_einmal" / "staging"
+
+    def rows(self, location: Path) -> list[tuple[int, str]]:
+        return files.rows_in(self.data_files(location))
+
+    def staged(self, location: Path) -> list[str]:
+        """With what is in the table's directory, and in no commit."""
+        return super().staged(location) + files.unnamed(location / "words", self.data_files(location))
+
+    def damage_record(self, location: Path, name: str) -> None:
+        for path in (location / "words" / "_einmal" / "records" / directory_of(name)).glob("*.json"):
+            path.write_text("{")
+
+    def data_files(self, location: Path) -> list[Path]:
+        """Of the newest snapshot."""
+        table = str(location / "words")
+        if not DeltaTable.is_deltatable(table):
+            return []
+        return [Path(each.removeprefix("file://")) for each in DeltaTable(table).file_uris()]
+
+
+class IcebergHooks(OwnHooks):
+    kind = "iceberg"
+
+    def options(self, location: Path) -> dict[str, str]:
+        location.mkdir(exist_ok=True)
+        settings = {f"catalog.{name}": value for name, value in catalog_settings(location).items()}
+        return {"table": "lake.words", **settings}
+
+    def staging(self, location: Path) -> Path:
+        return location / "lake" / "words" / "_einmal" / "staging"
+
+    def rows(self, location: Path) -> list[tuple[int, str]]:
+        return files.rows_in(self.data_files(location))
+
+    def staged(self, location: Path) -> list[str]:
+        """With what is in the table's directory, and in no commit."""
+        data = location / "lake" / "words" / "data"
+        return super().staged(location) + files.unnamed(data, self.data_files(location))
+
+    def damage_record(self, location: Path, name: str) -> None:
+        with table_at(location).transaction() as transaction:
+            transaction.set_properties({f"einmal.state.{name}": "{"})
+
+    def data_files(self, location: Path) -> list[Path]:
+        """Of the current snapshot."""
+        try:
+            scan = table_at(location).scan().plan_files()
+        except NoSuchTableError:
+            return []
+        return [Path(each.file.file_path.removeprefix("file://")) for each in scan]
+
+
+def catalog_settings(location: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{location}/catalog.db", "warehouse": f"file://{location}"}
+
+
+def table_at(location: Path) -> Any:
+    return load_catalog("default", **catalog_settings(location)).load_table("lake.words")
+
+
+HOOKS: Final[dict[str, type[OwnHooks]]] = {
+    hooks.kind: hooks for hooks in (SQLiteHooks, DuckDBHooks, DeltaHooks, IcebergHooks)
+}

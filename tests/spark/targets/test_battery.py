@@ -1,0 +1,29 @@
+"""The battery of targets can fail: each of its tests catches the defect that it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from einmal.spark.options import Options
+from einmal.spark.targets.sqlite import SQLiteDestination
+from einmal.spark.targets.target import TargetError
+from tests.spark.targets.broken import MUTANTS, BrokenDestination
+from tests.spark.targets.hooks import SQLiteHooks
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_defect_is_caught_by_the_test_that_is_for_it(mutant: Any, tmp_path: Path, spark: object) -> None:
+    class Broken(SQLiteHooks):
+        def destination(self, location: Path) -> SQLiteDestination:
+            options = Options({"path": location / "rows.db", "table": "words", "busyTimeout": "2s"})
+            return BrokenDestination(options, mutant)
+
+    name, _, parameter = MUTANTS[mutant].partition(":")
+    test = getattr(Broken(), name)
+    with pytest.raises((AssertionError, pytest.fail.Exception, TargetError)):
+        test(tmp_path, spark, *([parameter] if parameter else []))

@@ -1,0 +1,154 @@
+"""An Iceberg table keeps what every target must keep, beside other writers and after its snapshots have expired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyspark.sql import SparkSession
+
+from einmal.spark.targets.iceberg import IcebergDestination
+from einmal.spark.targets.lake import LakeState, SnapshotSuperseded
+from einmal.spark.targets.target import OutcomeUnknown
+from einmal.testing.targets.driving import RunUnderTest, rows_of
+from tests.spark.targets.files import schema_of
+from tests.spark.targets.hooks import IcebergHooks, table_at
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+NAME: Final = "words"
+
+
+class TestIceberg(IcebergHooks):
+    """The battery."""
+
+
+def started(location: Path, spark: SparkSession) -> RunUnderTest:
+    run = RunUnderTest(IcebergHooks(), location, NAME, spark)
+    run.start()
+    return run
+
+
+def test_commit_is_refused_by_the_catalog_after_a_snapshot_without_files(tmp_path: Path, spark: SparkSession) -> None:
+    """Two copies of one snapshot: what the second requires is gone, and pyiceberg does not try again."""
+    started(tmp_path, spark).die()
+    destination = IcebergHooks().destination(tmp_path)
+    assert isinstance(destination, IcebergDestination)
+    table = destination.lake_table
+    first, second = table.load(), table.load()
+    table.commit(first, "one", LakeState(epoch=1), ())
+    with pytest.raises(SnapshotSuperseded):
+        table.commit(second, "two", LakeState(epoch=1), ())
+    assert table.names(table.load()) == [NAME, "one"]
+
+
+def test_other_writers_do_not_stop_ours(tmp_path: Path, spark: SparkSession) -> None:
+    run = started(tmp_path, spark)
+    for batch_id in range(3):
+        run.stage(batch_id, rows_of(batch_id))
+        run.record(batch_id)
+        table_at(tmp_path).append(pyarrow.table({"id": [1], "name": ["foreign"]}))
+        run.commit()
+    run.die()
+    assert len(IcebergHooks().rows(tmp_path)) == 3 * 6
+
+
+def test_record_outlives_expired_snapshots(tmp_path: Path, spark: SparkSession) -> None:
+    run = started(tmp_path, spark)
+    record = run.write(0, rows_of(0))
+    run.die()
+    table_at(tmp_path).append(pyarrow.table({"id": [1], "name": ["foreign"]}))
+    table = table_at(tmp_path)
+    current = table.current_snapshot().snapshot_id
+    expired = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    assert len(table_at(tmp_path).snapshots()) == 1
+    run = RunUnderTest(IcebergHooks(), tmp_path, NAME, spark)
+    assert run.start() == record
+    run.die()
+
+
+def test_summary_of_the_snapshot_has_the_record(tmp_path: Path, spark: SparkSession) -> None:
+    run = started(tmp_path, spark)
+    record = run.write(0, rows_of(0))
+    run.die()
+    summary = table_at(tmp_path).current_snapshot().summary
+    assert summary["einmal.record"] == record.encode().decode()
+    assert summary["added-records"] == "5"
+
+
+def test_lost_answer_of_a_commit_is_resolved_before_any_other_try(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(tmp_path, spark)
+    run.stage(0, rows_of(0))
+    record = run.record(0)
+    commit = SqlCatalog.commit_table
+
+    def unanswered(self: SqlCatalog, *arguments: Any) -> None:
+        commit(self, *arguments)
+        raise CommitStateUnknownException("no answer")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", unanswered)
+    run.commit()
+    monkeypatch.undo()
+    assert run.target.look() == record
+    run.die()
+    assert sorted(IcebergHooks().rows(tmp_path)) == rows_of(0)
+
+
+def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(tmp_path, spark)
+    run.stage(0, rows_of(0))
+    run.record(0)
+
+    def lost(_self: SqlCatalog, *_arguments: Any) -> None:
+        raise CommitStateUnknownException("not sent")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    with pytest.raises(OutcomeUnknown):
+        run.commit()
+    run.die()
+    monkeypatch.undo()
+    run = started(tmp_path, spark)
+    assert run.found is None
+    run.die()
+    assert IcebergHooks().staged(tmp_path) == []
+
+
+def test_timestamps_of_any_session_time_zone_are_in_utc(tmp_path: Path, spark: SparkSession) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        frame = spark.sql(
+            "SELECT 1L AS id, TIMESTAMP'2026-03-29 01:30:00+00:00' AS at, CAST(1.5 AS DECIMAL(9, 2)) AS d"
+        )
+        assert IcebergHooks().destination(tmp_path).problems(NAME, frame.schema) == []
+        run = RunUnderTest(IcebergHooks(), tmp_path, NAME, None)
+        run.start()
+        run.stage_frame(0, frame)
+        run.record(0)
+        run.commit()
+        run.die()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    [row] = table_at(tmp_path).scan().to_arrow().to_pylist()
+    assert row["at"].isoformat() == "2026-03-29T01:30:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [("id bigint, name string, more int", "no column 'more'"), ("id bigint, name int", "is string in the table")],
+)
+def test_table_that_einmal_cannot_append_to_is_refused(
+    tmp_path: Path, spark: SparkSession, columns: str, problem: str
+) -> None:
+    started(tmp_path, spark).die()
+    problems = IcebergHooks().destination(tmp_path).problems(NAME, schema_of(spark, columns))
+    assert len(problems) == 1 and problem in problems[0][0] and problems[0][1]
