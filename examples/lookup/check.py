@@ -30,10 +30,9 @@ class Found:
     problems: tuple[str, ...]
 
 
-def values(topic: str, isolation_level: str) -> list[str]:
+def values(topic: str, *more: str) -> list[str]:
     command = ["einmal", "topic", "consume", topic, "--brokers", BROKERS, "-o", "start:end", "--format", "json"]
-    command += ["-X", f"isolation.level={isolation_level}"]
-    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    lines = subprocess.run([*command, *more], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     return [json.loads(line)["value"] for line in lines]
 
 
@@ -47,7 +46,7 @@ def by_price(priced: list[str]) -> Counter[str]:
 
 
 def find(way: Way, carts: list[str]) -> Found:
-    topic = values(way.topic, "read_committed")
+    topic = values(way.topic)
     database = rows(way) if way.has_database else None
     problems = []
     for where, priced in (("topic", topic), ("database", database)):
@@ -57,7 +56,7 @@ def find(way: Way, carts: list[str]) -> Found:
             problems.append(f"{way.name}: the {where} has not each cart once")
         if len(by_price(priced)) != 1:
             problems.append(f"{way.name}: the {where} mixes prices of two attempts")
-    tried = by_price(values(way.topic, "read_uncommitted"))
+    tried = by_price(values(way.topic, "--read-uncommitted"))
     return Found(way, tried, by_price(topic), None if database is None else by_price(database), tuple(problems))
 
 
@@ -66,7 +65,7 @@ def text(counts: Counter[str] | None) -> str:
 
 
 def report(all_found: list[Found]) -> None:
-    print(f"{'':10}{'topic, all attempts':25}{'topic, committed':20}{'database':15}")
+    print(f"{'':10}{'topic, all attempts':25}{'topic, committed':20}database")
     for found in all_found:
         print(f"{found.way.name:10}{text(found.tried):25}{text(found.topic):20}{text(found.database):15}".rstrip())
     for problem in (problem for found in all_found for problem in found.problems):
@@ -103,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
-    carts = values(CARTS, "read_committed")
+    carts = values(CARTS)
     all_found = [find(way, carts) for way in WAYS]
     if options.draw:
         print(picture(all_found))

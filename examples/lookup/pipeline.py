@@ -27,6 +27,7 @@ BROKERS = os.environ.get("KAFKA_BROKERS", "127.0.0.1:9092")
 CARTS = "carts"
 TABLE = "priced"
 FIRST_BATCH_WITH_CARTS = 1
+_LIMIT_S = 120
 
 
 class Way(NamedTuple):
@@ -101,13 +102,12 @@ class Hold:
 
 
 def run_until_killed(spark: SparkSession) -> None:
-    holds = {way: Hold(way) for way in WAYS}
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
     try:
-        for way, hold in holds.items():
+        for way in WAYS:
+            hold = Hold(way)
             start(spark, way, hold)
-        for hold in holds.values():
-            hold.reached.wait()
+            assert hold.reached.wait(_LIMIT_S), f"{way.name} has not come to its moment"
     finally:
         # After an error, too: a JVM whose pipelines are held never ends.
         os.kill(jvm, signal.SIGKILL)
@@ -121,9 +121,8 @@ def main() -> None:
     spark = session("lookup", quick=True, config={"spark.sql.shuffle.partitions": 2})
     if options.killed:
         run_until_killed(spark)
-    queries = [start(spark, way, lambda _event: None) for way in WAYS]
-    for query in queries:
-        query.awaitTermination()
+    for way in WAYS:
+        start(spark, way, lambda _event: None).awaitTermination()
     spark.stop()
 
 
