@@ -13,6 +13,7 @@ COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes
 START ?= 0
 KILLS ?= 300
 TARGETS ?= sqlite duckdb delta iceberg
+ROWS ?= 1000000
 FRAMES ?= 1000000
 SEED ?= 20264
 MUTANTS ?= 60
@@ -21,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check fix docs bench bench-pipeline bench-postgres failover kills pipeline-kills \
-  postgres-kills target-kills standalone fuzz simulate \
+  postgres-kills target-kills bad-row-kills standalone fuzz simulate \
   simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -98,6 +99,9 @@ bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC si
 target-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
 	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
 
+bad-row-kills: $(READY)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the target after it
+	$(BIN)/python -W ignore -m tests.spark.bad_rows_campaign --rows $(ROWS) --kills $(KILLS) --seed $(SEED)
+
 fuzz: $(READY)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
 	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz
 
@@ -118,8 +122,8 @@ docs: $(DOCS_READY)  ## build the documentation site in build/site
 
 requirements:  ## compile requirements/*.txt again (needs uv)
 	$(COMPILE) requirements/build.in -o requirements/build.txt
-	$(COMPILE) pyproject.toml --extra spark --extra bench --extra oauth --extra postgres --extra duckdb --extra delta \
-	  --extra iceberg --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra spark --extra schemas --extra bench --extra oauth --extra postgres --extra duckdb \
+	  --extra delta --extra iceberg --group dev -o requirements/dev.txt
 	$(COMPILE) --group docs -o requirements/docs.txt
 
 clean:  ## remove the output of runs

@@ -16,7 +16,7 @@ from einmal.transactions.coordinator import InitProducerIdResult, TransactionCoo
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.transaction import Transaction
 from einmal.types import ErrorCode, ProducerIdAndEpoch
-from einmal.workloads.dual_writes import Database
+from einmal.workloads.dual_writes import WrittenDatabase
 
 
 def without_waiting_for_the_decision(patch: pytest.MonkeyPatch) -> None:
@@ -103,4 +103,4 @@ def without_comparing_the_state(patch: pytest.MonkeyPatch) -> None:
 
 def without_fencing_in_the_database(patch: pytest.MonkeyPatch) -> None:
     """A writer whose transaction was aborted by its successor may still commit the database's part of it."""
-    patch.setattr(Database, "check", lambda self, owner: None)
+    patch.setattr(WrittenDatabase, "check", lambda self, owner: None)

@@ -201,3 +201,55 @@ def test_other_formats_have_options_of_their_own() -> None:
     text = HEAD + '[sources.ticks]\nformat = "rate"\nrowsPerSecond = 5\n' + SINK.replace("orders", "ticks")
     (source,) = declared(text).sources
     assert (source.format, source.options) == ("rate", {"rowsPerSecond": "5"})
+
+
+# --- declared formats -----------------------------------------------------------------------------------------------
+
+
+FORMAT = 'value.format = "json"\nvalue.schema = "orders.schema.json"\n'
+
+
+def test_a_declared_format_is_no_option_of_the_source() -> None:
+    (source,) = declared(HEAD + SOURCE + FORMAT + SINK).sources
+    assert dict(source.decoding) == {"value.format": "json", "value.schema": "orders.schema.json"}
+    assert not any(name.startswith("value.") for name in source.options)
+
+
+def test_a_format_without_what_it_needs_is_a_problem_of_the_file() -> None:
+    (problem,) = problems(HEAD + SOURCE + FORMAT + 'errors.tolerance = "all"\n' + SINK)
+    assert "sources.orders" in problem and "errors.deadletterqueue.topic.name" in problem
+
+
+def test_only_einmals_source_has_a_declared_format() -> None:
+    (problem,) = problems(HEAD + SOURCE + 'format = "kafka"\n' + FORMAT + SINK)
+    assert "is an option of einmal's source" in problem
+
+
+ROWS = """
+[sinks.rows]
+type = "sqlite"
+from = "orders"
+path = "/d/rows.sqlite"
+table = "rows"
+"""
+
+
+def test_a_sink_of_another_type_has_options_of_its_own() -> None:
+    declaration = declared(HEAD + SOURCE + ROWS)
+    (sink,) = declaration.sinks
+    assert (sink.kind, sink.options) == ("sqlite", {"path": "/d/rows.sqlite", "table": "rows"})
+    assert declaration.writer == {"transactional.id": "paid", "checkpointLocation": "/c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (HEAD + SOURCE + ROWS.replace("sqlite", "sqllite", 1), "there is no target type 'sqllite'"),
+        (HEAD + SOURCE + ROWS.replace("path", "pth"), "sinks.rows: unknown key 'pth'"),
+        (HEAD + SOURCE + ROWS.replace("sinks.rows", 'sinks."my rows"'), "a name in SQL"),
+        ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + ROWS, "commit rows and record together"),
+        ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + SINK + ROWS, "commit rows and record together"),
+    ],
+)
+def test_what_is_wrong_with_a_sink_of_another_type_is_reported(text: str, problem: str) -> None:
+    assert any(problem in each for each in problems(text))

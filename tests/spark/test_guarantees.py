@@ -13,12 +13,13 @@ from einmal.spark.declare.guarantees import (
     PipelineFacts,
     PlanFacts,
     SourceFacts,
+    TargetFacts,
     explain,
     overall,
 )
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
-from einmal.spark.reasons import HopVerdict
+from einmal.spark.reasons import HopVerdict, Reason
 from einmal.types import ErrorCode
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
@@ -59,6 +60,29 @@ def test_a_safe_pipeline_is_exactly_once_on_every_hop_and_only_its_readers_have_
     assert {each.guarantee for each in hops} == {overall(hops)} == {EXACTLY_ONCE}
     assert [each.kind for each in hops if said(each, HopVerdict.IF)] == ["readers"]
     assert not any(said(each, HopVerdict.UNKNOWN) or said(each, HopVerdict.NOT) for each in hops)
+
+
+ROWS = TargetFacts("sqlite", "rows", (Reason(HopVerdict.IF, "the disk is the driver's"),))
+
+
+def test_a_database_has_a_sink_positions_and_readers_of_its_own() -> None:
+    hops = explain(replace(FACTS, topics=(), targets=(ROWS,), cluster=None))
+    assert [each.kind for each in hops] == ["source", "transformation", "sink", "positions", "readers"]
+    assert {each.guarantee for each in hops} == {EXACTLY_ONCE}
+    assert "the disk is the driver's" in said(hops[2], HopVerdict.IF)
+
+
+def test_two_targets_are_two_commit_points_unless_they_are_committed_together() -> None:
+    apart = replace(FACTS, targets=(ROWS,))
+    assert "one after the other" in said(hop(apart, "commit points"), HopVerdict.IF)
+    together = hop(replace(apart, together=True), "commit points")
+    assert "KIP-939" in said(together, HopVerdict.HOLDS)
+    assert not said(together, HopVerdict.IF)
+
+
+def test_a_target_that_does_not_hold_its_promise_is_at_least_once() -> None:
+    weak = replace(ROWS, promises=(Reason(HopVerdict.NOT, "a file that is written again"),))
+    assert overall(explain(replace(FACTS, targets=(weak,)))) == AT_LEAST_ONCE
 
 
 def test_a_source_that_reads_aborted_records_is_no_better_than_at_least_once() -> None:

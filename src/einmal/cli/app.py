@@ -17,6 +17,7 @@ import einmal
 from einmal.cli.acl import acl
 from einmal.cli.bench import bench
 from einmal.cli.demo import demo
+from einmal.cli.dlq import dlq
 from einmal.cli.explain import explain
 from einmal.cli.formats import Format
 from einmal.cli.group import group
@@ -93,6 +94,7 @@ app.command()(demo)
 app.command()(bench)
 app.command()(simulate)
 app.add_typer(pipeline, name="pipeline")
+app.add_typer(dlq, name="dlq")
 app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
 app.add_typer(quota, name="quota")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from einmal.pipeline.takeover import RecordChange
     from einmal.spark.operate.ownership import Ownership, PipelineStatus
 
-pipeline = typer.Typer(help="Pipelines: status, adopt, reset.", no_args_is_help=True)
+pipeline = typer.Typer(help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="transactional.id of the pipeline.")]
 File = Annotated[
@@ -122,6 +123,34 @@ def reset(
         _carry_out(owned, name, record, plan_reset(name, record, _position(owned, record, to)), yes, output)
 
 
+@pipeline.command()
+def infer(
+    sample: Annotated[str, typer.Argument(metavar="TOPIC|FILE", help="Topic, or file with a JSON document per line.")],
+    records: Annotated[
+        int, typer.Option("-n", "--records", min=1, max=1_000_000, help="Maximum number of samples.")
+    ] = 1_000,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Propose a JSON Schema from samples: the newest records of each partition of a topic, or the lines of a file."""
+    from einmal.schemas.infer import proposed
+
+    config = config_of(brokers, settings, command_config, "ConsumerSettings")
+    with failures_told():
+        found = proposed(_lines(Path(sample), records) if Path(sample).is_file() else _newest(config, sample, records))
+    if not found.samples:
+        _fail(f"{sample} has no sample that is JSON: {found.refused or 'it is empty'}")
+    for reason, count in found.refused.items():
+        print(f"warning: {count} samples are not JSON: {reason}", file=sys.stderr)
+    if output is Format.JSON:
+        print(json.dumps({"schema": found.schema, "samples": found.samples, "refused": found.refused}))
+    else:
+        print(f"{found.samples:,} samples", file=sys.stderr)
+        print(json.dumps(found.schema, indent=2, ensure_ascii=False))
+
+
 # --- parts ------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +199,37 @@ def _declared(file: Path, brokers: str | None, settings: list[str] | None, comma
     if not others:
         return KafkaOwnership(client_settings(declaration.writer))
     return Ownership(destination(others[0].kind, others[0].options), KafkaCluster(clients[0]) if clients else None)
+
+
+def _lines(path: Path, most: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in itertools.islice(file, most):
+            if line.strip():
+                yield line
+
+
+def _newest(config: dict[str, Any], topic: str, most: int) -> Iterator[bytes]:
+    """Values of the newest records: as many of each partition. Raises KafkaError."""
+    from contextlib import closing
+
+    from einmal.client import OffsetRange, RangeReader
+    from einmal.spark.cluster import KafkaCluster
+
+    given = {name: str(value) for name, value in config.items()}
+    with closing(KafkaCluster(given)) as cluster:
+        partitions = cluster.partitions([topic])
+        first, last = cluster.earliest(partitions), cluster.latest(partitions, committed=True)
+    share = -(-most // len(partitions))
+    bounds = {
+        each: OffsetRange(max(first[each], last[each] - share), last[each])
+        for each in partitions
+        if last[each] > first[each]
+    }
+    with RangeReader({**given, "isolation.level": "read_committed"}) as reader:
+        for batch in reader.read(bounds):
+            for record in batch.records(bounds[batch.topic_partition]):
+                if record.value is not None:
+                    yield record.value
 
 
 def _fail(reason: str, hint: str = "") -> NoReturn:

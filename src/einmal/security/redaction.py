@@ -8,7 +8,9 @@ from typing import Final
 
 from einmal.security.secret import HIDDEN
 
-SECRET_NAMES: Final = r"password|secret|token$|token\.provider$|jaas\.config|\.key$|key\.pem$|private|credential"
+SECRET_NAMES: Final = (
+    r"password|secret|token$|token\.provider$|jaas\.config|\.key$|key\.pem$|private|credential|user\.info"
+)
 """A regular expression, in Java's syntax too, to be searched for without regard to case."""
 _SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
 _URL: Final = re.compile(r"://[^/@\s]+@")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from einmal.spark.api.batch import BatchWriter, Written, write
     from einmal.spark.api.program import pipeline
     from einmal.spark.api.sink import StreamWriter, write_stream
+    from einmal.spark.decoding.decode import decode
     from einmal.spark.environment.spark_session import session
     from einmal.spark.errors import (
         BatchLost,
@@ -40,6 +41,7 @@ __all__ = [
     "PreflightFailed",
     "SparkUnsupported",
     "Written",
+    "decode",
     "pipeline",
     "register",
     "session",
@@ -61,6 +63,7 @@ _LATER: Final = {
     "PipelineRefused": "errors",
     "PreflightFailed": "errors",
     "SparkUnsupported": "errors",
+    "decode": "decoding.decode",
     "pipeline": "api.program",
     "register": "source.source",
     "session": "environment.spark_session",

@@ -6,7 +6,7 @@ A listener runs in the driver process, inside the protocol, which waits until it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,27 @@ class QueryRestarted:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaDrifted:
+    """Records of the batch have fields that the declared schema of ``source`` does not have. ``contract``: what was
+    done with them."""
+
+    batch_id: int
+    source: str
+    contract: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersWritten:
+    """Bad rows of the batch are in the dead-letter ``topic``. ``counts``: by stage and reason."""
+
+    batch_id: int
+    source: str
+    topic: str
+    counts: Mapping[tuple[str, str], int]
+
+
 Event = (
     NameTaken
     | BatchStarted
@@ -110,6 +131,8 @@ Event = (
     | BatchSkipped
     | BatchFinished
     | QueryRestarted
+    | SchemaDrifted
+    | DeadLettersWritten
 )
 
 Listener = Callable[[Event], None]

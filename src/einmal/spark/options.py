@@ -324,16 +324,21 @@ def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOption
     options.refuse_unknown((*QUERY_OPTIONS, *own), kafka=False)
     checkpoint = options.required("checkpointLocation", _CHECKPOINT)
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
-    if guarantee != EXACTLY_ONCE:
-        raise OptionError(
-            f'option "processing.guarantee" is {EXACTLY_ONCE} for this target: it commits rows and record together'
-        )
+    _need_transactions(guarantee)
     return QueryOptions(
         guarantee=guarantee,
         transactional_id=_stable_name(options.text("transactional.id")),
         checkpoint=checkpoint,
         adopt=options.flag("einmal.adopt", False),
     )
+
+
+def _need_transactions(guarantee: str) -> None:
+    if guarantee != EXACTLY_ONCE:
+        raise OptionError(
+            f'option "processing.guarantee" is {EXACTLY_ONCE} for targets other than topics, not {guarantee}: they '
+            "commit rows and record together"
+        )
 
 
 def _stable_name(name: str | None) -> str:
@@ -348,13 +353,15 @@ def _stable_name(name: str | None) -> str:
 _CHECKPOINT: Final = "/data/checkpoints/wordcount"
 
 
-def sink_options(given: Mapping[str, Any]) -> SinkOptions:
-    """Of a stream to topics. Raises OptionError."""
+def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
+    """Of a stream to topics, and to so many other targets. Raises OptionError."""
     options = Options(given)
     options.refuse_unknown(("topic", *QUERY_OPTIONS, *_SINK_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     checkpoint = options.required("checkpointLocation", _CHECKPOINT)
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
+    if others:
+        _need_transactions(guarantee)
     settings = options.client(ProducerSettings)
     client = settings.settings
     transactional_id = client.pop("transactional.id", None)

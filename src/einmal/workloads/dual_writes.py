@@ -43,7 +43,7 @@ class Replaced(Exception):
     """Another writer has acquired the database."""
 
 
-class Database:
+class WrittenDatabase:
     """A durable database on a machine of its own that never fails. Requests and answers take time to travel."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class DualWrites:
         self.recorder = Recorder()
         self.topics = {TOPIC: PARTITIONS}
         self.keys = tuple(TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
-        self.database = Database()
+        self.database = WrittenDatabase()
         self._endings = Endings()
         self._early: list[Anomaly] = []
         self._final: list[str] | None = None

@@ -25,10 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.security.properties import read_file
+from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.shared_view import SharedView, needed_behind, shared_view
-from einmal.spark.api.sink import TOPICS_COLUMN, StreamWriter, write_stream
+from einmal.spark.api.sink import StreamWriter, write_stream
 from einmal.spark.declare import declaration as declarations
 from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
+from einmal.spark.decoding.decode import decode
 from einmal.spark.errors import PipelineRefused
 
 Function = Callable[..., Any]
@@ -247,6 +249,8 @@ def _read(source: Source, spark: SparkSession) -> DataFrame:
         frame = spark.readStream.format(source.format).options(**source.options).load()
     except AnalysisException as error:
         raise _refused(f"sources.{source.name}", error, "a format of others is a jar or a package of theirs") from error
+    if source.decoding:
+        frame = decode(frame, source.decoding, name=source.name)
     return _watermarked(frame, source.watermark)
 
 

@@ -19,7 +19,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from einmal.spark import events
+from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
+from einmal.spark.decoding.bad_rows import BadRows
+from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
@@ -55,8 +58,6 @@ _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     AT_LEAST_ONCE: AtLeastOnce,
     AT_MOST_ONCE: AtMostOnce,
 }
-TOPICS_COLUMN: Final = "einmal_topics"
-"""The struct column of rows for topics, in a query that has other targets, too."""
 _TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableNow=True for one that ends'
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class StreamWriter:
         self._listeners: list[events.Listener] = []
         self._observing: list[events.Listener] = []
         self._topics: tuple[str, ...] = ()
+        self._bad_rows: BadRows | None = None
         self._others: Mapping[str, tuple[str, Mapping[str, str]]] = {}
         self._takes_topics = False
 
@@ -173,17 +175,28 @@ class StreamWriter:
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
         options, parts = self._parsed()
+        name = options.transactional_id or parts[0].destination.table
         _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
+        decoded = decoded_sources(self._frame)
+        letters: LetterPart | None = None
+        if any(each.settings.tolerates for _, each in decoded):
+            letters = with_letters(options, parts, decoded)
+            parts = letters.parts
+            self._topics = (*self._topics, *topics_with_letters(options, decoded))
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
         setting = self._setting(options, parts, stateful)
+        if decoded:
+            shape, column = (None, None) if letters is None else (letters.shape, letters.column)
+            self._bad_rows = BadRows(decoded, setting.checkpoint, self._transform, shape, column)
+        transform = self._transform if self._bad_rows is None else self._bad_rows.transform
         try:
             planned = PlannedQuery(
                 frame=self._frame,
                 options=options,
                 stateful=stateful,
-                schema=self._frame.schema if self._transform is None else self._transformed,
+                schema=self._written(letters),
                 topics=self._topics,
                 query_name=self._query_name,
                 output_mode=self._output_mode,
@@ -194,13 +207,21 @@ class StreamWriter:
             setting.close()
             raise
         run = _RUNS[options.guarantee]
-        name = options.transactional_id or parts[0].destination.table
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
         start = partial(self._spark_start, options)
-        query = PipelineQuery(setting, lambda held: run(setting, held), start, self._transform)
+        query = PipelineQuery(setting, lambda held: run(setting, held), start, transform)
         queries.started(name, query)
         return query
+
+    def _written(self, letters: LetterPart | None) -> StructType | None:
+        """The schema of the rows that the targets get, if it is known."""
+        frame = self._frame
+        if self._transform is not None:
+            if self._transformed is None:
+                return None
+            frame = frame.sparkSession.createDataFrame([], self._transformed)
+        return frame.schema if letters is None else letters.shape(frame).schema
 
     def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
         """Raises OptionError."""
@@ -210,7 +231,7 @@ class StreamWriter:
             return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
         if others and not self._takes_topics:
             return query_options(self._options, ()), tuple(others)
-        options = sink_options(self._options)
+        options = sink_options(self._options, others=len(others))
         topics = KafkaDestination(options.client, options.topic, options.group_id)
         parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
         if not topics.two_phase:
@@ -230,8 +251,10 @@ class StreamWriter:
         )
 
     def _notify(self, event: events.Event) -> None:
-        for listener in (*self._listeners, *self._observing):
-            listener(event)
+        before = [] if self._bad_rows is None else self._bad_rows.hear(event)
+        for each in (*before, event):
+            for listener in (*self._listeners, *self._observing):
+                listener(each)
 
     def _spark_start(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
         try:

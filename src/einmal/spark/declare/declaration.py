@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from einmal.misspelt import nearest_name
+from einmal.schemas import settings as decoding_settings
 from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import resolved
 from einmal.security.redaction import RedactedDict
@@ -67,6 +68,8 @@ class Source:
     format: str
     options: Mapping[str, str]
     watermark: Watermark | None = None
+    decoding: Mapping[str, str] = field(default_factory=dict)
+    """The format, its schema, and what happens to bad rows: see ``einmal.schemas.settings``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +205,25 @@ def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str
     options = {key: _text(value) for key, value in _table(where, table, problems).items()}
     kind = options.pop("format", OWN_FORMAT)
     watermark = _watermark(where, options, problems)
+    decoding = _decoding(where, kind, options, problems)
     if kind in (OWN_FORMAT, SPARK_FORMAT):
         options = RedactedDict(common) | options
         with_options = {key: value for key, value in options.items() if kind == OWN_FORMAT or key in _CHECKED}
         _note(where, problems, lambda: source_options(with_options, streaming=True))
-    return Source(name, kind, options, watermark)
+    return Source(name, kind, options, watermark, decoding)
+
+
+def _decoding(where: str, kind: str, options: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """Those that are not the source's own, which it removes from ``options``."""
+    found = RedactedDict({name: options.pop(name) for name in decoding_settings.NAMES if name in options})
+    if found and kind != OWN_FORMAT:
+        problems.append(f"{where}: {next(iter(found))} is an option of einmal's source, not of format {kind!r}")
+    elif found:
+        try:
+            decoding_settings.decode_settings(found)
+        except decoding_settings.SettingError as error:
+            problems.append(f"{where}: {error}")
+    return found
 
 
 _CHECKED: Final = ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets")
@@ -289,7 +306,7 @@ def _writer(
 
 def _options(sinks: Sequence[Sink], writer: Mapping[str, str]) -> QueryOptions:
     if any(sink.is_topic for sink in sinks) or not sinks:
-        return sink_options(writer)
+        return sink_options(writer, others=sum(not sink.is_topic for sink in sinks))
     return query_options(writer, ())
 
 

@@ -11,10 +11,12 @@ from typing import Final
 
 from einmal.client.errors import KafkaError
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.schemas import settings as decoding_settings
 from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, Sink, Source
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
 from einmal.spark.options import EXACTLY_ONCE, SinkOptions, client_settings, topics_of
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import destination
 
 _PATIENCE_MS: Final = "3000"
@@ -36,6 +38,7 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
         sources=tuple(_source(source) for source in declaration.sources),
         topics=topics,
         targets=tuple(_target(sink) for sink in declaration.sinks if not sink.is_topic),
+        together=declaration.writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true",
         plan=plan,
         plan_problem=plan_problem,
         cluster=cluster,
@@ -63,6 +66,8 @@ def _source(source: Source) -> SourceFacts:
         fails_on_data_loss=options.get("failondataloss", "true") != "false",
         cluster=cluster,
         problem=problem,
+        decoded=source.decoding.get("value.format", source.decoding.get("key.format", "")),
+        letters=source.decoding.get(decoding_settings.TOPIC, ""),
     )
 
 

@@ -32,7 +32,8 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """``isolation`` is None for other formats. ``cluster`` None: not inspected, ``problem`` is the reason."""
+    """``isolation`` is None for other formats. ``cluster`` None: not inspected, ``problem`` is the reason.
+    ``decoded``: its declared format, "" without one; ``letters``: the topic of its dead letters."""
 
     name: str
     format: str
@@ -40,6 +41,8 @@ class SourceFacts:
     fails_on_data_loss: bool = True
     cluster: ClusterFacts | None = None
     problem: str = ""
+    decoded: str = ""
+    letters: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +68,16 @@ class TargetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFacts:
-    """``topics``: the sinks in Kafka, "" where each row names its own; ``targets``: all others. ``plan`` and
-    ``cluster`` (of the topics) are None where they were not inspected; the problems are the reasons."""
+    """``topics``: the sinks in Kafka, "" where each row names its own; ``targets``: all others; ``together``: one
+    commit for both. ``plan`` and ``cluster`` (of the topics) are None where they were not inspected; the problems are
+    the reasons."""
 
     guarantee: str
     name: str
     sources: tuple[SourceFacts, ...]
     topics: tuple[str, ...]
     targets: tuple[TargetFacts, ...] = ()
+    together: bool = False
     plan: PlanFacts | None = None
     plan_problem: str = ""
     cluster: ClusterFacts | None = None
@@ -88,6 +93,7 @@ def explain(facts: PipelineFacts) -> list[Hop]:
         *(_target(each) for each in facts.targets),
         *([_positions(facts), _readers(facts)] if facts.topics else ()),
         *(hop for each in facts.targets for hop in _behind(facts, each)),
+        *_commit_points(facts),
     ]
 
 
@@ -123,6 +129,9 @@ def _source(source: SourceFacts) -> Hop:
                 HopVerdict.NOT, "read_uncommitted: what a producer has aborted, or will abort, is read as well", hint
             )
         )
+    if source.decoded:
+        fate = f"is a dead letter in {source.letters}, once" if source.letters else "stops the pipeline"
+        reasons.append(Reason(HopVerdict.HOLDS, f"a row that is not {source.decoded} of the declared schema {fate}"))
     if not source.fails_on_data_loss:
         guarantee = min(guarantee, AT_MOST_ONCE, key=_WEAKEST_FIRST.index)
         reasons.append(
@@ -293,6 +302,27 @@ def _target(target: TargetFacts) -> Hop:
         guarantee = AT_LEAST_ONCE
     held = Reason(HopVerdict.HOLDS, "the rows of a batch and its commit record are one transaction of the target")
     return Hop("sink", f"{target.kind} {target.table}", guarantee, (held, *target.promises))
+
+
+def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
+    """Of a query with several targets."""
+    if facts.together:
+        reason = Reason(
+            HopVerdict.HOLDS,
+            "one, in the database: its commit record names the prepared transaction of the topics (KIP-939), which "
+            "ends as the database has decided. Readers may see a batch in the database before it is in the topics",
+        )
+    elif len(facts.targets) + bool(facts.topics) > 1:
+        reason = Reason(
+            HopVerdict.IF,
+            "several, one after the other: each target has each batch once, at different times. A query that is not "
+            "deterministic can give two targets two results of one batch",
+            "for topics and one database, brokers with transaction.two.phase.commit.enable commit both as one: set "
+            "kafka.transaction.two.phase.commit.enable",
+        )
+    else:
+        return
+    yield Hop("commit points", "", EXACTLY_ONCE, (reason,))
 
 
 def _behind(facts: PipelineFacts, target: TargetFacts) -> Iterator[Hop]:

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from einmal.spark.declare.guarantees import PlanFacts
+from einmal.spark.decoding.decode import is_decoder
 from einmal.spark.protocol.execution import is_stateful_node, iterate, state_format, walk
 
 
@@ -19,7 +20,7 @@ def plan_facts(frame: DataFrame) -> PlanFacts:
     for node in nodes:
         for expression in iterate(node.expressions()):
             for each in walk(expression):
-                if _is_python(each):
+                if _is_python(each) and not is_decoder(str(each.name())):
                     (python if each.deterministic() else causes)[str(each.name())] = None
                 elif not each.deterministic() and all(child.deterministic() for child in iterate(each.children())):
                     causes[str(each.prettyName())] = None

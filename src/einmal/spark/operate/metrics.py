@@ -84,6 +84,8 @@ def _families(watch: Watch) -> Iterator[Metric]:
     read = counter("input_records", "Offsets of the sources that finished batches went over.")
     lost = counter("lost_records", "Offsets of the sources that were deleted before they were read.")
     written = counter("output_records", "Records written by finished batches.")
+    letters = counter("dead_letters", "Bad rows written to dead-letter topics.", "source", "stage", "reason")
+    drifts = counter("schema_drifts", "Batches with fields that the declared schema does not have.", "source")
     batches = counter("batches", "Finished batches.", "outcome")
     last = gauge("last_batch_id", "Spark's number of the batch that was finished last.")
     durations = HistogramMetricFamily(
@@ -101,6 +103,10 @@ def _families(watch: Watch) -> Iterator[Metric]:
         read.add_metric(name, progress.input)
         lost.add_metric(name, progress.lost)
         written.add_metric(name, progress.output)
+        for group, count in progress.dead_letters.items():
+            letters.add_metric([*name, *group], count)
+        for source, count in progress.drifts.items():
+            drifts.add_metric([*name, source], count)
         for outcome, count in progress.batches.items():
             batches.add_metric([*name, outcome], count)
         if progress.last is not None:
@@ -116,4 +122,5 @@ def _families(watch: Watch) -> Iterator[Metric]:
         restarts.add_metric(name, progress.restarts)
         for topic, behind in (each.lag or {}).items():
             lag.add_metric([*name, topic], behind)
+    yield from (letters, drifts)
     yield from (is_running, read, lost, written, batches, last, durations, phases, transactions, opened, restarts, lag)

@@ -7,7 +7,7 @@ some time after our last event of it, so a report waits for Spark.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -63,6 +63,10 @@ class Progress:
         self.pipeline = pipeline
         self.batches = dict.fromkeys(OUTCOMES, 0)
         self.input = self.output = self.lost = self.committed = self.aborted = self.restarts = 0
+        self.dead_letters: Counter[tuple[str, str, str]] = Counter()
+        """By source, stage and reason."""
+        self.drifts: Counter[str] = Counter()
+        """Batches with fields that the schema does not have, by source."""
         self.phases_ms = dict.fromkeys(PHASES, 0)
         self.duration_counts = [0] * (len(DURATION_BOUNDS_S) + 1)
         """Batches by duration: up to each bound, and beyond the last."""
@@ -112,6 +116,15 @@ class Progress:
             case events.QueryRestarted():
                 self.restarts += 1
                 self._leave(now)
+            case _:
+                self._hear_of_bad_rows(event)
+
+    def _hear_of_bad_rows(self, event: events.Event) -> None:
+        match event:
+            case events.DeadLettersWritten(_, source, _, counts):
+                self.dead_letters.update({(source, *each): count for each, count in counts.items()})
+            case events.SchemaDrifted(_, source):
+                self.drifts[source] += 1
             case _:
                 pass
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from einmal.spark.targets.postgres.names import NAME_BYTES_MAX, quoted
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
 from einmal.spark.targets.postgres.staging import StagingColumn
-from einmal.spark.targets.postgres.table import Column, TableShape
+from einmal.spark.targets.postgres.table import TableColumn, TableShape
 
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
@@ -105,7 +105,7 @@ def _has_no_mapping(data_type: DataType) -> bool:
     return False
 
 
-def fits(data_type: DataType, column: Column) -> bool:
+def fits(data_type: DataType, column: TableColumn) -> bool:
     """Whether every value of the type is one of the column's, lengths and syntax of text aside."""
     if isinstance(data_type, types.ArrayType) and column.base.startswith("_") and not is_json(data_type):
         return _scalar_fits(data_type.elementType, column.base[1:], "U", column.modifier)

@@ -45,7 +45,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """``definition``: the type as DDL has it. ``base``: its name in the catalog, under all domains; ``modifier``: of
     that, -1 for none; ``category``: pg_type.typcategory."""
 
@@ -74,7 +74,7 @@ class TableShape:
     """``keys``: the columns of each unique index without a condition; ``partial_keys``: of each one with one."""
 
     name: TableName
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     problem: str
     keys: tuple[frozenset[str], ...]
     partial_keys: tuple[frozenset[str], ...]
@@ -84,7 +84,7 @@ class TableShape:
         assert self.name.schema is not None
         return sql.Identifier(self.name.schema, self.name.name)
 
-    def find(self, name: str) -> Column | None:
+    def find(self, name: str) -> TableColumn | None:
         """The column of this name, else the only one that differs in case alone."""
         exact = [each for each in self.columns if each.name == name]
         near = [each for each in self.columns if each.name.lower() == name.lower()]
@@ -103,7 +103,7 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
     return TableShape(
         name=TableName(schema, table),
         columns=tuple(
-            Column(
+            TableColumn(
                 name=each[0],
                 definition=each[1],
                 base=each[2],

@@ -1,0 +1,215 @@
+"""Avro with fastavro, resolved from the schema that a record was written with to the declared one. Pure.
+
+Recursive schemas are refused: the decoder recurses in C, and a record of a few kilobytes could end the process. So are
+arrays whose items take no bytes, of which a record of ten bytes could have billions.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from einmal.schemas.columns import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    JSON_TEXT,
+    STRING,
+    TIMESTAMP,
+    ColumnType,
+    Unknown,
+    array,
+    decimal_column,
+    mapping,
+    struct,
+)
+from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
+from einmal.schemas.errors import InvalidText, MalformedValue, SchemaError, UnusableSchema
+
+_PRIMITIVES: Final = {
+    "boolean": BOOLEAN,
+    "int": INT,
+    "long": BIGINT,
+    "float": FLOAT,
+    "double": DOUBLE,
+    "bytes": BINARY,
+    "string": STRING,
+    "null": JSON_TEXT,
+}
+_LOGICAL: Final = {
+    ("int", "date"): DATE,
+    ("long", "timestamp-millis"): TIMESTAMP,
+    ("long", "timestamp-micros"): TIMESTAMP,
+    ("int", "time-millis"): STRING,
+    ("long", "time-micros"): STRING,
+    ("string", "uuid"): STRING,
+    ("fixed", "uuid"): STRING,
+}
+_DECIMAL_MAX: Final = 38
+
+
+class AvroSchema:
+    """A parsed Avro schema that is safe to decode with."""
+
+    def __init__(self, text: str, named: Mapping[str, str] | None = None) -> None:
+        """``named``: the texts of the schemas that it refers to, in order. Raises SchemaError."""
+        import fastavro
+
+        known: dict[str, Any] = {}
+        try:
+            for each in (named or {}).values():
+                fastavro.parse_schema(_json(each), named_schemas=known)
+            self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
+        except SchemaError:
+            raise
+        except (Exception, RecursionError) as error:
+            raise SchemaError(f"not an Avro schema: {type(error).__name__}: {str(error)[:200]}") from error
+        self.known = known
+        self.column = _column(self.parsed, known, ())
+        self.convert = self.column.at("$")
+
+
+class AvroDecoder:
+    """See ``decoder.Decoder``. ``schema``: the reader's, and the writer's unless ``decode`` gets another."""
+
+    def __init__(self, schema: AvroSchema, limits: Limits | None = None) -> None:
+        self._schema = schema
+        self._limits = limits or Limits()
+
+    @property
+    def ddl(self) -> str:
+        return self._schema.column.ddl
+
+    def decode(self, raw: bytes, writer: AvroSchema | None = None) -> Decoded:
+        """Raises BadRow."""
+        self._limits.check_size(raw)
+        if writer is None or writer.parsed == self._schema.parsed:
+            value = _read(raw, self._schema.parsed, None)
+            return Decoded(self._schema.convert(value, Unknown()), {})
+        value = self._schema.convert(_read(raw, writer.parsed, self._schema.parsed), Unknown())
+        # Resolution drops the fields that the reader's schema does not have.
+        added = _added(writer.parsed, self._schema.parsed, ())
+        if not added:
+            return Decoded(value, {})
+        written = _read(raw, writer.parsed, None)
+        return Decoded(value, {"$." + ".".join(path): _at(written, path) for path in added})
+
+
+def _read(raw: bytes, writer: Any, reader: Any) -> Any:
+    import fastavro
+
+    stream = io.BytesIO(raw)
+    try:
+        value = fastavro.schemaless_reader(stream, writer, reader)
+    except fastavro.read.SchemaResolutionError as error:
+        raise UnusableSchema("the schema it was written with cannot be resolved to the declared one") from error
+    except UnicodeDecodeError as error:
+        raise InvalidText("text that is not UTF-8") from error
+    except (Exception, RecursionError) as error:
+        raise MalformedValue(f"not Avro of its schema ({type(error).__name__})") from error
+    if stream.tell() != len(raw):
+        raise MalformedValue(f"{len(raw) - stream.tell():,} bytes behind the value")
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        # The name of a primitive type may stand alone.
+        return text
+
+
+def _added(writer: Any, reader: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Paths of the record fields that only the writer's schema has."""
+    if not (_is_record(writer) and _is_record(reader)):
+        return []
+    known = {name: each["type"] for each in reader["fields"] for name in (each["name"], *each.get("aliases", ()))}
+    found: list[tuple[str, ...]] = []
+    for each in writer["fields"]:
+        name = each["name"]
+        found += [(*path, name)] if name not in known else _added(each["type"], known[name], (*path, name))
+    return found
+
+
+def _is_record(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "record"
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def _column(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+    """Raises SchemaError."""
+    if len(above) > DEPTH_MAX:
+        raise SchemaError(f"the Avro schema has more than {DEPTH_MAX} levels")
+    if isinstance(schema, list):
+        return _union(schema, known, above)
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _PRIMITIVES[schema]
+        if schema in above:
+            raise SchemaError(f"the Avro type {schema!r} contains itself", "recursive types are not decoded")
+        return _column(known[schema], known, above)
+    kind = schema["type"]
+    match kind:
+        case "record" | "error":
+            inner = (*above, schema["name"])
+            return struct({each["name"]: _column(each["type"], known, inner) for each in schema["fields"]})
+        case "array":
+            if not _takes_bytes(schema["items"], known):
+                raise SchemaError("an Avro array has items that take no bytes", "such arrays are not decoded")
+            return array(_column(schema["items"], known, (*above, "[]")))
+        case "map":
+            return mapping(_column(schema["values"], known, (*above, "[]")))
+        case "enum":
+            return STRING
+        case _:
+            return _scalar(schema, known, above)
+
+
+def _scalar(schema: Mapping[str, Any], known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
+        if not 0 < precision <= _DECIMAL_MAX or not 0 <= scale <= precision:
+            raise SchemaError(f"an Avro decimal({precision},{scale}) is no decimal of Spark's")
+        return decimal_column(precision, scale)
+    column = _LOGICAL.get((kind, str(logical)))
+    if column is not None:
+        return column
+    return BINARY if kind == "fixed" else _column(kind, known, (*above, "."))
+
+
+def _union(schema: list[Any], known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+    columns = [_column(each, known, above) for each in schema if each != "null"]
+    return columns[0] if len(columns) == 1 else JSON_TEXT
+
+
+def _takes_bytes(schema: Any, known: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether each value of a schema has at least one byte."""
+    if depth > DEPTH_MAX:
+        return True
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return schema != "null"
+        return _takes_bytes(known[schema], known, depth + 1)
+    if isinstance(schema, list):
+        return True
+    if schema["type"] in ("record", "error"):
+        return any(_takes_bytes(each["type"], known, depth + 1) for each in schema["fields"])
+    if schema["type"] == "fixed":
+        return int(schema["size"]) > 0
+    return bool(schema["type"] != "null")

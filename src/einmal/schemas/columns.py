@@ -1,0 +1,224 @@
+"""The types of decoded values: what a schema of any format becomes as columns of Spark. Pure.
+
+A column checks the value that a decoder hands it and converts it to what Arrow takes. What the column has no field for
+goes into ``Unknown``, so that each format detects drift in the same way.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.schemas.errors import OutOfRange, UnknownField, WrongType
+
+_INT32: Final = (-(2**31), 2**31 - 1)
+_INT64: Final = (-(2**63), 2**63 - 1)
+_UNKNOWN_MAX: Final = 100
+"""Unknown fields that one record reports; more of them are one too many for a schema that has drifted."""
+
+
+@dataclass(slots=True)
+class Unknown:
+    """Fields of one record that its schema does not have, by their path."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, path: str, value: Any) -> None:
+        if len(self.fields) >= _UNKNOWN_MAX:
+            raise UnknownField(f"more than {_UNKNOWN_MAX} fields that the schema does not have")
+        self.fields[path] = value
+
+
+Convert = Callable[[Any, Unknown], Any]
+"""From a value of a record to a value for Arrow. Raises BadRow."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """``ddl``: the type in Spark's DDL. ``at``: from a path in the record to the function that converts its values.
+
+    Paths are fixed once for a schema: to build them for each row would take longer than the conversion.
+    """
+
+    ddl: str
+    at: Callable[[str], Convert]
+
+
+def scalar(kind: str, convert: Callable[[Any], Any]) -> ColumnType:
+    """``convert`` raises TypeError, ValueError or ArithmeticError for a value that the column cannot hold."""
+
+    def at(path: str) -> Convert:
+        def checked(value: Any, _: Unknown) -> Any:
+            if value is None:
+                return None
+            try:
+                return convert(value)
+            except (OverflowError, ArithmeticError) as error:
+                raise OutOfRange(f"{path}: out of the range of {kind}") from error
+            except (TypeError, ValueError) as error:
+                raise WrongType(f"{path}: a {type(value).__name__} is no {kind}") from error
+
+        return checked
+
+    return ColumnType(kind, at)
+
+
+def array(item: ColumnType) -> ColumnType:
+    def at(path: str) -> Convert:
+        inner = item.at(f"{path}[]")
+
+        def convert(value: Any, unknown: Unknown) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, list | tuple):
+                raise WrongType(f"{path}: a {type(value).__name__} is no array")
+            return [inner(each, unknown) for each in value]
+
+        return convert
+
+    return ColumnType(f"array<{item.ddl}>", at)
+
+
+def mapping(item: ColumnType) -> ColumnType:
+    """Text to values."""
+
+    def at(path: str) -> Convert:
+        inner = item.at(f"{path}[]")
+
+        def convert(value: Any, unknown: Unknown) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, Mapping):
+                raise WrongType(f"{path}: a {type(value).__name__} is no map")
+            return [(str(name), inner(each, unknown)) for name, each in value.items()]
+
+        return convert
+
+    return ColumnType(f"map<string,{item.ddl}>", at)
+
+
+def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
+    def at(path: str) -> Convert:
+        converts = [(name, each.at(f"{path}.{name}")) for name, each in fields.items()]
+        names = fields.keys()
+
+        def convert(value: Any, unknown: Unknown) -> Any:
+            if value is None:
+                return None
+            if not isinstance(value, Mapping):
+                raise WrongType(f"{path}: a {type(value).__name__} is no record")
+            if not value.keys() <= names:
+                for name in value.keys() - names:
+                    unknown.add(f"{path}.{name}", value[name])
+            get = value.get
+            return {name: inner(get(name), unknown) for name, inner in converts}
+
+        return convert
+
+    inner = ",".join(f"{_quoted(name)}:{each.ddl}" for name, each in fields.items())
+    return ColumnType(f"struct<{inner}>", at)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# --- scalars ----------------------------------------------------------------------------------------------------
+
+
+def _integer(bounds: tuple[int, int]) -> Callable[[Any], int]:
+    low, high = bounds
+
+    def convert(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise TypeError(value)
+        if not low <= value <= high:
+            raise OverflowError
+        return int(value)
+
+    return convert
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return float(value)
+
+
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(value)
+        return value
+
+    return convert
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.time):
+        return value.isoformat()
+    raise TypeError(value)
+
+
+def _timestamp(value: Any) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime.datetime):
+        raise TypeError(value)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.astimezone(datetime.UTC)
+
+
+def _date(value: Any) -> datetime.date:
+    day = datetime.date.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(day, datetime.date) or isinstance(day, datetime.datetime):
+        raise TypeError(value)
+    return day
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+BOOLEAN: Final = scalar("boolean", _exactly(bool))
+INT: Final = scalar("int", _integer(_INT32))
+BIGINT: Final = scalar("bigint", _integer(_INT64))
+FLOAT: Final = scalar("float", _float)
+DOUBLE: Final = scalar("double", _float)
+STRING: Final = scalar("string", _string)
+BINARY: Final = scalar("binary", _exactly(bytes))
+TIMESTAMP: Final = scalar("timestamp", _timestamp)
+DATE: Final = scalar("date", _date)
+JSON_TEXT: Final = scalar("string", _json_text)
+"""What has no type of its own in Spark, as JSON."""
+
+
+def decimal_column(precision: int, scale: int) -> ColumnType:
+    unit = decimal.Decimal(1).scaleb(-scale)
+    context = decimal.Context(prec=max(precision, 1))
+
+    def convert(value: Any) -> decimal.Decimal:
+        if not isinstance(value, decimal.Decimal):
+            raise TypeError(value)
+        # Raises InvalidOperation, which is an ArithmeticError, for a number with more digits.
+        return value.quantize(unit, context=context)
+
+    return scalar(f"decimal({precision},{scale})", convert)
+
+
+def rescued_text(unknown: Unknown) -> str:
+    """The unknown fields as one JSON object."""
+    return _json_text(unknown.fields)

@@ -1,0 +1,57 @@
+"""What every format has in common: limits, the decoder's interface and its result. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from einmal.schemas.errors import NestedTooDeeply, ValueTooLarge
+
+BYTES_MAX: Final = 8 * 1024 * 1024
+DEPTH_MAX: Final = 64
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``size``: bytes of one key or value; ``depth``: of its nesting. What exceeds them is a bad row."""
+
+    size: int = BYTES_MAX
+    depth: int = DEPTH_MAX
+
+    def check_size(self, raw: bytes) -> None:
+        """Raises ValueTooLarge."""
+        if len(raw) > self.size:
+            raise ValueTooLarge(f"{len(raw):,} bytes; at most {self.size:,} are decoded")
+
+    def check_depth(self, raw: bytes) -> None:
+        """Of JSON, before it is parsed: a parser recurses. Raises NestedTooDeeply."""
+        if raw.count(b"[") + raw.count(b"{") <= self.depth:
+            return
+        depth = 0
+        for found in _BRACKETS.finditer(raw):
+            if found[0] in (b"[", b"{"):
+                depth += 1
+                if depth > self.depth:
+                    raise NestedTooDeeply(f"more than {self.depth} levels of nesting")
+            elif found[0] in (b"]", b"}"):
+                depth -= 1
+
+
+class Decoded(NamedTuple):
+    """``value``: for Arrow. ``unknown``: fields that the schema does not have, by path."""
+
+    value: Any
+    unknown: Mapping[str, Any]
+
+
+class Decoder(Protocol):
+    """``ddl``: the type of the decoded column in Spark's DDL."""
+
+    @property
+    def ddl(self) -> str: ...
+
+    def decode(self, raw: bytes) -> Decoded:
+        """Raises BadRow, and RegistryUnavailable where a schema has to be fetched."""

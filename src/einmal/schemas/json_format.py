@@ -1,0 +1,197 @@
+"""JSON with a JSON Schema: validated by jsonschema-rs, whose regular expressions cannot backtrack. Pure.
+
+A property that the schema does not have is drift, not an error, also where ``additionalProperties`` is false: the
+policy for drift decides. References to other documents are refused; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from einmal.schemas.columns import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    JSON_TEXT,
+    STRING,
+    TIMESTAMP,
+    ColumnType,
+    Unknown,
+    array,
+    mapping,
+    struct,
+)
+from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
+from einmal.schemas.errors import (
+    BadRow,
+    InvalidText,
+    MalformedValue,
+    MissingField,
+    NestedTooDeeply,
+    SchemaError,
+    WrongType,
+)
+
+_REQUIRED: Final = "required"
+_FORMATS: Final = {"date-time": TIMESTAMP, "date": DATE}
+_SIMPLE: Final = {"integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN, "string": STRING}
+
+
+class JsonDecoder:
+    """See ``decoder.Decoder``."""
+
+    def __init__(self, schema: str, limits: Limits | None = None) -> None:
+        """``schema``: the text of a JSON Schema. Raises SchemaError."""
+        import jsonschema_rs
+
+        document = parsed_schema(schema)
+        self._limits = limits or Limits()
+        self._column = _column(document, document, ())
+        self._convert = self._column.at("$")
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                _open(document), validate_formats=False, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except (ValueError, jsonschema_rs.ReferencingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SchemaError(f"not a JSON Schema that can be used: {reason}") from error
+
+    @property
+    def ddl(self) -> str:
+        return self._column.ddl
+
+    def decode(self, raw: bytes) -> Decoded:
+        """Raises BadRow."""
+        value = parsed(raw, self._limits)
+        if not self._validator.is_valid(value):
+            raise self._reason(value)
+        unknown = Unknown()
+        return Decoded(self._convert(value, unknown), unknown.fields)
+
+    def _reason(self, value: Any) -> BadRow:
+        error = next(self._validator.iter_errors(value))
+        path = _place(error.schema_path)
+        kind: Any = error.kind
+        rule = kind.name
+        if rule == _REQUIRED:
+            # The schema's name for it: not the record's content.
+            return MissingField(f"{path}.{kind.property} is missing")
+        return WrongType(f"{path}: the schema's rule {rule!r} excludes the value")
+
+
+def _place(schema_path: Sequence[str | int]) -> str:
+    """Where a rule belongs, in names of the schema only: the keys of a map are the record's content."""
+    place = "$"
+    for before, each in zip(("", *schema_path), schema_path, strict=False):
+        if before == "properties":
+            place += f".{each}"
+        elif each in ("items", "additionalProperties") and before != "properties":
+            place += "[]"
+    return place
+
+
+def parsed(raw: bytes, limits: Limits) -> Any:
+    """A JSON document, as strict as RFC 8259. Raises BadRow."""
+    limits.check_size(raw)
+    limits.check_depth(raw)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidText(f"not UTF-8 at byte {error.start}") from error
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        if b"\\u" in raw:
+            # An escape can be half of a surrogate pair, which no UTF-8 has.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidText("an escaped character that UTF-8 cannot represent") from error
+    except json.JSONDecodeError as error:
+        raise MalformedValue(f"not JSON at character {error.pos}: {error.msg}") from error
+    except RecursionError as error:
+        raise NestedTooDeeply("too many levels of nesting") from error
+    except ValueError as error:
+        raise MalformedValue("not JSON: a number that no number of JSON is, or with too many digits") from error
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def parsed_schema(text: str) -> dict[str, Any]:
+    """Raises SchemaError."""
+    try:
+        document = parsed(text.encode("utf-8", "surrogatepass"), Limits())
+    except BadRow as error:
+        raise SchemaError(f"not a JSON Schema: {error}") from error
+    if not isinstance(document, dict):
+        raise SchemaError("not a JSON Schema: it is no JSON object")
+    return document
+
+
+def _open(node: Any) -> Any:
+    """The schema without ``additionalProperties: false``: unknown properties are for the policy."""
+    if isinstance(node, dict):
+        return {
+            name: _open(each) for name, each in node.items() if not (name == "additionalProperties" and each is False)
+        }
+    return [_open(each) for each in node] if isinstance(node, list) else node
+
+
+def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], depth: int = 0) -> ColumnType:
+    """The column of a schema within ``document``; ``above``: the references that led here."""
+    if not isinstance(node, Mapping) or depth > DEPTH_MAX:
+        return JSON_TEXT
+    reference = node.get("$ref")
+    if isinstance(reference, str):
+        if reference in above:
+            return JSON_TEXT
+        return _column(document, _referred(document, reference), (*above, reference), depth + 1)
+    alternatives = next((node[name] for name in ("oneOf", "anyOf") if isinstance(node.get(name), list)), None)
+    if alternatives is not None:
+        others = [each for each in alternatives if not _is_null(each)]
+        return _column(document, others[0], above, depth + 1) if len(others) == 1 else JSON_TEXT
+    kinds = node.get("type")
+    named = [each for each in (kinds if isinstance(kinds, list) else [kinds]) if each not in ("null", None)]
+    if len(named) != 1:
+        values = node.get("enum", [node["const"]] if "const" in node else [])
+        return STRING if values and all(isinstance(each, str | None) for each in values) else JSON_TEXT
+    return _typed(document, node, named[0], above, depth)
+
+
+def _typed(
+    document: Mapping[str, Any], node: Mapping[str, Any], kind: Any, above: tuple[str, ...], depth: int
+) -> ColumnType:
+    if kind == "object":
+        properties = node.get("properties")
+        if isinstance(properties, Mapping) and properties:
+            return struct({name: _column(document, each, above, depth + 1) for name, each in properties.items()})
+        values = node.get("additionalProperties")
+        return mapping(_column(document, values, above, depth + 1)) if isinstance(values, Mapping) else JSON_TEXT
+    if kind == "array":
+        items = node.get("items")
+        return array(_column(document, items, above, depth + 1)) if isinstance(items, Mapping) else JSON_TEXT
+    if kind == "string":
+        return _FORMATS.get(str(node.get("format")), STRING)
+    return _SIMPLE.get(str(kind), JSON_TEXT)
+
+
+def _is_null(node: Any) -> bool:
+    return isinstance(node, Mapping) and (node.get("type") == "null" or node.get("const", 0) is None)
+
+
+def _referred(document: Mapping[str, Any], reference: str) -> Any:
+    if not reference.startswith("#"):
+        raise SchemaError(
+            f"the JSON Schema refers to another document, {reference!r}", "put it under $defs of the same document"
+        )
+    node: Any = document
+    for part in reference.lstrip("#").split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, Mapping) or part not in node:
+            raise SchemaError(f"the JSON Schema has nothing at {reference!r}")
+        node = node[part]
+    return node

@@ -1,0 +1,204 @@
+"""Protobuf with the descriptors that ``protoc --descriptor_set_out --include_imports`` writes. Pure.
+
+The library limits nesting to 100 levels. Names of columns are those of the ``.proto`` file; a field without presence
+that is not set has its default, as everywhere in proto3.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from einmal.schemas.columns import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    INT,
+    STRING,
+    TIMESTAMP,
+    ColumnType,
+    Unknown,
+    array,
+    decimal_column,
+    mapping,
+    struct,
+)
+from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
+from einmal.schemas.errors import InvalidText, MalformedValue, MissingField, OutOfRange, SchemaError, UnusableSchema
+
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_NAMES: Final = {
+    "BOOL": BOOLEAN,
+    "BYTES": BINARY,
+    "DOUBLE": DOUBLE,
+    "FLOAT": FLOAT,
+    "STRING": STRING,
+    "ENUM": STRING,
+    "INT32": INT,
+    "SINT32": INT,
+    "SFIXED32": INT,
+    "UINT32": BIGINT,
+    "FIXED32": BIGINT,
+    "INT64": BIGINT,
+    "SINT64": BIGINT,
+    "SFIXED64": BIGINT,
+}
+_UINT64: Final = ("UINT64", "FIXED64")
+
+
+class ProtobufDecoder:
+    """See ``decoder.Decoder``."""
+
+    def __init__(self, descriptors: bytes, message: str | None = None, limits: Limits | None = None) -> None:
+        """``descriptors``: a FileDescriptorSet; ``message``: the full name, unless it has one message only.
+
+        Raises SchemaError.
+        """
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        self._limits = limits or Limits()
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
+            for each in files:
+                pool.Add(each)
+            name = message or _only_message(files)
+            descriptor = pool.FindMessageTypeByName(name)
+        except KeyError as error:
+            raise SchemaError(
+                f"the descriptors have no message {message!r}", "it is the full name, with the package"
+            ) from error
+        except Exception as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise SchemaError(
+                f"not descriptors of Protobuf ({type(error).__name__})",
+                "protoc --include_imports --descriptor_set_out=FILE writes them",
+            ) from error
+        self._class = message_factory.GetMessageClass(descriptor)
+        self.indexes = _indexes(descriptor)
+        """Where the message is in its file: the message indexes of the wire format."""
+        self._column = _message_column(descriptor, ())
+        self._convert = self._column.at("$")
+
+    @property
+    def ddl(self) -> str:
+        return self._column.ddl
+
+    def decode(self, raw: bytes, indexes: tuple[int, ...] | None = None) -> Decoded:
+        """``indexes``: of the wire format, if the record has them. Raises BadRow."""
+        from google.protobuf import unknown_fields
+        from google.protobuf.message import DecodeError
+
+        self._limits.check_size(raw)
+        if indexes is not None and indexes != self.indexes:
+            raise UnusableSchema(f"message {list(indexes)} of its schema, not the declared {list(self.indexes)}")
+        try:
+            message = self._class.FromString(raw)
+        except DecodeError as error:
+            reason = "it is not UTF-8" if "UTF-8" in str(error) else ""
+            if reason:
+                raise InvalidText("text that is not UTF-8") from error
+            raise MalformedValue("not Protobuf of the declared message") from error
+        if not message.IsInitialized():
+            raise MissingField(f"required: {', '.join(message.FindInitializationErrors())}")
+        others = {f"$.{each.field_number}" for each in unknown_fields.UnknownFieldSet(message)}
+        return Decoded(self._convert(_plain(message), Unknown()), dict.fromkeys(sorted(others)))
+
+
+def descriptor_bytes(text: str) -> bytes:
+    """Of a FileDescriptorSet in base 64, as options carry it. Raises SchemaError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise SchemaError("not base 64") from error
+
+
+def _only_message(files: Any) -> str:
+    names = [f"{each.package}.{message.name}".lstrip(".") for each in files[-1:] for message in each.message_type]
+    if len(names) != 1:
+        raise SchemaError(
+            f"the descriptors have {len(names)} messages: {', '.join(names)[:200]}", "choose one by its full name"
+        )
+    return names[0]
+
+
+def _indexes(descriptor: Any) -> tuple[int, ...]:
+    found: list[int] = []
+    while descriptor.containing_type is not None:
+        found.insert(0, [each.name for each in descriptor.containing_type.nested_types].index(descriptor.name))
+        descriptor = descriptor.containing_type
+    found.insert(0, list(descriptor.file.message_types_by_name).index(descriptor.name))
+    return tuple(found)
+
+
+def _message_column(descriptor: Any, above: tuple[str, ...]) -> ColumnType:
+    if descriptor.full_name in above or len(above) > DEPTH_MAX:
+        raise SchemaError(
+            f"the Protobuf message {descriptor.full_name} contains itself", "recursive messages are not decoded"
+        )
+    inner = (*above, descriptor.full_name)
+    return struct({field.name: _field_column(field, inner) for field in descriptor.fields})
+
+
+def _field_column(field: Any, above: tuple[str, ...]) -> ColumnType:
+    if _is_map(field):
+        return mapping(_single_column(field.message_type.fields_by_name["value"], above))
+    column = _single_column(field, above)
+    return array(column) if field.is_repeated else column
+
+
+def _single_column(field: Any, above: tuple[str, ...]) -> ColumnType:
+    kind = _kind(field)
+    if kind in ("MESSAGE", "GROUP"):
+        if field.message_type.full_name == _TIMESTAMP:
+            return TIMESTAMP
+        return _message_column(field.message_type, above)
+    return decimal_column(20, 0) if kind in _UINT64 else _NAMES[kind]
+
+
+def _kind(field: Any) -> str:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+    return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_")
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """The message's fields as values that columns convert. Raises OutOfRange."""
+    return {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _plain_field(message: Any, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if _is_map(field):
+        inner = field.message_type.fields_by_name["value"]
+        return {str(key): _plain_value(each, inner) for key, each in value.items()}
+    if field.is_repeated:
+        return [_plain_value(each, field) for each in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _plain_value(value, field)
+
+
+def _plain_value(value: Any, field: Any) -> Any:
+    import datetime
+    import decimal
+
+    kind = _kind(field)
+    if kind in ("MESSAGE", "GROUP"):
+        if field.message_type.full_name != _TIMESTAMP:
+            return _plain(value)
+        try:
+            return value.ToDatetime(datetime.UTC)
+        except (ValueError, OverflowError) as error:
+            raise OutOfRange(f"$.{field.name}: no timestamp") from error
+    if kind == "ENUM":
+        named = field.enum_type.values_by_number.get(value)
+        return str(value) if named is None else named.name
+    return decimal.Decimal(value) if kind in _UINT64 else value

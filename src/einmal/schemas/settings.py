@@ -1,0 +1,172 @@
+"""The options of a source that declare its format, its schema, and what happens to bad rows. Pure.
+
+``errors.*`` are Kafka Connect's properties, ``key.format`` and ``value.format`` Flink's, those of the registry
+Confluent's, and the values of ``schema.contract`` dlt's.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from einmal.misspelt import nearest_name
+from einmal.schemas import registry
+from einmal.security.redaction import RedactedDict
+
+FORMATS: Final = ("json", "avro", "protobuf")
+EVOLVE: Final = "evolve"
+FREEZE: Final = "freeze"
+DISCARD_ROW: Final = "discard_row"
+DISCARD_VALUE: Final = "discard_value"
+CONTRACTS: Final = (EVOLVE, FREEZE, DISCARD_ROW, DISCARD_VALUE)
+CONTRACT: Final = "schema.contract"
+TOLERANCE: Final = "errors.tolerance"
+LIMIT: Final = "errors.tolerance.limit"
+TOPIC: Final = "errors.deadletterqueue.topic.name"
+CONTEXT: Final = "errors.deadletterqueue.context.headers.enable"
+_FIELDS: Final = tuple(f"{part}.{name}" for part in ("key", "value") for name in ("format", "schema", "message"))
+NAMES: Final = (*_FIELDS, *registry.SETTINGS, CONTRACT, TOLERANCE, LIMIT, TOPIC, CONTEXT)
+_LIMIT: Final = re.compile(r"(\d{1,12})|(\d{1,3}(?:\.\d{1,6})?)\s*%")
+
+
+class SettingError(ValueError):
+    """A setting is missing, unknown, or has a value that it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSettings:
+    """``schema``: a file, the text itself, or None: the registry's latest version. ``message``: Protobuf's."""
+
+    format: str
+    schema: str | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many dead letters a batch may have: ``count``, or ``share`` of the records of its dead letters' source."""
+
+    count: int | None = None
+    share: float | None = None
+
+    def is_exceeded(self, bad: int, records: int) -> bool:
+        return (self.count is not None and bad > self.count) or (self.share is not None and bad > self.share * records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSettings:
+    key: FieldSettings | None
+    value: FieldSettings | None
+    registry: Mapping[str, str] = field(default_factory=dict)
+    contract: str = EVOLVE
+    tolerates: bool = False
+    """``errors.tolerance=all``: a bad row becomes a dead letter. Otherwise it stops the pipeline."""
+    topic: str | None = None
+    context_headers: bool = True
+    limit: Limit = Limit()
+
+
+def decode_settings(given: Mapping[str, str]) -> DecodeSettings:
+    """Raises SettingError."""
+    for name in given:
+        if name not in NAMES:
+            near = nearest_name(name, NAMES)
+            raise SettingError(f"unknown option {name!r}\nhint: " + (f"did you mean {near!r}?" if near else "see docs"))
+    settings = DecodeSettings(
+        key=_field("key", given),
+        value=_field("value", given),
+        registry=_registry(given),
+        contract=_one_of(given, CONTRACT, CONTRACTS),
+        tolerates=_one_of(given, TOLERANCE, ("none", "all")) == "all",
+        topic=given.get(TOPIC),
+        context_headers=_one_of(given, CONTEXT, ("true", "false")) == "true",
+        limit=_limit(given.get(LIMIT)),
+    )
+    _check(settings)
+    return settings
+
+
+def _check(settings: DecodeSettings) -> None:
+    if settings.key is None and settings.value is None:
+        raise SettingError('no format is declared\nhint: value.format = "json" with value.schema = "FILE"')
+    for part in (settings.key, settings.value):
+        if part is not None and part.schema is None and (part.format == "protobuf" or not settings.registry):
+            hint = "a JSON Schema, an .avsc file, or descriptors of Protobuf"
+            raise SettingError(f"format {part.format} has no schema\nhint: value.schema names {hint}")
+    if settings.tolerates and not settings.topic:
+        raise SettingError(f"{TOLERANCE}=all drops no row: it needs a dead-letter topic\nhint: set {TOPIC}")
+    if settings.contract == DISCARD_ROW and not settings.tolerates:
+        raise SettingError(
+            f"{CONTRACT}={DISCARD_ROW} makes dead letters of rows\nhint: set {TOLERANCE}=all and {TOPIC}, or "
+            f"{CONTRACT}={FREEZE} to stop at such a row"
+        )
+
+
+def _field(part: str, given: Mapping[str, str]) -> FieldSettings | None:
+    kind = given.get(f"{part}.format")
+    if kind is None:
+        lost = [name for name in given if name.startswith(f"{part}.")]
+        if lost:
+            raise SettingError(f"{lost[0]} is set without {part}.format\nhint: {part}.format: {', '.join(FORMATS)}")
+        return None
+    if kind not in FORMATS:
+        raise SettingError(f"{part}.format is {', '.join(FORMATS)}, not {kind!r}")
+    return FieldSettings(kind, given.get(f"{part}.schema"), given.get(f"{part}.message"))
+
+
+def _registry(given: Mapping[str, str]) -> Mapping[str, str]:
+    found = {name: given[name] for name in registry.SETTINGS if given.get(name)}
+    if found and registry.URL not in found:
+        raise SettingError(f"{next(iter(found))} is set without {registry.URL}")
+    for url in found.get(registry.URL, "").split(",") if found else ():
+        if not url.strip().startswith(("http://", "https://")):
+            raise SettingError(f"{registry.URL} is an http or https URL, or several with commas between them")
+    return RedactedDict(found)
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The first value is the default."""
+    value = given.get(name, values[0]).strip().lower()
+    if value not in values:
+        raise SettingError(f"{name} is {', '.join(values)}, not {value!r}")
+    return value
+
+
+def _limit(text: str | None) -> Limit:
+    if text is None:
+        return Limit()
+    found = _LIMIT.fullmatch(text.strip())
+    if found is None or (found[2] is not None and float(found[2]) > 100):
+        raise SettingError(f"{LIMIT} is a number of rows per batch, or a share of them such as 1%, not {text!r}")
+    return Limit(count=int(found[1])) if found[1] is not None else Limit(share=float(found[2]) / 100)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedField:
+    """A field with the text of its schema, as tasks get it; descriptors of Protobuf are in base 64."""
+
+    format: str
+    schema: str
+    message: str | None = None
+
+
+def load_field(settings: FieldSettings, read: Callable[[str], bytes], latest: Callable[[], str] | None) -> LoadedField:
+    """``read`` reads a file; ``latest`` asks the registry. Raises SettingError, and what both raise."""
+    if settings.schema is None:
+        assert latest is not None
+        return LoadedField(settings.format, latest(), settings.message)
+    if settings.format != "protobuf" and settings.schema.lstrip().startswith(("{", "[", '"')):
+        return LoadedField(settings.format, settings.schema, settings.message)
+    try:
+        content = read(settings.schema)
+    except OSError as error:
+        raise SettingError(f"the schema {settings.schema} cannot be read: {error.strerror}") from error
+    if settings.format == "protobuf":
+        return LoadedField(settings.format, base64.b64encode(content).decode(), settings.message)
+    try:
+        return LoadedField(settings.format, content.decode("utf-8"), settings.message)
+    except UnicodeDecodeError as error:
+        raise SettingError(f"the schema {settings.schema} is not UTF-8") from error

@@ -1,0 +1,94 @@
+"""Where the dead letters of a query go: to its topics, or to topics of the source's cluster beside other targets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from einmal.client.config import ProducerSettings, dotted
+from einmal.spark.decoding.decode import DecodedSource
+from einmal.spark.decoding.rows import LETTER_SCHEMA
+from einmal.spark.options import OptionError, QueryOptions, SinkOptions, client_settings
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.part import Part
+from einmal.spark.targets.together import TogetherDestination
+
+TOPICS_COLUMN: Final = "einmal_topics"
+"""The struct column of rows for topics, in a query that has other targets, too."""
+_ROWS_COLUMN: Final = "einmal_rows"
+_LETTERS: Final = f"struct<{', '.join(each.strip().replace(' ', ':', 1) for each in LETTER_SCHEMA.split(', '))}>"
+
+Decoded = Sequence[tuple[int, DecodedSource]]
+
+
+class LetterPart(NamedTuple):
+    """``parts``: of the query with dead letters. ``column``: the struct column that they have to be in, if any.
+    ``shape``: from the query's rows to those beside which dead letters can be."""
+
+    parts: tuple[Part, ...]
+    column: str | None
+    shape: Callable[[DataFrame], DataFrame]
+
+
+def topics_with_letters(options: QueryOptions, decoded: Decoded) -> list[str]:
+    """The topics that rows name now, for the preflight."""
+    named = [each.settings.topic for _, each in decoded]
+    named += [options.topic] if isinstance(options, SinkOptions) else []
+    return list(dict.fromkeys(each for each in named if each is not None))
+
+
+def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decoded) -> LetterPart:
+    """How the rows of a query get beside them a part that dead letters can go to. Raises OptionError."""
+    if len(parts) == 1 and isinstance(parts[0].destination, KafkaDestination):
+        assert isinstance(options, SinkOptions)
+        # Each row names its topic, as dead letters do.
+        topics = Part(KafkaDestination(options.client, None, options.group_id))
+        return LetterPart((topics,), None, partial(_named, options.topic))
+    if any(_has_topics(part) for part in parts):
+        return LetterPart(parts, TOPICS_COLUMN, _unchanged)
+    letters = Part(KafkaDestination(_client(options, decoded)), TOPICS_COLUMN)
+    if len(parts) > 1:
+        return LetterPart((letters, *parts), TOPICS_COLUMN, _beside_letters)
+    rows = Part(parts[0].destination, _ROWS_COLUMN)
+    return LetterPart((letters, rows), TOPICS_COLUMN, lambda frame: _beside_letters(_in_one_column(frame)))
+
+
+def _has_topics(part: Part) -> bool:
+    return part.column == TOPICS_COLUMN or isinstance(part.destination, TogetherDestination)
+
+
+def _unchanged(frame: DataFrame) -> DataFrame:
+    return frame
+
+
+def _named(topic: str | None, frame: DataFrame) -> DataFrame:
+    return frame if topic is None else frame.withColumn("topic", F.lit(topic))
+
+
+def _in_one_column(frame: DataFrame) -> DataFrame:
+    return frame.select(F.struct(*(F.col(f"`{each}`") for each in frame.columns)).alias(_ROWS_COLUMN))
+
+
+def _beside_letters(frame: DataFrame) -> DataFrame:
+    return frame.withColumn(TOPICS_COLUMN, F.lit(None).cast(_LETTERS))
+
+
+def _client(options: QueryOptions, decoded: Decoded) -> dict[str, str]:
+    """As the source's: dead letters stay in its cluster."""
+    names = {dotted(field.name) for field in dataclasses.fields(ProducerSettings)}
+    found = {
+        tuple(sorted((name, value) for name, value in client_settings(source.options).items() if name in names))
+        for _, source in decoded
+        if source.settings.tolerates and source.options is not None
+    }
+    if len({dict(each).get("bootstrap.servers") for each in found}) != 1:
+        raise OptionError(
+            "the sources with errors.tolerance=all are in several clusters, and dead letters are one transaction in one"
+        )
+    client = dict(next(iter(found)))
+    return client | {"client.id": options.transactional_id or "einmal-dead-letters"}

@@ -1,0 +1,106 @@
+"""Dead letters: records that failed, with the headers of Kafka Connect's dead-letter queues. Pure.
+
+A dead letter has the raw key and value, the timestamp and all headers of its record, and, before ``replay`` removes
+them again, the headers below, whose values are text. Connect's names and stages, with these differences: there is no
+``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the pipeline's source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from einmal.types import Header
+
+PREFIX: Final = "__connect.errors."
+ORIGINAL_TOPIC: Final = PREFIX + "topic"
+ORIGINAL_PARTITION: Final = PREFIX + "partition"
+ORIGINAL_OFFSET: Final = PREFIX + "offset"
+CONNECTOR: Final = PREFIX + "connector.name"
+TASK: Final = PREFIX + "task.id"
+STAGE: Final = PREFIX + "stage"
+CLASS: Final = PREFIX + "class.name"
+EXCEPTION: Final = PREFIX + "exception.class.name"
+MESSAGE: Final = PREFIX + "exception.message"
+
+KEY_CONVERTER: Final = "KEY_CONVERTER"
+VALUE_CONVERTER: Final = "VALUE_CONVERTER"
+TASK_PUT: Final = "TASK_PUT"
+"""A target has rejected the row."""
+STAGES: Final = (KEY_CONVERTER, VALUE_CONVERTER, TASK_PUT)
+_MESSAGE_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFailure:
+    """Why a record failed. ``exception``: the class of the error, with its module; ``executing``: what raised it."""
+
+    source: str
+    stage: str
+    exception: str
+    message: str
+    executing: str = ""
+    task: int = 0
+
+    @property
+    def reason(self) -> str:
+        """The error's class without its module."""
+        return self.exception.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRecord:
+    """A record as it was read. ``timestamp``: as its column has it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    timestamp: Any = None
+
+
+def dead_letter(
+    record: FailedRecord, failure: RowFailure, topic: str, *, context_headers: bool = True
+) -> dict[str, Any]:
+    """A row for the dead-letter ``topic``: the columns topic, key, value, headers and timestamp of the sink.
+
+    Also for targets: a database that rejects a row calls this with the stage TASK_PUT.
+    """
+    headers = [{"key": each.key, "value": each.value} for each in record.headers]
+    if context_headers:
+        headers += [{"key": name, "value": text.encode()} for name, text in context(record, failure).items()]
+    return {
+        "topic": topic,
+        "key": record.key,
+        "value": record.value,
+        "headers": headers,
+        "timestamp": record.timestamp,
+    }
+
+
+def context(record: FailedRecord, failure: RowFailure) -> dict[str, str]:
+    """Connect's context headers by name, in Connect's order."""
+    return {
+        ORIGINAL_TOPIC: record.topic,
+        ORIGINAL_PARTITION: str(record.partition),
+        ORIGINAL_OFFSET: str(record.offset),
+        CONNECTOR: failure.source,
+        TASK: str(failure.task),
+        STAGE: failure.stage,
+        CLASS: failure.executing,
+        EXCEPTION: failure.exception,
+        MESSAGE: failure.message[:_MESSAGE_MAX],
+    }
+
+
+def context_of(headers: Iterable[Header]) -> Mapping[str, str]:
+    """The context headers of a dead letter. A record that failed twice has two of each: the last ones count."""
+    return {each.key: (each.value or b"").decode("utf-8", "replace") for each in headers if each.key.startswith(PREFIX)}
+
+
+def original_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
+    """Those that the record had when it failed."""
+    return tuple(each for each in headers if not each.key.startswith(PREFIX))

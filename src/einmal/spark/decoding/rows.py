@@ -1,0 +1,291 @@
+"""The tasks: Arrow batches of records to batches with typed columns, or to dead letters.
+
+Both decode with the same function, so that a row is either good or a dead letter. The only input that could differ
+between them is the schema registry, where an id can be registered meanwhile: tasks report the ids that they found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import pyarrow
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+
+from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
+from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
+from einmal.schemas.registry import SchemaRegistry
+from einmal.schemas.settings import LoadedField
+from einmal.spark.decoding.dead_letters import KEY_CONVERTER, VALUE_CONVERTER, FailedRecord, RowFailure, dead_letter
+from einmal.spark.decoding.reports import TaskReport
+from einmal.spark.environment.python_worker import settle
+from einmal.spark.options import SourceOptions
+from einmal.spark.source.source import Piece, read_piece
+from einmal.types import Header
+
+TURN: Final = "einmal.decoding.turn"
+"""A local property of Spark's jobs: which batch of which run they belong to. Set by the pipeline that writes the dead
+letters; without it a row that is dropped would be dropped for good."""
+RESCUED: Final = "_rescued_data"
+"""The column of unknown fields, named as Databricks' Auto Loader names it."""
+LETTER_SCHEMA: Final = (
+    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp"
+)
+_LETTER: Final = pyarrow.schema(
+    [
+        ("topic", pyarrow.string()),
+        ("key", pyarrow.binary()),
+        ("value", pyarrow.binary()),
+        ("headers", pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))),
+        ("timestamp", pyarrow.timestamp("us", tz="UTC")),
+    ]
+)
+_KEPT_MAX: Final = 32
+_STAGES: Final = {"key": KEY_CONVERTER, "value": VALUE_CONVERTER}
+
+
+class BadRecord(Exception):
+    """``errors.tolerance=none``: a record cannot be decoded. Another attempt would fail, too."""
+
+
+class NoDeadLetters(Exception):
+    """Rows would be dropped, because nothing writes their dead letters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """What a task decodes with. ``columns``: Arrow types of the decoded fields; ``topic``: of the dead letters."""
+
+    source: str
+    fields: Mapping[str, LoadedField]
+    columns: Mapping[str, Any]
+    contract: str
+    registry: SchemaRegistry | None
+    rescues: bool
+    tolerates: bool
+    topic: str | None
+    context_headers: bool
+
+
+class Bad(NamedTuple):
+    row: int
+    part: str
+    error: BadRow
+
+
+class DecodedRows(NamedTuple):
+    """``good``: indexes of rows; ``columns``: of these, by name."""
+
+    good: list[int]
+    columns: dict[str, Any]
+    bad: list[Bad]
+
+
+@lru_cache(maxsize=_KEPT_MAX)
+def _decoders(
+    fields: tuple[tuple[str, LoadedField], ...], contract: str, registry: tuple[tuple[str, str], ...] | None
+) -> Mapping[str, RecordDecoder]:
+    """Kept by a worker from task to task, with the schemas that they have fetched."""
+    client = None if registry is None else SchemaRegistry(dict(registry))
+    return {part: RecordDecoder(loaded, contract, client) for part, loaded in fields}
+
+
+class RowCodec:
+    """A ``Decoding`` at work in one task."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+        self.seen = SeenSchemas()
+        registry = None if decoding.registry is None else tuple(sorted(decoding.registry.settings.items()))
+        self._decoders = _decoders(tuple(sorted(decoding.fields.items())), decoding.contract, registry)
+
+    def executing(self, part: str) -> str:
+        """The class that decodes a part of the record."""
+        return self._decoders[part].class_name
+
+    def decode(self, rows: Any) -> DecodedRows:
+        """Raises SchemaDrift, with the first record that has it, and RegistryUnavailable."""
+        raw = {part: rows.column(part).to_pylist() for part in self._decoders}
+        good: list[int] = []
+        bad: list[Bad] = []
+        decoded: dict[str, list[DecodedRow]] = {part: [] for part in self._decoders}
+        for index in range(rows.num_rows):
+            part = ""
+            try:
+                row = {}
+                for part, decoder in self._decoders.items():
+                    row[part] = decoder.decode(raw[part][index], self.seen)
+            except BadRow as error:
+                bad.append(Bad(index, part, error))
+                continue
+            except SchemaDrift as error:
+                raise SchemaDrift(f"{_place(rows, index)}: {error}") from error
+            good.append(index)
+            for each, value in row.items():
+                decoded[each].append(value)
+        return self._columns(good, decoded, bad)
+
+    def _columns(self, good: list[int], decoded: dict[str, list[DecodedRow]], bad: list[Bad]) -> DecodedRows:
+        try:
+            return DecodedRows(good, self._arrays(decoded), bad)
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, ValueError):
+            # A value that Arrow refuses: which one is found out row by row.
+            refused = {at: part for part, rows in decoded.items() for at in self._refused(part, rows)}
+        bad = [
+            *bad,
+            *(Bad(good[at], part, OutOfRange("a value that its column cannot hold")) for at, part in refused.items()),
+        ]
+        kept = [at for at in range(len(good)) if at not in refused]
+        rest = {part: [rows[at] for at in kept] for part, rows in decoded.items()}
+        return DecodedRows([good[at] for at in kept], self._arrays(rest), sorted(bad))
+
+    def _refused(self, part: str, rows: Sequence[DecodedRow]) -> Iterator[int]:
+        for at, row in enumerate(rows):
+            try:
+                pyarrow.array([row.value], self._decoding.columns[part])
+            except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, ValueError):
+                yield at
+
+    def _arrays(self, decoded: Mapping[str, list[DecodedRow]]) -> dict[str, Any]:
+        arrays = {
+            part: pyarrow.array([row.value for row in rows], self._decoding.columns[part])
+            for part, rows in decoded.items()
+        }
+        if self._decoding.rescues:
+            rescued = [
+                next(filter(None, each), None)
+                for each in zip(
+                    *([row.rescued for row in rows] for rows in reversed(list(decoded.values()))), strict=True
+                )
+            ]
+            arrays[RESCUED] = pyarrow.array(rescued, pyarrow.string())
+        return arrays
+
+
+# --- good rows --------------------------------------------------------------------------------------------------
+
+
+def good_rows(decoding: Decoding, reports: Accumulator[Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for ``mapInArrow``: records in, the rows that can be decoded out."""
+
+    def decode(batches: Iterator[Any]) -> Iterator[Any]:
+        codec = RowCodec(decoding)
+        turn = _turn()
+        settle()
+        for batch in batches:
+            decoded = codec.decode(batch)
+            if decoded.bad:
+                _require_letters(decoding, batch, decoded.bad[0], turn)
+            rows = batch.take(pyarrow.array(decoded.good, pyarrow.int64())) if decoded.bad else batch
+            columns = {name: rows.column(name) for name in rows.schema.names} | decoded.columns
+            yield pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if turn is not None:
+            reports.add({_report(turn, decoding, codec.seen, None): None})
+
+    return decode
+
+
+def _require_letters(decoding: Decoding, batch: Any, bad: Bad, turn: str | None) -> None:
+    """Raises BadRecord, NoDeadLetters."""
+    where = f"{_place(batch, bad.row)}: {_STAGES[bad.part]}: {type(bad.error).__name__}: {bad.error}"
+    if not decoding.tolerates:
+        raise BadRecord(
+            f"{where}\nhint: correct the declared schema, or set errors.tolerance=all and "
+            "errors.deadletterqueue.topic.name"
+        )
+    if turn is None:
+        raise NoDeadLetters(
+            f"{where}, and nothing writes its dead letter\nhint: write the query with einmal.spark.write_stream"
+        )
+
+
+def _place(batch: Any, index: int) -> str:
+    topic, partition, offset = (batch.column(name)[index].as_py() for name in ("topic", "partition", "offset"))
+    return f"{topic}-{partition} offset {offset}"
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LetterTasks:
+    """What the tasks of one batch read, a piece each."""
+
+    options: SourceOptions
+    pieces: tuple[Piece, ...]
+    turn: str
+
+
+def letters(
+    decoding: Decoding, tasks: LetterTasks, reports: Accumulator[Any]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for ``mapInArrow``: numbers of pieces in, the dead letters of their records out."""
+    options = replace(tasks.options, include_headers=True)
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _letters(decoding, options, tasks.pieces[number], tasks.turn, number, reports)
+
+    return read
+
+
+def _letters(
+    decoding: Decoding, options: SourceOptions, piece: Piece, turn: str, number: int, reports: Accumulator[Any]
+) -> Iterator[Any]:
+    codec = RowCodec(decoding)
+    counts: Counter[tuple[str, str]] = Counter()
+    records = 0
+    for batch in read_piece(options, piece):
+        records += batch.num_rows
+        bad = codec.decode(batch).bad
+        if bad:
+            rows = batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())).to_pylist()
+            made = [_letter(decoding, codec, row, each) for row, each in zip(rows, bad, strict=True)]
+            counts.update((_STAGES[each.part], type(each.error).__name__) for each in bad)
+            yield pyarrow.RecordBatch.from_pylist(made, schema=_LETTER)
+    report = _report(turn, decoding, codec.seen, number)
+    reports.add({replace(report, records=records, counts=tuple(sorted(counts.items()))): None})
+
+
+def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
+    context = TaskContext.get()
+    record = FailedRecord(
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        key=row["key"],
+        value=row["value"],
+        headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
+        timestamp=row["timestamp"],
+    )
+    failure = RowFailure(
+        source=decoding.source,
+        stage=_STAGES[bad.part],
+        exception=bad.error.class_name,
+        message=str(bad.error),
+        executing=codec.executing(bad.part),
+        task=context.partitionId() if context is not None else 0,
+    )
+    assert decoding.topic is not None
+    return dead_letter(record, failure, decoding.topic, context_headers=decoding.context_headers)
+
+
+def _turn() -> str | None:
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(TURN)
+
+
+def _report(turn: str, decoding: Decoding, seen: SeenSchemas, piece: int | None) -> TaskReport:
+    return TaskReport(
+        turn,
+        decoding.source,
+        piece,
+        known=frozenset(seen.known),
+        unknown=frozenset(seen.unknown),
+        drift=frozenset(seen.drift),
+    )

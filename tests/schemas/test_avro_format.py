@@ -1,0 +1,116 @@
+"""Claims about Avro: resolution, drift, and bytes that would exhaust a decoder."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from einmal.schemas.avro_format import AvroDecoder, AvroSchema
+from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, SchemaError, UnusableSchema
+
+
+def record(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Payment", "fields": list(fields)})
+
+
+ID = {"name": "id", "type": "long"}
+NAME = {"name": "name", "type": ["null", "string"], "default": None}
+SCHEMA = AvroSchema(record(ID, NAME))
+
+
+def encoded(schema: AvroSchema, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema.parsed, value)
+    return stream.getvalue()
+
+
+def test_logical_types_are_sparks_types() -> None:
+    kinds = {
+        "d": {"type": "int", "logicalType": "date"},
+        "t": {"type": "long", "logicalType": "timestamp-micros"},
+        "n": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        "u": {"type": "string", "logicalType": "uuid"},
+        "e": {"type": "enum", "name": "E", "symbols": ["A"]},
+        "f": {"type": "fixed", "name": "F", "size": 4},
+        "m": {"type": "map", "values": "int"},
+        "o": ["null", "long", "string"],
+    }
+    schema = AvroSchema(record(*({"name": name, "type": kind} for name, kind in kinds.items())))
+    assert schema.column.ddl == (
+        "struct<`d`:date,`t`:timestamp,`n`:decimal(9,2),`u`:string,`e`:string,`f`:binary,`m`:map<string,int>,`o`:string>"
+    )
+
+
+def test_the_writers_schema_is_resolved_and_its_new_fields_are_drift() -> None:
+    writer = AvroSchema(record({"name": "id", "type": "int"}, {"name": "currency", "type": "string"}))
+    raw = encoded(writer, {"id": 7, "currency": "EUR"})
+    assert AvroDecoder(SCHEMA).decode(raw, writer) == ({"id": 7, "name": None}, {"$.currency": "EUR"})
+
+
+def test_a_writers_schema_that_cannot_be_resolved_is_a_bad_row() -> None:
+    writer = AvroSchema(record({"name": "id", "type": "string"}))
+    with pytest.raises(UnusableSchema):
+        AvroDecoder(SCHEMA).decode(encoded(writer, {"id": "x"}), writer)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", MalformedValue),
+        (b"\x02", MalformedValue),
+        (b"\x02\x02\xff\xff\xff\xff\x0f", MalformedValue),
+        (b"\x02\x00tail", MalformedValue),
+        (b"\x02\x02\x02\xff", InvalidText),
+        (b"\x02\x09", MalformedValue),
+    ],
+)
+def test_a_bad_row_has_a_reason(raw: bytes, reason: type[BadRow]) -> None:
+    with pytest.raises(BadRow) as raised:
+        AvroDecoder(SCHEMA).decode(raw)
+    assert type(raised.value) is reason
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "{",
+        '"no-such-type"',
+        '{"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}',
+        '{"type": "array", "items": "null"}',
+        '{"type": "array", "items": {"type": "record", "name": "E", "fields": []}}',
+        '{"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 2}',
+    ],
+)
+def test_a_schema_that_is_not_safe_to_decode_with_is_refused(schema: str) -> None:
+    with pytest.raises(SchemaError):
+        AvroSchema(schema)
+
+
+def test_a_billion_items_in_ten_bytes_are_a_bad_row() -> None:
+    schema = AvroSchema('{"type": "array", "items": "long"}')
+    with pytest.raises(MalformedValue):
+        AvroDecoder(schema).decode(b"\x80\x94\xeb\xdc\x03\x02\x02")
+
+
+@given(st.binary())
+def test_all_bytes_are_a_value_or_a_bad_row(raw: bytes) -> None:
+    try:
+        AvroDecoder(SCHEMA).decode(raw)
+    except BadRow as error:
+        assert str(error)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.none() | st.text())
+def test_what_is_written_is_read(number: int, name: str | None) -> None:
+    value = {"id": number, "name": name}
+    try:
+        raw = encoded(SCHEMA, value)
+    except UnicodeEncodeError:
+        return
+    assert AvroDecoder(SCHEMA).decode(raw).value == value

@@ -1,0 +1,141 @@
+"""Claims about JSON: every bad row has a reason that contains nothing of it, and every good row its typed value."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from einmal.schemas.decoder import Limits
+from einmal.schemas.errors import (
+    BadRow,
+    InvalidText,
+    MalformedValue,
+    MissingField,
+    NestedTooDeeply,
+    OutOfRange,
+    SchemaError,
+    ValueTooLarge,
+    WrongType,
+)
+from einmal.schemas.json_format import JsonDecoder
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "integer"},
+        "name": {"type": ["string", "null"]},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "rates": {"type": "object", "additionalProperties": {"type": "number"}},
+        "place": {"$ref": "#/$defs/place"},
+        "any": {},
+    },
+    "$defs": {
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "inner": {"$ref": "#/$defs/place"}},
+            "additionalProperties": False,
+        }
+    },
+}
+DECODER = JsonDecoder(json.dumps(SCHEMA))
+
+
+def test_columns_have_sparks_types_and_a_recursive_part_is_text() -> None:
+    assert DECODER.ddl == (
+        "struct<`id`:bigint,`name`:string,`at`:timestamp,`tags`:array<string>,`rates`:map<string,double>,"
+        "`place`:struct<`x`:double,`inner`:string>,`any`:string>"
+    )
+
+
+def test_a_good_row_has_its_values() -> None:
+    document = {"id": 7, "at": "2026-01-02T03:04:05+01:00", "tags": ["a"], "rates": {"eur": 1}, "any": [1, {"b": None}]}
+    value, unknown = DECODER.decode(json.dumps(document).encode())
+    assert value == {
+        "id": 7,
+        "name": None,
+        "at": datetime.datetime(2026, 1, 2, 2, 4, 5, tzinfo=datetime.UTC),
+        "tags": ["a"],
+        "rates": [("eur", 1.0)],
+        "place": None,
+        "any": '[1,{"b":null}]',
+    }
+    assert not unknown
+
+
+def test_unknown_fields_are_drift_also_where_the_schema_excludes_them() -> None:
+    value, unknown = DECODER.decode(b'{"id": 1, "extra": {"a": 1}, "place": {"x": 1, "z": 2}}')
+    assert value["place"] == {"x": 1.0, "inner": None}
+    assert unknown == {"$.extra": {"a": 1}, "$.place.z": 2}
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", MalformedValue),
+        (b'{"id": 1', MalformedValue),
+        (b"\x00\x00\x00\x00\x01{}", MalformedValue),
+        (b'{"id": NaN}', MalformedValue),
+        (b'{"id": ' + b"9" * 5000 + b"}", MalformedValue),
+        (b'{"id": "1"}', WrongType),
+        (b"[]", WrongType),
+        (b'{"id": 1, "rates": {"secret": "x"}}', WrongType),
+        (b'{"id": 1, "at": "yesterday"}', WrongType),
+        (b"{}", MissingField),
+        (b'{"id": 18446744073709551616}', OutOfRange),
+        (b'{"id": 1, "name": "\xff"}', InvalidText),
+        (b'{"id": 1, "name": "\\ud83d"}', InvalidText),
+        (b"[" * 100_000, NestedTooDeeply),
+        (b'{"id": 1, "any": ' + b"[" * 65 + b"]" * 65 + b"}", NestedTooDeeply),
+    ],
+)
+def test_a_bad_row_has_a_reason(raw: bytes, reason: type[BadRow]) -> None:
+    with pytest.raises(BadRow) as raised:
+        DECODER.decode(raw)
+    assert type(raised.value) is reason
+    assert "secret" not in str(raised.value) and "yesterday" not in str(raised.value)
+
+
+def test_brackets_in_text_are_no_nesting() -> None:
+    assert DECODER.decode(json.dumps({"id": 1, "name": '"[{' * 500}).encode()).value["id"] == 1
+
+
+def test_a_value_that_is_too_large_is_not_parsed() -> None:
+    with pytest.raises(ValueTooLarge):
+        JsonDecoder("{}", Limits(size=10)).decode(b'"0123456789"')
+
+
+@pytest.mark.parametrize(
+    "schema", ["", "[]", '{"type": 7}', '{"$ref": "http://127.0.0.1/x"}', '{"$ref": "#/nowhere"}', '{"pattern": "("}']
+)
+def test_a_schema_that_cannot_be_used_is_refused(schema: str) -> None:
+    with pytest.raises(SchemaError):
+        JsonDecoder(schema)
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*SCHEMA["properties"], "z"]) | st.text(), inner),
+)
+
+
+@given(documents)
+def test_every_document_is_a_value_or_a_bad_row(document: Any) -> None:
+    try:
+        DECODER.decode(json.dumps(document).encode("utf-8", "surrogatepass"))
+    except BadRow as error:
+        assert str(error)
+
+
+@given(st.binary())
+def test_all_bytes_are_a_value_or_a_bad_row(raw: bytes) -> None:
+    try:
+        DECODER.decode(raw)
+    except BadRow as error:
+        assert str(error)

@@ -1,0 +1,141 @@
+"""Claims about the registry's client: what it caches, what it retries, and that an outage is no bad row."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from einmal.schemas.errors import RegistryUnavailable, SchemaNotFound, UnknownSchemaId, UnusableSchema
+from einmal.schemas.record_decoder import RecordDecoder, SeenSchemas
+from einmal.schemas.registry import SchemaRegistry
+from einmal.schemas.registry_server import RegistryServer
+from einmal.schemas.settings import LoadedField
+from einmal.schemas.wire_format import framed
+
+AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    with RegistryServer() as server:
+        yield server
+
+
+def client(url: str, pauses: list[float] | None = None, user_info: str = "") -> SchemaRegistry:
+    settings = {"schema.registry.url": url, "basic.auth.user.info": user_info}
+    return SchemaRegistry(settings, ([] if pauses is None else pauses).append)
+
+
+def test_a_schema_is_asked_for_once() -> None:
+    with RegistryServer() as server:
+        schema_id = server.schemas.register("payments-value", {"schema": AVRO})["id"]
+        registry = client(server.url)
+        found = registry.schema(schema_id)
+        assert (found.kind, found.text) == ("AVRO", AVRO)
+        assert registry.latest("payments-value") == found
+    # The registry has ended.
+    assert registry.schema(schema_id) == found
+
+
+def test_an_unknown_id_is_not_found_and_is_asked_for_again(server: RegistryServer) -> None:
+    registry = client(server.url)
+    with pytest.raises(SchemaNotFound):
+        registry.schema(1)
+    server.schemas.register("payments-value", {"schema": AVRO})
+    assert registry.schema(1).text == AVRO
+
+
+def test_schemas_that_a_schema_refers_to_come_first(server: RegistryServer) -> None:
+    inner = '{"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "long"}]}'
+    outer = '{"type": "record", "name": "Outer", "fields": [{"name": "inner", "type": "Inner"}]}'
+    server.schemas.register("inner", {"schema": inner})
+    reference = {"name": "Inner", "subject": "inner", "version": 1}
+    schema_id = server.schemas.register("outer", {"schema": outer, "references": [reference]})["id"]
+    assert client(server.url).schema(schema_id).references == {"Inner": inner}
+
+
+def test_a_registry_that_does_not_answer_is_unavailable_after_bounded_retries() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    pauses: list[float] = []
+    with pytest.raises(RegistryUnavailable, match=rf"127\.0\.0\.1:{port}.*after 4 attempts"):
+        client(f"http://user:secret@127.0.0.1:{port}", pauses).schema(1)
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("status", [404, 500, 200, 302])
+def test_a_server_that_is_no_registry_has_no_unknown_ids(status: int) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "2")
+            self.send_header("Location", "http://127.0.0.1:1/")
+            self.end_headers()
+            self.wfile.write(b"hi")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(RegistryUnavailable):
+            client(f"http://127.0.0.1:{server.server_port}").schema(1)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_wrong_password_is_no_bad_row_and_is_not_retried_or_shown() -> None:
+    pauses: list[float] = []
+    with RegistryServer(user_info="user:password") as server:
+        server.schemas.register("payments-value", {"schema": AVRO})
+        assert client(server.url, user_info="user:password").schema(1).text == AVRO
+        with pytest.raises(RegistryUnavailable) as raised:
+            client(server.url, pauses, "user:wrong").schema(1)
+    assert "401" in str(raised.value) and "wrong" not in str(raised.value)
+    assert pauses == []
+
+
+def test_a_second_url_answers_where_the_first_does_not(server: RegistryServer) -> None:
+    server.schemas.register("payments-value", {"schema": AVRO})
+    assert client(f"http://127.0.0.1:1,{server.url}").schema(1).text == AVRO
+
+
+def test_a_copy_for_a_task_has_the_settings(server: RegistryServer) -> None:
+    server.schemas.register("payments-value", {"schema": AVRO})
+    copied = pickle.loads(pickle.dumps(client(server.url)))
+    assert copied.schema(1).text == AVRO
+    assert "password" not in repr(client(server.url, user_info="user:password").settings)
+
+
+# --- decoding with a registry -------------------------------------------------------------------------------------
+
+
+def test_an_unknown_id_is_a_bad_row_and_a_schema_of_another_format_is_one(server: RegistryServer) -> None:
+    server.schemas.register("payments-value", {"schema": AVRO})
+    server.schemas.register("other-value", {"schema": "{}", "schemaType": "JSON"})
+    recursive = '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}'
+    server.schemas.register("recursive-value", {"schema": recursive})
+    decoder = RecordDecoder(LoadedField("avro", AVRO), "evolve", client(server.url))
+    seen = SeenSchemas()
+    assert decoder.decode(framed(1, b"\x0e"), seen).value == {"id": 7}
+    for schema_id in (2, 3):
+        with pytest.raises(UnusableSchema):
+            decoder.decode(framed(schema_id, b"\x0e"), seen)
+    with pytest.raises(UnknownSchemaId):
+        decoder.decode(framed(4, b"\x0e"), seen)
+    # One verdict for all records of a task, also if the schema is registered meanwhile.
+    server.schemas.register("late-value", {"schema": '"long"'})
+    with pytest.raises(UnknownSchemaId):
+        decoder.decode(framed(4, b"\x0e"), seen)
+    assert (seen.known, seen.unknown) == ({1, 2, 3}, {4})
+    assert decoder.decode(None, seen).value is None
