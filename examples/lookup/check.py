@@ -75,8 +75,8 @@ def report(all_found: list[Found]) -> None:
 
 
 def picture(all_found: list[Found]) -> Drawing:
-    drawing = Drawing(720, 70 + 70 * len(all_found), "The price when the pipeline was killed was 31, then it was 33")
-    left, width = 150, 170
+    drawing = Drawing(790, 70 + 70 * len(all_found), "The price when the pipeline was killed was 31, then it was 33")
+    left, width = 170, 170
     for column, title in enumerate(("topic, all attempts", "topic, committed", "database")):
         drawing.text(left + column * (width + 16), 58, title, fill=GREY)
     for row, found in enumerate(all_found):
