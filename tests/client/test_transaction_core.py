@@ -29,6 +29,7 @@ from einmal.client.transaction_core import (
     as_abortable,
     coordinator_error,
     end_txn_error,
+    no_two_phase_commit,
     produce_versions,
     version_for,
 )
@@ -423,8 +424,25 @@ def test_where_nothing_was_kept_completing_does_nothing_until_the_next_transacti
     assert core.decision(PreparedTxnState(FIRST)) is None
     assert core.decision(PreparedTxnState(FIRST)) is None
     core.begin(TransactionVersion.TV_2)
+    core.begin_commit()
+    core.ended(None)
     with pytest.raises(InvalidState):
         core.decision(PreparedTxnState(FIRST))
+
+
+def test_a_kept_transaction_ends_with_an_end_txn_of_version_2() -> None:
+    core = recovered(PreparedTxnState(FIRST))
+    assert (core.has_begun, core.version, core.needs_new_epoch) == (True, TransactionVersion.TV_2, False)
+    assert core.identity == SECOND
+    core.begin_commit()
+    assert isinstance(core.commit_failed(RetriableError(ErrorCode.not_coordinator)), FatalError)
+
+
+def test_a_cluster_without_two_phase_commit_ends_the_producer_with_a_hint() -> None:
+    error = no_two_phase_commit("INIT_PRODUCER_ID: the broker 0-5")
+    assert isinstance(error, FatalError)
+    assert error.code is ErrorCode.unsupported_version
+    assert "transaction.two.phase.commit.enable=true" in str(error)
 
 
 def test_a_producer_that_kept_nothing_on_purpose_has_nothing_to_complete() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from einmal.shard.decision import Decision
 from einmal.transactions.coordinator import InitProducerIdResult, TwoPhase
+from einmal.transactions.fencing import Relation, relation
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import NO_TIMEOUT_MS
@@ -61,7 +62,7 @@ def with_client_epoch(machine: Machine, epoch: int) -> ProducerIdAndEpoch:
 def test_a_transaction_of_a_two_phase_commit_never_times_out() -> None:
     machine = Machine()
     prepared(machine)
-    assert machine.stored().timeout_ms == NO_TIMEOUT_MS
+    assert machine.stored().timeout_ms == NO_TIMEOUT_MS == 2_147_483_647, "as Apache Kafka stores it"
     machine.tick(after_ms=YEAR_MS)
     machine.fail_over()
     machine.tick(after_ms=YEAR_MS)
@@ -351,6 +352,7 @@ def test_a_second_rotation_fences_the_holder_of_the_first() -> None:
     for committed in (True, False):
         assert machine.end(fenced, committed)[0] is FENCED
     assert machine.add(fenced, P0) is MAPPING
+    assert relation(machine.stored(), who) is Relation.FENCED
     assert machine.end(client(kept), True)[0] is OK
 
 

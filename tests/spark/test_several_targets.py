@@ -17,7 +17,7 @@ from einmal.spark.declare.declaration import DeclarationError, parse
 from einmal.spark.protocol.query import PipelineQuery
 from einmal.spark.targets.kafka.target import KafkaTarget
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening
+from einmal.spark.targets.target import Opening, OutcomeUnknown
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create, fill, new_name, values
 
@@ -34,10 +34,11 @@ trigger.availableNow = true
 subscribe = "{name}-in"
 startingOffsets = "earliest"
 maxOffsetsPerTrigger = 10
+{source}
 
 [views]
 drawn = "SELECT CAST(value AS STRING) AS number, CAST({draw} AS STRING) AS drawn FROM numbers"
-events = "SELECT concat(number, ' ', drawn) AS value FROM drawn"
+events = "SELECT concat(number, ' ', drawn) AS value FROM drawn {where}"
 
 [sinks.events]
 from = "events"
@@ -64,11 +65,15 @@ def two_phase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker
 
 
 class Declared:
-    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, **fields: str) -> None:
+    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, *, read: str = "", **fields: str) -> None:
+        """``read``: the cluster of the source, if it is another one."""
         self.spark, self.bootstrap = spark, bootstrap
+        self.read = read or bootstrap
+        if read:
+            fields["source"] = f'kafka.bootstrap.servers = "{read}"'
         self.name = new_name("several")
         self.database = directory / "drawn.sqlite"
-        given = {"setting": "", "draw": "2 * CAST(CAST(value AS STRING) AS INT)"} | fields
+        given = {"setting": "", "draw": "2 * CAST(CAST(value AS STRING) AS INT)", "source": "", "where": ""} | fields
         self.file = directory / "pipeline.toml"
         self.file.write_text(
             DECLARED.format(
@@ -79,8 +84,9 @@ class Declared:
                 **given,
             )
         )
-        create(bootstrap, f"{self.name}-in", self.name)
-        fill(bootstrap, f"{self.name}-in", NUMBERS)
+        create(bootstrap, self.name)
+        create(self.read, f"{self.name}-in")
+        fill(self.read, f"{self.name}-in", NUMBERS)
 
     def start(self, *listeners: events.Listener) -> PipelineQuery:
         started = writer(load(self.file, {}), self.spark)
@@ -209,9 +215,37 @@ def test_whatever_is_lost_between_them_a_random_query_has_one_result_in_both(
     assert len(declared.in_topic()) == len(NUMBERS)
 
 
+def test_a_batch_without_rows_for_topics_does_not_decide_the_next_one(
+    spark: SparkSession, two_phase: EinmalBroker, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its transaction is empty, so it has no end, and the next batch has the same producer id and epoch.
+    some = "WHERE CAST(number AS INT) >= 20"
+    declared = Declared(spark, two_phase.bootstrap, tmp_path, read=bootstrap, setting=TOGETHER, where=some)
+    stage = SQLiteDestination.target
+
+    def failing(self: SQLiteDestination, opening: Opening) -> Any:
+        target = stage(self, opening)
+        record = target.record
+
+        def refused(identity: Any, written: Any) -> None:
+            if written is not None and written.batch_id == 3 and not (tmp_path / "failed").exists():
+                (tmp_path / "failed").touch()
+                raise OutcomeUnknown("the database does not answer")
+            record(identity, written)
+
+        monkeypatch.setattr(target, "record", refused)
+        return target
+
+    monkeypatch.setattr(SQLiteDestination, "target", failing)
+    declared.start().awaitTermination()
+    assert (tmp_path / "failed").exists()
+    assert declared.in_topic() == sorted(f"{n} {2 * n}" for n in NUMBERS if n >= 20)
+    assert declared.in_database() == sorted(f"{n} {2 * n}" for n in NUMBERS)
+
+
 def test_two_phase_commit_is_refused_where_nothing_else_is_written() -> None:
     text = DECLARED.format(
-        name="n", checkpoint="/c", bootstrap="h:1", database="/d", setting=TOGETHER, draw="1"
+        name="n", checkpoint="/c", bootstrap="h:1", database="/d", setting=TOGETHER, draw="1", source="", where=""
     ).partition("[sinks.rows]")[0]
     with pytest.raises(DeclarationError, match="topics and to one database"):
         parse(text, {}, {})

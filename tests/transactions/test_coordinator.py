@@ -341,6 +341,13 @@ def test_a_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
     assert machine.log == []
 
 
+@pytest.mark.parametrize("timeout_ms", [1, 900_000])
+def test_a_timeout_at_the_bounds_is_accepted(timeout_ms: int) -> None:
+    machine = Machine()
+    assert machine.init(timeout_ms=timeout_ms)[0] is OK
+    assert machine.stored().timeout_ms == timeout_ms
+
+
 def test_an_empty_transactional_id_is_an_invalid_request() -> None:
     machine = Machine()
     who = producer(1, 0)

@@ -172,7 +172,7 @@ class TransactionCore:
         self.version = TransactionVersion.TV_0
         self.error: KafkaError | None = None
         self.prepared = PreparedTxnState()
-        """Of the transaction that is prepared."""
+        """Of the transaction that was prepared last."""
         self._is_prepared = False
         self._may_complete_nothing = False
         self._added: dict[TopicPartition, None] = {}
@@ -339,7 +339,6 @@ class TransactionCore:
         """The coordinator has decided. ``next_identity``: what it gave for the next transaction."""
         self._move(TxnPhase.READY)
         self._is_prepared = False
-        self.prepared = PreparedTxnState()
         if next_identity is not None:
             self.identity = next_identity
 
