@@ -11,7 +11,9 @@ from xml.sax.saxutils import escape
 
 INK = "#24292f"
 FAINT = "#d0d7de"
+GREY = "#8c959f"
 BLUE = "#2f6fb2"
+GREEN = "#2da44e"
 RED = "#cf222e"
 
 
@@ -33,6 +35,11 @@ class Drawing:
 
     def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = FAINT) -> None:
         self._shapes.append(f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" stroke="{stroke}"/>')
+
+    def curve(self, points: Iterable[tuple[float, float]], *, stroke: str = BLUE) -> None:
+        """Straight lines from point to point."""
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        self._shapes.append(f'<path d="M{path}" stroke="{stroke}" stroke-width="2" fill="none"/>')
 
     def dots(self, centres: Iterable[tuple[float, float]], *, size: float = 3, fill: str = BLUE) -> None:
         """Thousands of dots are one path. Each is a line of length 0, which round ends make visible."""
