@@ -334,10 +334,12 @@ class EmbeddedDestination(Destination):
 
     def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
         with self._connection(creating=True) as connection:
-            self._database.begin(connection)
-            connection.execute(_CREATE)
-            _create_itself(connection)
-            connection.execute("COMMIT")
+            # Where everything exists no lock is needed: another pipeline may be writing.
+            if not _has_commits(connection) or _row(connection, _ITSELF) is None:
+                self._database.begin(connection)
+                connection.execute(_CREATE)
+                _create_itself(connection)
+                connection.execute("COMMIT")
             return [] if schema is None else prepare_table(self._database, connection, self._table, schema)
 
     @contextlib.contextmanager
