@@ -35,8 +35,8 @@ def test_the_defaults_stop_at_a_bad_row_and_keep_unknown_fields() -> None:
         (JSON | {"errors.tolerance": "all"}, "needs a dead-letter topic"),
         (JSON | {"schema.contract": "discard_row"}, "makes dead letters"),
         (JSON | {"schema.contract": "ignore"}, "evolve, freeze, discard_row, discard_value"),
-        (JSON | {"errors.tolerance.limit": "many"}, "a share of them"),
-        (JSON | {"errors.tolerance.limit": "101%"}, "a share of them"),
+        (JSON | {"errors.deadletterqueue.limit": "many"}, "a share of them"),
+        (JSON | {"errors.deadletterqueue.limit": "101%"}, "a share of them"),
         (JSON | {"basic.auth.user.info": "a:b"}, r"without schema\.registry\.url"),
         (JSON | {"schema.registry.url": "ftp://x"}, "http or https"),
     ],
@@ -54,12 +54,14 @@ def test_options_that_cannot_be_meant_are_refused(given: dict[str, str], message
         ("1%", 1, 100, False),
         ("1%", 2, 100, True),
         ("0.5 %", 1, 100, True),
+        ("10%", 1, 4, False),
+        ("10%", 11, 20, True),
         ("0", 1, 1, True),
         (None, 10**9, 10**9, False),
     ],
 )
 def test_a_limit_is_a_count_or_a_share(limit: str | None, bad: int, records: int, exceeded: bool) -> None:
-    given = JSON | LETTERS | ({} if limit is None else {"errors.tolerance.limit": limit})
+    given = JSON | LETTERS | ({} if limit is None else {"errors.deadletterqueue.limit": limit})
     assert decode_settings(given).limit.is_exceeded(bad, records) is exceeded
 
 

@@ -89,12 +89,12 @@ def test_a_query_with_state_has_dead_letters_too(spark: SparkSession, payments: 
 def test_more_bad_rows_than_the_limit_stop_the_pipeline_and_nothing_is_written(
     spark: SparkSession, payments: Payments
 ) -> None:
-    payments.settings = payments.tolerant | {"errors.tolerance.limit": "5%"}
+    payments.settings = payments.tolerant | {"errors.deadletterqueue.limit": "5%"}
     payments.send(mixed(100))
-    with pytest.raises(PipelineError, match=r"10 of 100 rows .* are bad .*errors.tolerance.limit"):
+    with pytest.raises(PipelineError, match=r"10 of 100 rows .* are bad .*errors.deadletterqueue.limit"):
         payments.run(spark)
     assert payments.output() == [] and payments.dead() == []
-    payments.settings = payments.tolerant | {"errors.tolerance.limit": "10"}
+    payments.settings = payments.tolerant | {"errors.deadletterqueue.limit": "10"}
     payments.run(spark)
     assert len(payments.output()) == 90 and len(payments.dead()) == 10
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import pytest
 
+from einmal.schemas.settings import NAMES
 from einmal.spark.declare.declaration import (
     Declaration,
     DeclarationError,
@@ -223,6 +225,11 @@ def test_a_format_without_what_it_needs_is_a_problem_of_the_file() -> None:
 def test_only_einmals_source_has_a_declared_format() -> None:
     (problem,) = problems(HEAD + SOURCE + 'format = "kafka"\n' + FORMAT + SINK)
     assert "is an option of einmal's source" in problem
+
+
+def test_every_option_of_a_format_can_be_written_in_one_table_of_toml() -> None:
+    text = "\n".join(f'{name} = "x"' for name in NAMES)
+    assert set(flattened(tomllib.loads(text))) == set(NAMES)
 
 
 ROWS = """

@@ -24,11 +24,12 @@ DISCARD_VALUE: Final = "discard_value"
 CONTRACTS: Final = (EVOLVE, FREEZE, DISCARD_ROW, DISCARD_VALUE)
 CONTRACT: Final = "schema.contract"
 TOLERANCE: Final = "errors.tolerance"
-LIMIT: Final = "errors.tolerance.limit"
+LIMIT: Final = "errors.deadletterqueue.limit"
 TOPIC: Final = "errors.deadletterqueue.topic.name"
 CONTEXT: Final = "errors.deadletterqueue.context.headers.enable"
 _FIELDS: Final = tuple(f"{part}.{name}" for part in ("key", "value") for name in ("format", "schema", "message"))
 NAMES: Final = (*_FIELDS, *registry.SETTINGS, CONTRACT, TOLERANCE, LIMIT, TOPIC, CONTEXT)
+_RECORDS_MIN: Final = 100
 _LIMIT: Final = re.compile(r"(\d{1,12})|(\d{1,3}(?:\.\d{1,6})?)\s*%")
 
 
@@ -47,13 +48,16 @@ class FieldSettings:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many dead letters a batch may have: ``count``, or ``share`` of the records of its dead letters' source."""
+    """How many dead letters a batch may have: ``count``, or ``share`` of the source's records, as of 100 at least: one
+    bad row is a large share of a small batch."""
 
     count: int | None = None
     share: float | None = None
 
     def is_exceeded(self, bad: int, records: int) -> bool:
-        return (self.count is not None and bad > self.count) or (self.share is not None and bad > self.share * records)
+        if self.count is not None:
+            return bad > self.count
+        return self.share is not None and bad > self.share * max(records, _RECORDS_MIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

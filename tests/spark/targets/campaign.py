@@ -40,7 +40,7 @@ _MOMENTS: Final = (
     "BatchFinished",
 )
 _READY_S: Final = 120.0
-_MOMENT_S: Final = 60.0
+_MOMENT_S: Final = 180.0
 _ANY_TIME_S: Final = 1.5
 _AFTER_BATCHES: Final = 2
 _LAST_BATCHES: Final = 3
@@ -275,7 +275,7 @@ def main() -> int:
             spark = None
             if not asked.local:
                 (directory / "spark").mkdir()
-                spark = stack.enter_context(StandaloneCluster(directory / "spark", cores=2))
+                spark = stack.enter_context(StandaloneCluster(directory / "spark", cores=6))
             verdict = run_campaign(kind, asked.kills, asked.seed, directory / "campaign", spark)
         print(f"{kind}: {verdict.batches} batches, kills {dict(verdict.kills)}, ends {dict(verdict.ends)}")
         print("\n".join(verdict.wrong) or f"{kind}: every row is there once, and nothing is staged", flush=True)

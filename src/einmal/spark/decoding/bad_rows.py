@@ -34,7 +34,7 @@ Transform = Callable[[DataFrame, int], DataFrame]
 
 
 class ToleranceExceeded(Exception):
-    """A batch has more bad rows than ``errors.tolerance.limit`` allows. Another attempt would have as many."""
+    """A batch has more bad rows than ``errors.deadletterqueue.limit`` allows. Another attempt would have as many."""
 
 
 class SchemaRegistered(Exception):
@@ -163,7 +163,7 @@ class BadRows:
             if source.settings.limit.is_exceeded(bad, summary.records):
                 raise ToleranceExceeded(
                     f"{name}: {bad:,} of {summary.records:,} rows of batch {batch_id} are bad "
-                    f"({_in_words(summary)}), which is more than errors.tolerance.limit\n"
+                    f"({_in_words(summary)}), which is more than errors.deadletterqueue.limit\n"
                     "hint: correct the schema or the producer, or raise the limit"
                 )
             if summary.drift and is_first:

@@ -108,7 +108,7 @@ class IcebergTable(LakeTable):
 
         # Of this copy of the metadata alone: properties are sent only where a transaction sets them.
         snapshot.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
-        summary = {"einmal.pipeline": name, "einmal.epoch": str(state.epoch), "einmal.record": state.record or ""}
+        summary = {"einmal.pipeline": name, "einmal.epoch": str(state.epoch), "einmal.record": _short(state.record)}
         transaction = snapshot.transaction()
         try:
             if files:
@@ -149,6 +149,15 @@ class IcebergTable(LakeTable):
             for column in columns.values()
             if not column.nullable
         ]
+
+
+def _short(record: str | None) -> str:
+    """A record for the summary, which stays as long as its snapshot: without the commit file of a stateful query."""
+    try:
+        fields = json.loads(record or "")
+        return json.dumps(fields | {"commit_text": None}, separators=(",", ":"), sort_keys=True)
+    except (ValueError, TypeError):
+        return ""
 
 
 def _arrow(schema: StructType) -> Any:

@@ -228,6 +228,7 @@ class LakeTarget(Target):
     def _commit(self, change: Callable[[LakeState], LakeState], files: Sequence[StagedFile]) -> LakeState:
         """Commit what ``change`` makes of the state, on the snapshot that has this state. Raises TargetFailed,
         OutcomeUnknown, and what ``change`` raises."""
+        refusal: SnapshotSuperseded | None = None
         for _ in range(_TRIES_MAX):
             with _errors():
                 snapshot = self._table.load()
@@ -236,7 +237,8 @@ class LakeTarget(Target):
                 state = change(self._table.state(snapshot, self._name))
             try:
                 self._table.commit(snapshot, self._name, state, files)
-            except SnapshotSuperseded:
+            except SnapshotSuperseded as error:
+                refusal = error
                 if self._has(state):
                     # A request that the library repeated met its own commit.
                     return state
@@ -247,7 +249,9 @@ class LakeTarget(Target):
                 return state
             else:
                 return state
-        raise TargetFailed(f"{_TRIES_MAX} commits of other writers of {self._table.label} came before this one")
+        raise TargetFailed(
+            f"{self._table.label} refused {_TRIES_MAX} commits, as if each came after one of another writer: {refusal}"
+        )
 
     def _has(self, state: LakeState) -> bool:
         """Whether an error came after its commit."""

@@ -35,10 +35,10 @@ def main() -> int:
             spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
         )
         frame = numbers.select(functions.col("value").alias("n"))
-        writer = write_stream(frame if name == "append" else frame.selectExpr(f"n % {KEYS} AS key", "n"))
+        writer = write_stream(frame if name == "append" else frame.selectExpr(f"n % {KEYS} AS key", "n", "n AS turn"))
         writer = writer.format("postgres").option("url", url).option("password", PASSWORD).option("dbtable", name)
         if name == "upsert":
-            writer = writer.option("mode", "upsert").option("key", "key").option("order", "n")
+            writer = writer.option("mode", "upsert").option("key", "key").option("order", "turn")
         writer = writer.option("checkpointLocation", str(directory / "checkpoints" / name))
         writer = writer.option("transactional.id", name).trigger(processingTime="100 milliseconds")
         queries.append(writer.start())

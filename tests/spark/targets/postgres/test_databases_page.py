@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from einmal.spark import events, write
 from einmal.spark.declare.declaration import parse
+from einmal.spark.errors import PipelineError
 from tests.spark.targets.postgres.rig import Rig
 from tests.spark.targets.postgres.server import PASSWORD
 from tests.spark.topics import create, fill, new_name
@@ -34,10 +35,10 @@ def page(rig: Rig, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     topic = new_name("orders")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(12))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSTGRES_PASSWORD", PASSWORD)
     return {
         "subscribe": topic,
+        "checkpoints/orders": str(tmp_path / "checkpoint"),
         "127.0.0.1:9092": bootstrap,
         _URL: rig.server.url_of(rig.database),
         '"subscribe", "orders"': f'"subscribe", "{topic}"',
@@ -120,3 +121,13 @@ def test_the_events_of_a_batch_are_those_of_every_target(rig: Rig) -> None:
     write(rig.spark.range(5)).format("postgres").options(**rig.options()).listener(heard.append).save()
     kinds = [type(each).__name__ for each in heard if not isinstance(each, events.PartitionWritten)]
     assert kinds == ["NameTaken", "OutputWritten", "BatchWritten", "TransactionEnded"]
+
+
+def test_a_write_without_a_name_leaves_nothing_behind(rig: Rig) -> None:
+    rig.rows("CREATE TABLE numbers (id bigint CHECK (id < 3))")
+    write(rig.spark.range(3)).format("postgres").options(**rig.options()).save()
+    with pytest.raises(PipelineError, match="check_violation"):
+        write(rig.spark.range(5)).format("postgres").options(**rig.options()).save()
+    assert rig.rows("SELECT id FROM numbers ORDER BY id") == [(0,), (1,), (2,)]
+    assert rig.rows("SELECT * FROM einmal_commits") == []
+    assert rig.staging() == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from einmal.spark.options import OptionError, Options
@@ -86,3 +89,8 @@ def test_no_text_of_the_options_has_the_password() -> None:
     made = options(password="hunter2", user="loader")
     assert "hunter2" not in f"{made} {made!r} {made.connecting}"
     assert made.connecting.conninfo["password"] == "hunter2"
+
+
+def test_records_are_managed_without_spark() -> None:
+    program = "import sys, einmal.spark.targets.postgres.destination; sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.spark import write_stream
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed
-from tests.spark.targets.postgres.rig import Driver, Rig, record
-from tests.spark.targets.postgres.server import PostgresServer, running
+from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record
+from tests.spark.targets.postgres.server import PostgresServer, running, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -87,6 +89,36 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
         with pytest.raises(PipelineRefused, match="was 1, but public.einmal_commits now has 0.*lost transactions"):
             _refused(driver, own)
         assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(10))
+    finally:
+        standby.remove()
+
+
+def test_a_promoted_standby_that_lags_is_refused_by_the_checkpoint_of_a_new_process(own: Rig, tmp_path: Path) -> None:
+    def run_until(batch_id: int) -> None:
+        numbers = own.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+        writer = write_stream(numbers.selectExpr("value AS n")).format("postgres").options(**own.options())
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).option("transactional.id", NAME)
+        query = writer.trigger(processingTime="50 milliseconds").start()
+        try:
+            until(lambda: (own.committed_batch() or 0) >= batch_id or not query.isActive, "batches are committed")
+        finally:
+            query.stop()
+        query.awaitTermination()
+
+    run_until(1)
+    standby = own.server.standby()
+    standby.start()
+    try:
+        standby.catch_up()
+        standby.pause()
+        before = own.committed_batch()
+        assert before is not None
+        run_until(before + 2)
+        _replace(own.server, standby)
+        standby.promote()
+        with pytest.raises(PipelineRefused, match=f"but the last committed batch is {before}"):
+            run_until(before + 9)
+        assert standby.rows("SELECT count(*), max(n) FROM numbers") == [(5 * (before + 1), 5 * (before + 1) - 1)]
     finally:
         standby.remove()
 
@@ -191,7 +223,6 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     first.stage(0, rig.frame(range(5)))
     (left,) = rig.staging()
     from einmal.spark.targets.postgres.names import application_name
-    from tests.spark.targets.postgres.rig import NAME
 
     with rig.server.connect(rig.database, application_name=application_name(NAME, 1)) as zombie:
         zombie.execute("BEGIN")

@@ -146,6 +146,23 @@ def test_a_lost_answer_to_acquire_does_not_fence_the_query_itself(rig: Rig) -> N
     assert rig.numbers() == list(range(20))
 
 
+def test_a_write_that_is_given_up_forgets_its_name_only_if_it_has_committed_nothing(
+    rig: Rig, background: Callable[..., Future[Any]]
+) -> None:
+    with Proxy(rig.server.port) as proxy:
+        for name, fault, left in (("lost", Fault.LOSE_ANSWER, [("lost", 0)]), ("cut", Fault.CUT_BEFORE, [])):
+            driver = rig.driver(proxy.port, name)
+            driver.target = driver.destination.target(Opening(name=name, is_new=True))
+            driver.start()
+            driver.record(0)
+            proxy.fault = fault
+            with pytest.raises(OutcomeUnknown):
+                driver.commit()
+            driver.target.abandon()
+            driver.target.close()
+            assert rig.rows("SELECT pipeline, batch_id FROM einmal_commits WHERE pipeline = %s", (name,)) == left
+
+
 def test_a_suspended_driver_that_holds_the_record_is_ended_and_can_commit_nothing(rig: Rig) -> None:
     first, second = rig.driver(), rig.driver()
     first.start()
