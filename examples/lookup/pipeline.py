@@ -27,7 +27,7 @@ BROKERS = os.environ.get("KAFKA_BROKERS", "127.0.0.1:9092")
 CARTS = "carts"
 TABLE = "priced"
 FIRST_BATCH_WITH_CARTS = 1
-_LIMIT_S = 120
+_LIMIT_S = 300
 
 
 class Way(NamedTuple):

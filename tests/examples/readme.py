@@ -19,7 +19,7 @@ from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[2]
 SET_UP: Final = ("make setup", ". .venv/bin/activate", "einmal start --data-dir build/examples/broker")
-_LIMIT_S: Final = 300.0
+_LIMIT_S: Final = 600.0
 _BLOCK: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TIMES: Final = re.compile(r"timestamp \d+")
 _RECORDS: Final = re.compile(r"^batch(?:es)? [\d-]+: ([\d,]+) records", re.MULTILINE)
