@@ -97,9 +97,9 @@ class Declared:
     def in_topic(self) -> list[str]:
         return sorted(values(self.bootstrap, self.name))
 
-    def in_database(self) -> list[str]:
+    def in_database(self, table: str = "drawn") -> list[str]:
         with sqlite3.connect(self.database) as connection:
-            return sorted(f"{number} {drawn}" for number, drawn in connection.execute("SELECT * FROM drawn"))
+            return sorted(f"{number} {drawn}" for number, drawn in connection.execute(f"SELECT * FROM {table}"))
 
     def record(self) -> Any:
         from einmal.spark.options import Options
@@ -120,6 +120,19 @@ def test_each_target_has_every_row_once(spark: SparkSession, bootstrap: str, tmp
     fill(bootstrap, f"{declared.name}-in", range(25, 30))
     declared.start().awaitTermination()
     assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in range(30))
+
+
+def test_two_tables_of_one_database_have_a_record_each(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    declared = Declared(spark, bootstrap, tmp_path)
+    text = declared.file.read_text()
+    topic, rows = text[text.index("[sinks.events]") : text.index("[sinks.rows]")], text[text.index("[sinks.rows]") :]
+    others = rows.replace("[sinks.rows]", "[sinks.others]").replace('table = "drawn"', 'table = "others"')
+    declared.file.write_text(text.replace(topic, others))
+    declared.start().awaitTermination()
+    fill(bootstrap, f"{declared.name}-in", range(25, 30))
+    declared.start().awaitTermination()
+    wanted = sorted(f"{n} {2 * n}" for n in range(30))
+    assert declared.in_database("drawn") == declared.in_database("others") == wanted
 
 
 class Crash(Exception):

@@ -21,6 +21,7 @@ from einmal.cli.output import print_rows
 if TYPE_CHECKING:
     from einmal.pipeline.commit_record import CommitRecord
     from einmal.pipeline.takeover import RecordChange
+    from einmal.spark.declare.declaration import Declaration
     from einmal.spark.operate.ownership import Ownership, PipelineStatus
 
 pipeline = typer.Typer(help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
@@ -46,12 +47,18 @@ def status(
     output: Output = Format.TEXT,
 ) -> None:
     """Show the status of pipelines: last committed batch, lag to the last stable offset, open transaction, identity."""
-    with _owned(file, brokers, settings, command_config) as owned:
-        found = owned.committed()
-        for name in names or ():
-            if name not in found:
-                _fail(f"no pipeline has committed a batch as {name!r}", f"there are: {', '.join(found) or 'none'}")
-        rows = [_row(owned.status(found[name])) for name in names or found]
+    rows: list[dict[str, Any]] = []
+    there: list[str] = []
+    for sink in _databases(file):
+        with _owned(file, brokers, settings, command_config, sink) as owned:
+            found = owned.committed()
+            there += found
+            rows += [_row(owned.status(found[name])) for name in names or found if name in found]
+    for name in names or ():
+        if name not in there:
+            _fail(f"no pipeline has committed a batch as {name!r}", f"there are: {', '.join(there) or 'none'}")
+    # Two sinks may be tables of one database.
+    rows = [row for number, row in enumerate(rows) if row not in rows[:number]]
     if names and output is Format.TEXT:
         # One below the other: positions are long.
         for row in rows:
@@ -79,7 +86,7 @@ def adopt(
     from einmal.spark.protocol.checkpoint import CheckpointError
     from einmal.spark.protocol.local_checkpoint import standing_of
 
-    with _owned(file, brokers, settings, command_config) as owned:
+    with _owned(file, brokers, settings, command_config, _sink_of(name)) as owned:
         record = _record(owned, name)
         try:
             change = plan_adopt(name, record, standing_of(checkpoint))
@@ -112,7 +119,7 @@ def reset(
     """Fence a pipeline and forget its committed batches, so that a new checkpoint can start elsewhere."""
     from einmal.pipeline.takeover import plan_reset
 
-    with _owned(file, brokers, settings, command_config) as owned:
+    with _owned(file, brokers, settings, command_config, _sink_of(name)) as owned:
         record = _record(owned, name)
         if record is None and name not in owned.committed():
             # The name may be any producer's.
@@ -156,8 +163,9 @@ def infer(
 
 @contextmanager
 def _owned(
-    file: Path | None, brokers: str | None, settings: list[str] | None, command_config: Path | None
+    file: Path | None, brokers: str | None, settings: list[str] | None, command_config: Path | None, sink: str
 ) -> Iterator[Ownership]:
+    """``sink``: of a declaration with several databases; empty: the first."""
     from einmal.client.errors import KafkaError
     from einmal.spark.operate.ownership import Changed, KafkaOwnership
     from einmal.spark.targets.target import TargetError
@@ -165,7 +173,7 @@ def _owned(
     with failures_told():
         try:
             if file is not None:
-                opened = _declared(file, brokers, settings, command_config)
+                opened = _declared(file, brokers, settings, command_config, sink)
             else:
                 config = config_of(brokers, settings, command_config)
                 opened = KafkaOwnership({name: str(value) for name, value in config.items()})
@@ -177,28 +185,48 @@ def _owned(
             _fail(str(error), "look at its status, and decide again")
 
 
-def _declared(file: Path, brokers: str | None, settings: list[str] | None, command_config: Path | None) -> Ownership:
-    """Of the target that a file declares."""
+def _sink_of(name: str) -> str:
+    """Of several databases of one pipeline each has a record of its own, NAME/SINK."""
+    return name.partition("/")[2]
+
+
+def _databases(file: Path | None) -> list[str]:
+    """The sinks of a declaration that are no topics; one without a name, where there is none."""
+    if file is None:
+        return [""]
+    return [sink.name for sink in _parsed(file).sinks if not sink.is_topic] or [""]
+
+
+def _parsed(file: Path) -> Declaration:
     from einmal.security.properties import read_file
-    from einmal.spark.cluster import KafkaCluster
     from einmal.spark.declare.declaration import DeclarationError, parse
+
+    try:
+        return parse(file.read_text(encoding="utf-8"), os.environ, {}, read_file)
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f"{file} cannot be read: {error}", "--file is a pipeline.toml")
+    except DeclarationError as error:
+        _fail(f"{file}: {error.problems[0]}")
+
+
+def _declared(
+    file: Path, brokers: str | None, settings: list[str] | None, command_config: Path | None, sink: str
+) -> Ownership:
+    """Of a target that a file declares."""
+    from einmal.spark.cluster import KafkaCluster
     from einmal.spark.operate.ownership import KafkaOwnership, Ownership
     from einmal.spark.options import client_settings
     from einmal.spark.targets.kinds import destination
 
     if brokers or settings or command_config:
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
-    try:
-        declaration = parse(file.read_text(encoding="utf-8"), os.environ, {}, read_file)
-    except (OSError, UnicodeDecodeError) as error:
-        _fail(f"{file} cannot be read: {error}", "--file is a pipeline.toml")
-    except DeclarationError as error:
-        _fail(f"{file}: {error.problems[0]}")
-    others = [sink for sink in declaration.sinks if not sink.is_topic]
+    declaration = _parsed(file)
+    others = [each for each in declaration.sinks if not each.is_topic]
     clients = [client for each in declaration.sources if (client := client_settings(each.options))]
     if not others:
         return KafkaOwnership(client_settings(declaration.writer))
-    return Ownership(destination(others[0].kind, others[0].options), KafkaCluster(clients[0]) if clients else None)
+    chosen = next((each for each in others if each.name == sink), others[0])
+    return Ownership(destination(chosen.kind, chosen.options), KafkaCluster(clients[0]) if clients else None)
 
 
 def _lines(path: Path, most: int) -> Iterator[bytes]:

@@ -31,6 +31,7 @@ from einmal.spark.options import (
     AT_MOST_ONCE,
     EXACTLY_ONCE,
     OptionError,
+    Options,
     QueryOptions,
     SinkOptions,
     query_options,
@@ -225,7 +226,9 @@ class StreamWriter:
 
     def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
         """Raises OptionError."""
-        others = [Part(destination(kind, own), name) for name, (kind, own) in self._others.items()]
+        others = [
+            Part(destination(kind, own), name, self._record_name(name)) for name, (kind, own) in self._others.items()
+        ]
         if self._kind not in KAFKA:
             own = destination_class(self._kind).OPTIONS
             return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
@@ -238,6 +241,11 @@ class StreamWriter:
             return options, parts
         check_two_phase(len(others))
         return options, (Part(TogetherDestination(*parts)),)
+
+    def _record_name(self, sink: str) -> str | None:
+        """Of several databases each has a commit record of its own: they may be tables of one."""
+        name = Options(self._options).text("transactional.id")
+        return f"{name}/{sink}" if len(self._others) > 1 else None
 
     def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
         return Setting(

@@ -79,7 +79,7 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
         if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaDestination):
             _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
         else:
-            _check_destination(missing, part.destination, str(options.transactional_id), schema)
+            _check_destination(missing, part.destination, part.name or str(options.transactional_id), schema)
     _check_sources(missing, query.frame, options)
     _note(missing, lambda: _check_checkpoint(spark, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))

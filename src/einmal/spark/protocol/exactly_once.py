@@ -56,13 +56,15 @@ class ExactlyOnce:
             others=self._others(),
             adopt=options.adopt,
         )
-        opening = Opening(name=self._id, spark=setting.spark, notify=setting.notify, sources=self._sources)
         self._runs: list[TransactionRun] = []
         for part, kept in zip(setting.parts, held or [None] * len(setting.parts), strict=True):
             has_state = setting.stateful and part is setting.parts[-1]
             additions = SparkCommit(checkpoint, stateful=True) if has_state else self._without_state()
-            of_part = replace(query, stateful=has_state)
-            target = part.destination.target(opening)
+            name = part.name or self._id
+            of_part = replace(query, transactional_id=name, stateful=has_state)
+            target = part.destination.target(
+                Opening(name=name, spark=setting.spark, notify=setting.notify, sources=self._sources)
+            )
             self._runs.append(TransactionRun(target, of_part, additions, setting.notify, kept))
 
     def _without_state(self) -> Additions:

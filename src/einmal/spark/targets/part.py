@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rows of a query that go to one destination. ``column``: the struct column that holds them, where the query has
-    several parts; it is null in the rows of others."""
+    several parts; it is null in the rows of others. ``name``: of its commit record, where that is not the query's: two
+    tables of one database have two records."""
 
     destination: Destination
     column: str | None = None
+    name: str | None = None
 
     def rows(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
