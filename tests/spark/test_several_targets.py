@@ -14,11 +14,17 @@ from pyspark.sql import SparkSession
 from einmal.spark import PipelineRefused, events
 from einmal.spark.api.program import load, writer
 from einmal.spark.declare.declaration import DeclarationError, parse
+from einmal.spark.options import Options
 from einmal.spark.protocol.query import PipelineQuery
+from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.spark.targets.part import Part
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening
+from einmal.spark.targets.target import Opening, Target
+from einmal.spark.targets.together import TogetherDestination
 from tests.interop.einmal_broker import EinmalBroker
+from tests.spark.targets.postgres.rig import record
 from tests.spark.topics import create, fill, new_name, values
 
 pytestmark = pytest.mark.spark
@@ -96,8 +102,6 @@ class Declared:
             return sorted(f"{number} {drawn}" for number, drawn in connection.execute("SELECT * FROM drawn"))
 
     def record(self) -> Any:
-        from einmal.spark.options import Options
-
         target = SQLiteDestination(Options({"path": str(self.database), "table": "drawn"})).target(
             Opening(name=self.name)
         )
@@ -207,6 +211,37 @@ def test_whatever_is_lost_between_them_a_random_query_has_one_result_in_both(
             assert "lost" in str(error)
     assert declared.in_topic() == declared.in_database()
     assert len(declared.in_topic()) == len(NUMBERS)
+
+
+def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
+) -> None:
+    # It has no transaction in the topics. A name of one in the database's record would be that of the next batch.
+    name = new_name("several")
+    create(two_phase.bootstrap, name)
+    schema = "topics struct<value string>, database struct<number int>"
+
+    def opened() -> Target:
+        client = {"bootstrap.servers": two_phase.bootstrap, TWO_PHASE_COMMIT: "true"}
+        rows = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+        parts = Part(KafkaDestination(client, name, None), "topics"), Part(rows, "database")
+        return TogetherDestination(*parts).target(Opening(name=name, spark=spark))
+
+    killed = opened()
+    identity = killed.acquire(None)
+    killed.read()
+    killed.stage(identity, 0, spark.createDataFrame([(None, (0,))], schema))
+    killed.record(identity, record(0, 1, name))
+    identity = killed.commit(identity) or identity
+    killed.stage(identity, 1, spark.createDataFrame([(None, (1,)), (("1",), None)], schema))
+    killed.record(identity, record(1, 2, name))
+    killed.close()
+    following = opened()
+    following.acquire(None)
+    following.close()
+    assert values(two_phase.bootstrap, name) == []
+    with sqlite3.connect(tmp_path / "rows.sqlite") as connection:
+        assert connection.execute("SELECT number FROM rows").fetchall() == [(0,)]
 
 
 def test_two_phase_commit_is_refused_where_nothing_else_is_written() -> None:

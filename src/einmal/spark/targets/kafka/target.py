@@ -99,6 +99,10 @@ class KafkaTarget(Target):
         with _errors(_refused_at_first):
             return self._transactions.keep_prepared_txn()
 
+    def prepared(self, identity: Identity) -> PreparedTxnState:
+        """The name by which a database commits the transaction; empty if nothing was written in it."""
+        return self._transactions.prepared(identity)
+
     def complete(self, kept: KeptTransaction, committed: PreparedTxnState) -> Identity:
         """End what was kept as a database has decided; the identity of the next transaction."""
         with _errors():

@@ -80,6 +80,11 @@ class KafkaTransactions:
         """Abort what a run before this one may have left open; the next transaction's identity under TV2."""
         return self._requests.end_txn(identity, committed=False)
 
+    def prepared(self, identity: ProducerIdAndEpoch) -> PreparedTxnState:
+        """The name of the open transaction. Empty if the coordinator knows of none: its identity is not used up, and
+        would name the next transaction, too."""
+        return PreparedTxnState() if self._is_empty else PreparedTxnState(identity)
+
     @property
     def is_open(self) -> bool:
         """Whether a transaction was begun, and has not been ended."""
