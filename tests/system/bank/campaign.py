@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,10 +33,11 @@ from tests.spark.targets.postgres.server import PostgresServer
 from tests.system.bank.database import NAME, Database
 from tests.system.bank.events import PARTITIONS, TOPIC, Event
 from tests.system.bank.readers import PARTITION_KEYS, Reader
-from tests.system.bank.writer import MODES, STEPS, TWO_PHASE
+from tests.system.bank.writer import MODES, STEPS, TOPIC_FIRST, TWO_PHASE
 
+AT_A_STEP: Final = "writer at a step"
 _FAULTS: Final = {
-    "writer at a step": 6,
+    AT_A_STEP: 6,
     "writer": 3,
     "broker": 2,
     "server": 2,
@@ -52,6 +54,8 @@ _TRANSACTIONS: Final = 12
 """A writer that dies at a step dies in one of its first transactions."""
 _PATIENCE_S: Final = 180.0
 _PAUSE_S: Final = 0.02
+_SHOWN: Final = 10
+"""Anomalies, of all that were found."""
 _REPOSITORY: Final = Path(__file__).parents[3]
 
 
@@ -64,6 +68,8 @@ class Report:
     compared: int = 0
     """Moments at which a reader has compared the sum."""
     differing: int = 0
+    ahead: int = 0
+    """Moments at which the topic showed a transaction that the database did not have."""
     torn: dict[str, int] = field(default_factory=dict)
     """Transactions that one half lacks or has twice, by the fault that came before."""
     wait_s_max: float = 0.0
@@ -72,16 +78,20 @@ class Report:
 
 
 class Campaign:
-    """``mode``: of the writer."""
+    """``mode``: of the writer. ``steps``: at which it is killed, and at no other moment; None: everything is killed."""
 
-    def __init__(self, directory: Path, seed: int, mode: str = TWO_PHASE) -> None:
+    def __init__(
+        self, directory: Path, seed: int, mode: str = TWO_PHASE, *, steps: Sequence[str] | None = None
+    ) -> None:
         self._directory = directory
         self._chance = random.Random(seed)
         self._mode = mode
         self._server = PostgresServer()
         self._broker = EinmalBroker(directory / "broker", {"transaction.two.phase.commit.enable": "true"})
         self._writers: list[subprocess.Popen[bytes]] = []
-        self._steps: list[str] = []
+        self._weights = _FAULTS if steps is None else {AT_A_STEP: 1}
+        self._steps = steps or STEPS
+        self._next_steps: list[str] = []
         self._faults: list[tuple[int, str]] = []
         """The number of the first transaction that was seen in the database after a fault, and the fault."""
         self._report = Report(mode)
@@ -99,7 +109,7 @@ class Campaign:
                 reader.start()
             self._progress()
             for _ in range(kills):
-                fault = self._chance.choices(list(_FAULTS), list(_FAULTS.values()))[0]
+                fault = self._chance.choices(list(self._weights), list(self._weights.values()))[0]
                 time.sleep(self._chance.choice((0.0, self._chance.uniform(0, _LIFE_S))))
                 name = self._happens(fault)
                 self._report.kills[name] += 1
@@ -129,7 +139,7 @@ class Campaign:
     def _happens(self, fault: str) -> str:
         """Its name; that of a step with the step."""
         match fault:
-            case "writer at a step":
+            case _ if fault == AT_A_STEP:
                 return self._kill_at_a_step()
             case "second writer":
                 # Under the same name, while the first one runs: one of them ends, or both do.
@@ -154,9 +164,9 @@ class Campaign:
 
     def _kill_at_a_step(self) -> str:
         """Replace the writer by one that dies at a step; each step has its turn."""
-        if not self._steps:
-            self._steps = self._chance.sample(STEPS, len(STEPS))
-        step = self._steps.pop()
+        if not self._next_steps:
+            self._next_steps = self._chance.sample(self._steps, len(self._steps))
+        step = self._next_steps.pop()
         self._kill_writers()
         writer = self._start_writer(step, str(self._chance.randint(1, _TRANSACTIONS)))
         assert writer.wait(_PATIENCE_S) == -signal.SIGKILL, f"never came to {step}: {self._log()[-4000:]}"
@@ -228,6 +238,7 @@ class Campaign:
         for reader in readers:
             report.compared += reader.compared
             report.differing += reader.differing
+            report.ahead += reader.ahead
             report.wait_s_max = round(max(report.wait_s_max, reader.wait_s_max), 1)
             report.wrong += reader.anomalies
             torn |= reader.torn
@@ -262,8 +273,10 @@ class Campaign:
         return found
 
     def _fault_before(self, number: int) -> str:
-        """Each fault tears at most what was open, which has a number no later than the first one seen after it."""
-        place = bisect_left(self._faults, (number, ""))
+        """The fault that tore this transaction: the database had it, or was about to have it, and not yet the one that
+        was seen after the fault."""
+        last = number - 1 if self._mode == TOPIC_FIRST else number
+        place = bisect_right([seen for seen, _ in self._faults], last)
         return self._faults[place][1] if place < len(self._faults) else "none"
 
 
@@ -284,7 +297,7 @@ def main() -> int:
     report = Campaign(directory, asked.seed, asked.mode).run(asked.kills)
     is_as_expected = bool(report.wrong) == (asked.mode != TWO_PHASE)
     count = len(report.wrong)
-    del report.wrong[10:]
+    del report.wrong[_SHOWN:]
     print(report, f"{count} anomalies", sep="\n", flush=True)
     if asked.keep or not is_as_expected:
         print(f"kept: {directory}")

@@ -107,7 +107,3 @@ class Database:
         row = self._connection.execute("SELECT number FROM writers").fetchone()
         assert row is not None
         return int(row[0])
-
-    def entries(self) -> list[tuple[str, int, int]]:
-        """(transfer, number, delta) of each entry."""
-        return self._connection.execute("SELECT transfer, number, delta FROM entries").fetchall()

@@ -16,11 +16,11 @@ PARTITIONS: Final = 3
 
 
 class Event(NamedTuple):
-    """Event ``index`` of the ``count`` events that transaction ``number`` has in this partition."""
+    """Event ``entry`` of the ``entries`` events that transaction ``number`` has in this partition."""
 
     number: int
-    index: int
-    count: int
+    entry: int
+    entries: int
     transfer: str
     account: int
     delta: int
@@ -49,15 +49,15 @@ class TopicHalf:
         last = self._last.get(partition)
         self._deltas[event.number] += event.delta
         expected = _following(last)
-        if (event.number, event.index) != expected:
+        if (event.number, event.entry) != expected:
             self._misplaced(partition, event, expected)
         self._last[partition] = event
 
     def _misplaced(self, partition: int, event: Event, expected: tuple[int, int]) -> None:
-        number, index = expected
+        number, entry = expected
         self.anomalies.append(
-            f"{self._name}: partition {partition} has event {event.index} of transaction {event.number} where "
-            f"event {index} of transaction {number} belongs"
+            f"{self._name}: partition {partition} has event {event.entry} of transaction {event.number} where "
+            f"event {entry} of transaction {number} belongs"
         )
         torn = range(number, event.number) if event.number > number else [event.number]
         self.torn.update(dict.fromkeys(torn))
@@ -81,4 +81,4 @@ class TopicHalf:
 def _following(last: Event | None) -> tuple[int, int]:
     if last is None:
         return 1, 0
-    return (last.number + 1, 0) if last.index + 1 == last.count else (last.number, last.index + 1)
+    return (last.number + 1, 0) if last.entry + 1 == last.entries else (last.number, last.entry + 1)

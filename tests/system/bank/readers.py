@@ -54,9 +54,12 @@ class Reader:
         self.compared = 0
         """Snapshots whose sum was compared."""
         self.differing = 0
+        self.ahead = 0
+        """Moments at which the topic showed a transaction that the database did not have."""
         self.wait_s_max = 0.0
         self.anomalies: list[str] = []
         self.torn: dict[int, None] = {}
+        """Numbers of transactions that the topic lacks or repeats."""
 
     def start(self) -> None:
         self._thread.start()
@@ -116,8 +119,8 @@ class Reader:
             self._stopped.wait(_PAUSE_S)
         shown = self._topic.last_number()
         if shown > before and shown > (known := self._ask(Database.number)):
+            self.ahead += 1
             self.anomalies.append(f"{self.name}: the topic shows {shown}, the database has {known}")
-            self.torn[shown] = None
 
     # --- clients ------------------------------------------------------------------------------------------------
 

@@ -74,8 +74,8 @@ class Writer:
         if self._mode == TWO_PHASE:
             self._commit_together(number, transfers)
         else:
-            for each in sent:
-                each.result()
+            for result in sent:
+                result.result()
             self._commit_one_after_the_other(number, transfers)
         self._number = number
         self._reached("ended")
