@@ -115,7 +115,8 @@ class Campaign:
                 self._report.kills[name] += 1
                 self._progress()
                 self._faults.append((self._number(), name))
-            self._stop_writers()
+            while 0 not in self._stop_writers():
+                self._progress()
             for reader in readers:
                 reader.finish()
             self._verdict(readers)
@@ -167,7 +168,7 @@ class Campaign:
         if not self._next_steps:
             self._next_steps = self._chance.sample(self._steps, len(self._steps))
         step = self._next_steps.pop()
-        self._kill_writers()
+        self._stop_writers()
         writer = self._start_writer(step, str(self._chance.randint(1, _TRANSACTIONS)))
         assert writer.wait(_PATIENCE_S) == -signal.SIGKILL, f"never came to {step}: {self._log()[-4000:]}"
         return f"writer {step}"
@@ -215,17 +216,13 @@ class Campaign:
     def _number(self) -> int:
         return int(self._server.rows("SELECT number FROM writers")[0][0])
 
-    def _stop_writers(self) -> None:
-        """One that was left alone ends its transaction, and itself."""
-        self._kill_writers()
-        writer = self._start_writer()
-        before = self._number()
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._number() == before:
-            assert time.monotonic() < deadline and writer.poll() is None, self._log()[-4000:]
-            time.sleep(_PAUSE_S)
-        writer.send_signal(signal.SIGTERM)
-        assert writer.wait(_PATIENCE_S) == 0, self._log()[-4000:]
+    def _stop_writers(self) -> list[int]:
+        """Between two transactions; their exit statuses. One that another has replaced meanwhile ends with an error."""
+        for writer in self._writers:
+            writer.send_signal(signal.SIGTERM)
+        statuses = [writer.wait(_PATIENCE_S) for writer in self._writers]
+        self._writers.clear()
+        return statuses
 
     def _log(self) -> str:
         return (self._directory / "writers.log").read_text(errors="replace")
