@@ -1,6 +1,6 @@
 """The bank's half in the topic: events, and what a ``read_committed`` reader knows of them.
 
-Every transaction writes to every partition. An event carries the number of its transaction, and its place among the
+Every transaction writes to every partition. An event carries the number of its transaction, and its rank among the
 events of that transaction in its partition: so a reader knows when it has a transaction whole, and whether one is
 missing. Pure.
 """
