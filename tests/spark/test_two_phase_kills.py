@@ -2,7 +2,7 @@
 server are killed with -9.
 
 The query draws a random number for every row: two attempts at a batch never have the same result, so that each half
-shows which attempt it has. ``EINMAL_KILLS`` is how often something is killed; the default is 6.
+shows which attempt it has. ``EINMAL_KILLS`` is how often something is killed; the default is 3.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.spark.topics import create, fill, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KILLS: Final = int(os.environ.get("EINMAL_KILLS", "6"))
+KILLS: Final = int(os.environ.get("EINMAL_KILLS", "3"))
 SEED: Final = 20_267
 NAME: Final = "drawn"
 _NUMBERS: Final = 40
