@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check fix docs bench bench-pipeline bench-postgres failover kills pipeline-kills \
-  postgres-kills target-kills bad-row-kills standalone fuzz simulate \
+  postgres-kills bank-kills target-kills bad-row-kills standalone fuzz simulate \
   simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -95,6 +95,9 @@ bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC si
 	mvn -q -B -f tests/spark/targets/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
 	  dependency:copy-dependencies
 	$(BIN)/python -W ignore -m tests.spark.targets.postgres.bench --jdbc build/jdbc/postgresql-*.jar
+
+bank-kills: $(READY)  ## KILLS=300 kills, by SEED, under a bank whose accounts are in a topic and in PostgreSQL: writer, broker, server
+	$(BIN)/python -W ignore -m tests.system.bank.campaign --kills $(KILLS) --seed $(SEED)
 
 target-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
 	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)

@@ -14,11 +14,17 @@ from pyspark.sql import SparkSession
 from einmal.spark import PipelineRefused, events
 from einmal.spark.api.program import load, writer
 from einmal.spark.declare.declaration import DeclarationError, parse
+from einmal.spark.options import Options
 from einmal.spark.protocol.query import PipelineQuery
+from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.spark.targets.part import Part
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening, OutcomeUnknown
+from einmal.spark.targets.target import Opening, Target
+from einmal.spark.targets.together import TogetherDestination
 from tests.interop.einmal_broker import EinmalBroker
+from tests.spark.targets.postgres.rig import record
 from tests.spark.topics import create, fill, new_name, values
 
 pytestmark = pytest.mark.spark
@@ -34,11 +40,10 @@ trigger.availableNow = true
 subscribe = "{name}-in"
 startingOffsets = "earliest"
 maxOffsetsPerTrigger = 10
-{source}
 
 [views]
 drawn = "SELECT CAST(value AS STRING) AS number, CAST({draw} AS STRING) AS drawn FROM numbers"
-events = "SELECT concat(number, ' ', drawn) AS value FROM drawn {where}"
+events = "SELECT concat(number, ' ', drawn) AS value FROM drawn"
 
 [sinks.events]
 from = "events"
@@ -65,15 +70,11 @@ def two_phase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker
 
 
 class Declared:
-    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, *, read: str = "", **fields: str) -> None:
-        """``read``: the cluster of the source, if it is another one."""
+    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, **fields: str) -> None:
         self.spark, self.bootstrap = spark, bootstrap
-        self.read = read or bootstrap
-        if read:
-            fields["source"] = f'kafka.bootstrap.servers = "{read}"'
         self.name = new_name("several")
         self.database = directory / "drawn.sqlite"
-        given = {"setting": "", "draw": "2 * CAST(CAST(value AS STRING) AS INT)", "source": "", "where": ""} | fields
+        given = {"setting": "", "draw": "2 * CAST(CAST(value AS STRING) AS INT)"} | fields
         self.file = directory / "pipeline.toml"
         self.file.write_text(
             DECLARED.format(
@@ -84,9 +85,8 @@ class Declared:
                 **given,
             )
         )
-        create(bootstrap, self.name)
-        create(self.read, f"{self.name}-in")
-        fill(self.read, f"{self.name}-in", NUMBERS)
+        create(bootstrap, f"{self.name}-in", self.name)
+        fill(bootstrap, f"{self.name}-in", NUMBERS)
 
     def start(self, *listeners: events.Listener) -> PipelineQuery:
         started = writer(load(self.file, {}), self.spark)
@@ -102,8 +102,6 @@ class Declared:
             return sorted(f"{number} {drawn}" for number, drawn in connection.execute(f"SELECT * FROM {table}"))
 
     def record(self) -> Any:
-        from einmal.spark.options import Options
-
         target = SQLiteDestination(Options({"path": str(self.database), "table": "drawn"})).target(
             Opening(name=self.name)
         )
@@ -228,37 +226,40 @@ def test_whatever_is_lost_between_them_a_random_query_has_one_result_in_both(
     assert len(declared.in_topic()) == len(NUMBERS)
 
 
-def test_a_batch_without_rows_for_topics_does_not_decide_the_next_one(
-    spark: SparkSession, two_phase: EinmalBroker, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
 ) -> None:
-    # Its transaction is empty, so it has no end, and the next batch has the same producer id and epoch.
-    some = "WHERE CAST(number AS INT) >= 20"
-    declared = Declared(spark, two_phase.bootstrap, tmp_path, read=bootstrap, setting=TOGETHER, where=some)
-    stage = SQLiteDestination.target
+    # It has no transaction in the topics. A name of one in the database's record would be that of the next batch.
+    name = new_name("several")
+    create(two_phase.bootstrap, name)
+    schema = "topics struct<value string>, database struct<number int>"
 
-    def failing(self: SQLiteDestination, opening: Opening) -> Any:
-        target = stage(self, opening)
-        record = target.record
+    def opened() -> Target:
+        client = {"bootstrap.servers": two_phase.bootstrap, TWO_PHASE_COMMIT: "true"}
+        rows = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+        parts = Part(KafkaDestination(client, name, None), "topics"), Part(rows, "database")
+        return TogetherDestination(*parts).target(Opening(name=name, spark=spark))
 
-        def refused(identity: Any, written: Any) -> None:
-            if written is not None and written.batch_id == 3 and not (tmp_path / "failed").exists():
-                (tmp_path / "failed").touch()
-                raise OutcomeUnknown("the database does not answer")
-            record(identity, written)
-
-        monkeypatch.setattr(target, "record", refused)
-        return target
-
-    monkeypatch.setattr(SQLiteDestination, "target", failing)
-    declared.start().awaitTermination()
-    assert (tmp_path / "failed").exists()
-    assert declared.in_topic() == sorted(f"{n} {2 * n}" for n in NUMBERS if n >= 20)
-    assert declared.in_database() == sorted(f"{n} {2 * n}" for n in NUMBERS)
+    killed = opened()
+    identity = killed.acquire(None)
+    killed.read()
+    killed.stage(identity, 0, spark.createDataFrame([(None, (0,))], schema))
+    killed.record(identity, record(0, 1, name))
+    identity = killed.commit(identity) or identity
+    killed.stage(identity, 1, spark.createDataFrame([(None, (1,)), (("1",), None)], schema))
+    killed.record(identity, record(1, 2, name))
+    killed.close()
+    following = opened()
+    following.acquire(None)
+    following.close()
+    assert values(two_phase.bootstrap, name) == []
+    with sqlite3.connect(tmp_path / "rows.sqlite") as connection:
+        assert connection.execute("SELECT number FROM rows").fetchall() == [(0,)]
 
 
 def test_two_phase_commit_is_refused_where_nothing_else_is_written() -> None:
     text = DECLARED.format(
-        name="n", checkpoint="/c", bootstrap="h:1", database="/d", setting=TOGETHER, draw="1", source="", where=""
+        name="n", checkpoint="/c", bootstrap="h:1", database="/d", setting=TOGETHER, draw="1"
     ).partition("[sinks.rows]")[0]
     with pytest.raises(DeclarationError, match="topics and to one database"):
         parse(text, {}, {})

@@ -17,8 +17,8 @@ Invariants, and the ordering that keeps them:
    its COMMIT leaves it open, and the next ``acquire`` reads the record.
 2. *No predecessor commits after its transaction was aborted.* The database is acquired before Kafka is asked: from then
    on the predecessor's COMMIT is refused, so the record that is read is the last one.
-3. *A transaction's name is never used again*: every transaction that has an end has an epoch of its own, and one that
-   is empty has no name.
+3. *A transaction's name is never used again*: every transaction has an epoch of its own. A batch that has nothing for
+   the topics has no transaction there, and uses up no epoch: its record names none.
 
 Between COMMIT and the last marker of EndTxn a reader sees the batch in the database, and not yet in the topics; readers
 of the topics wait there (last stable offset), until the transaction is ended by this run or by the next one.
@@ -89,9 +89,7 @@ class TogetherTarget(Target):
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if record is not None:
             self._topics.positions(self._kafka, record.batch_id, record.end)
-            # The name of an empty one is that of the next transaction, too.
-            prepared = PreparedTxnState() if self._topics.is_empty else PreparedTxnState(self._kafka)
-            record = replace(record, prepared=str(prepared))
+            record = replace(record, prepared=str(self._topics.prepared(self._kafka)))
         self._database.record(identity, record)
 
     def commit(self, identity: Identity) -> Identity | None:

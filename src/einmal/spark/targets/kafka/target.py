@@ -99,11 +99,9 @@ class KafkaTarget(Target):
         with _errors(_refused_at_first):
             return self._transactions.keep_prepared_txn()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the open transaction is not known to its coordinator: then it has no end, and its identity is used
-        again."""
-        return self._transactions.is_empty
+    def prepared(self, identity: Identity) -> PreparedTxnState:
+        """The name by which a database commits the transaction; empty if nothing was written in it."""
+        return self._transactions.prepared(identity)
 
     def complete(self, kept: KeptTransaction, committed: PreparedTxnState) -> Identity:
         """End what was kept as a database has decided; the identity of the next transaction."""

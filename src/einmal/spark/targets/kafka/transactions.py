@@ -29,7 +29,7 @@ class KafkaTransactions:
         self._client = dict(client) | {"transactional.id": transactional_id}
         self._timeouts = _timeouts(client)
         self._requests = self._connected()
-        self.is_empty = True
+        self._is_empty = True
         """The coordinator knows of no partition in the transaction."""
         self._open: ProducerIdAndEpoch | None = None
         """Whose transaction has begun, and has not been ended."""
@@ -74,11 +74,16 @@ class KafkaTransactions:
 
     def _acquired(self) -> None:
         self.version = self._requests.transaction_version
-        self.is_empty = True
+        self._is_empty = True
 
     def abort_held(self, identity: ProducerIdAndEpoch) -> ProducerIdAndEpoch | None:
         """Abort what a run before this one may have left open; the next transaction's identity under TV2."""
         return self._requests.end_txn(identity, committed=False)
+
+    def prepared(self, identity: ProducerIdAndEpoch) -> PreparedTxnState:
+        """The name of the open transaction. Empty if the coordinator knows of none: its identity is not used up, and
+        would name the next transaction, too."""
+        return PreparedTxnState() if self._is_empty else PreparedTxnState(identity)
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +97,7 @@ class KafkaTransactions:
 
     def add(self, identity: ProducerIdAndEpoch, target: TopicPartition) -> None:
         """To be called before the first record of every partition."""
-        self.is_empty = False
+        self._is_empty = False
         if self._began is None:
             self._began = time.monotonic()
         self._requests.add_partitions(identity, [target])
@@ -101,23 +106,23 @@ class KafkaTransactions:
         self, identity: ProducerIdAndEpoch, group_id: str, positions: Mapping[TopicPartition, int]
     ) -> None:
         if positions:
-            self.is_empty = False
+            self._is_empty = False
         self._requests.txn_offset_commit(identity, group_id, positions)
 
     def end(self, identity: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch | None:
         """Commit or abort; the next transaction's identity under TV2, None if it has not changed."""
         self._open = None
-        if self.is_empty and (committed or self.version < TransactionVersion.TV_2):
+        if self._is_empty and (committed or self.version < TransactionVersion.TV_2):
             # The coordinator knows of no transaction, and would answer INVALID_TXN_STATE.
             return None
         following = self._requests.end_txn(identity, committed=committed)
-        self.is_empty = True
+        self._is_empty = True
         return following
 
     def abandon(self) -> None:
         """Abort an open transaction if possible, so that no reader waits for its timeout."""
         identity, self._open = self._open, None
-        if identity is not None and not self.is_empty:
+        if identity is not None and not self._is_empty:
             with contextlib.suppress(KafkaError):
                 self._requests.end_txn(identity, committed=False)
 

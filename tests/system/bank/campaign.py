@@ -1,0 +1,307 @@
+"""Random kills under the bank across a topic and PostgreSQL: of the writer, at every step and at any moment, of the
+broker, of the server, of several at once; and second writers under the same name.
+
+    python -m tests.system.bank.campaign --kills 300 --seed 1
+    python -m tests.system.bank.campaign --kills 50 --seed 1 --mode database-first    # without two-phase commit
+
+Readers compare the two halves all the time (``readers``). At the end both have the same transfers, each once. Exit code
+0 where nothing differs; without a two-phase commit, where something does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from einmal.client import Admin, Consumer
+from tests.interop.einmal_broker import EinmalBroker
+from tests.interop.topics import Broker, create_topic
+from tests.spark.targets.postgres.server import PostgresServer
+from tests.system.bank.database import NAME, Database
+from tests.system.bank.events import PARTITIONS, TOPIC, Event
+from tests.system.bank.readers import PARTITION_KEYS, Reader
+from tests.system.bank.writer import MODES, STEPS, TOPIC_FIRST, TWO_PHASE
+
+AT_A_STEP: Final = "writer at a step"
+_FAULTS: Final = {
+    AT_A_STEP: 6,
+    "writer": 3,
+    "broker": 2,
+    "server": 2,
+    "writer, broker": 1,
+    "writer, server": 1,
+    "writer, broker, server": 1,
+    "second writer": 1,
+    "paused writer": 1,
+}
+"""And how often each is chosen."""
+_LIFE_S: Final = 1.0
+"""At most, between one fault and the next, once a transaction was committed since."""
+_TRANSACTIONS: Final = 12
+"""A writer that dies at a step dies in one of its first transactions."""
+_PATIENCE_S: Final = 180.0
+_PAUSE_S: Final = 0.02
+_SHOWN: Final = 10
+"""Anomalies, of all that were found."""
+_REPOSITORY: Final = Path(__file__).parents[3]
+
+
+@dataclass
+class Report:
+    mode: str
+    kills: Counter[str] = field(default_factory=Counter)
+    transactions: int = 0
+    transfers: int = 0
+    compared: int = 0
+    """Moments at which a reader has compared the sum."""
+    differing: int = 0
+    ahead: int = 0
+    """Moments at which the topic showed a transaction that the database did not have."""
+    torn: dict[str, int] = field(default_factory=dict)
+    """Transactions that one half lacks or has twice, by the fault that came before."""
+    wait_s_max: float = 0.0
+    """A reader's longest wait for a transaction that the database has."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Campaign:
+    """``mode``: of the writer. ``steps``: at which it is killed, and at no other moment; None: everything is killed."""
+
+    def __init__(
+        self, directory: Path, seed: int, mode: str = TWO_PHASE, *, steps: Sequence[str] | None = None
+    ) -> None:
+        self._directory = directory
+        self._chance = random.Random(seed)
+        self._mode = mode
+        self._server = PostgresServer()
+        self._broker = EinmalBroker(directory / "broker", {"transaction.two.phase.commit.enable": "true"})
+        self._writers: list[subprocess.Popen[bytes]] = []
+        self._weights = _FAULTS if steps is None else {AT_A_STEP: 1}
+        self._steps = steps or STEPS
+        self._next_steps: list[str] = []
+        self._faults: list[tuple[int, str]] = []
+        """The number of the first transaction that was seen in the database after a fault, and the fault."""
+        self._report = Report(mode)
+
+    def run(self, kills: int) -> Report:
+        """``kills`` faults, then an undisturbed end, and the verdict."""
+        readers: list[Reader] = []
+        try:
+            self._start()
+            readers += [
+                Reader(name, self._broker.bootstrap, self._server.url, is_new=is_new)
+                for name, is_new in (("steady reader", False), ("new readers", True))
+            ]
+            for reader in readers:
+                reader.start()
+            self._progress()
+            for _ in range(kills):
+                fault = self._chance.choices(list(self._weights), list(self._weights.values()))[0]
+                time.sleep(self._chance.choice((0.0, self._chance.uniform(0, _LIFE_S))))
+                name = self._happens(fault)
+                self._report.kills[name] += 1
+                self._progress()
+                self._faults.append((self._number(), name))
+            while 0 not in self._stop_writers():
+                self._progress()
+            for reader in readers:
+                reader.finish()
+            self._verdict(readers)
+            return self._report
+        finally:
+            for writer in self._writers:
+                _kill(writer)
+            self._broker.kill()
+            self._server.remove()
+
+    def _start(self) -> None:
+        self._server.start()
+        database = Database(self._server.url)
+        database.create()
+        database.close()
+        self._broker.start()
+        create_topic(Broker(self._broker.host, self._broker.port), TOPIC, PARTITIONS)
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    def _happens(self, fault: str) -> str:
+        """Its name; that of a step with the step."""
+        match fault:
+            case _ if fault == AT_A_STEP:
+                return self._kill_at_a_step()
+            case "second writer":
+                # Under the same name, while the first one runs: one of them ends, or both do.
+                self._start_writer()
+            case "paused writer":
+                self._pause_writer()
+            case _:
+                self._kill(fault.split(", "))
+        return fault
+
+    def _kill(self, parts: list[str]) -> None:
+        # All at once, not one after the other: each would notice that the one before is gone.
+        if "writer" in parts:
+            self._kill_writers()
+        if "broker" in parts:
+            self._broker.kill()
+        if "server" in parts:
+            self._server.kill()
+            self._server.start()
+        if "broker" in parts:
+            self._broker.start()
+
+    def _kill_at_a_step(self) -> str:
+        """Replace the writer by one that dies at a step; each step has its turn."""
+        if not self._next_steps:
+            self._next_steps = self._chance.sample(self._steps, len(self._steps))
+        step = self._next_steps.pop()
+        self._stop_writers()
+        writer = self._start_writer(step, str(self._chance.randint(1, _TRANSACTIONS)))
+        assert writer.wait(_PATIENCE_S) == -signal.SIGKILL, f"never came to {step}: {self._log()[-4000:]}"
+        return f"writer {step}"
+
+    def _pause_writer(self) -> None:
+        """The writer stops, another takes over, and the first one resumes: a zombie."""
+        if not self._writers:
+            return
+        paused = self._writers[0]
+        paused.send_signal(signal.SIGSTOP)
+        self._start_writer()
+        time.sleep(self._chance.uniform(0, 3))
+        paused.send_signal(signal.SIGCONT)
+
+    # --- writers ------------------------------------------------------------------------------------------------
+
+    def _start_writer(self, *death: str) -> subprocess.Popen[bytes]:
+        with (self._directory / "writers.log").open("ab") as log:
+            arguments = [self._mode, self._broker.bootstrap, self._server.url, str(self._chance.getrandbits(30))]
+            writer = subprocess.Popen(
+                [sys.executable, "-m", "tests.system.bank.writer", *arguments, *death],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=_REPOSITORY,
+            )
+        self._writers.append(writer)
+        return writer
+
+    def _kill_writers(self) -> None:
+        for writer in self._writers:
+            _kill(writer)
+        self._writers.clear()
+
+    def _progress(self) -> None:
+        """A transaction was committed since; a writer that has ended is replaced."""
+        before = self._number()
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._number() == before:
+            assert time.monotonic() < deadline, f"nothing after transaction {before}: {self._log()[-4000:]}"
+            self._writers = [writer for writer in self._writers if writer.poll() is None]
+            if not self._writers:
+                self._start_writer()
+            time.sleep(_PAUSE_S)
+
+    def _number(self) -> int:
+        return int(self._server.rows("SELECT number FROM writers")[0][0])
+
+    def _stop_writers(self) -> list[int]:
+        """Between two transactions; their exit statuses. One that another has replaced meanwhile ends with an error."""
+        for writer in self._writers:
+            writer.send_signal(signal.SIGTERM)
+        statuses = [writer.wait(_PATIENCE_S) for writer in self._writers]
+        self._writers.clear()
+        return statuses
+
+    def _log(self) -> str:
+        return (self._directory / "writers.log").read_text(errors="replace")
+
+    # --- the verdict --------------------------------------------------------------------------------------------
+
+    def _verdict(self, readers: list[Reader]) -> None:
+        report = self._report
+        torn: dict[int, None] = {}
+        for reader in readers:
+            report.compared += reader.compared
+            report.differing += reader.differing
+            report.ahead += reader.ahead
+            report.wait_s_max = round(max(report.wait_s_max, reader.wait_s_max), 1)
+            report.wrong += reader.anomalies
+            torn |= reader.torn
+        in_topic = self._in_topic()
+        in_database = Counter(
+            (transfer, number, -delta)
+            for transfer, number, delta in self._server.rows("SELECT transfer, number, delta FROM entries")
+        )
+        report.transactions, report.transfers = self._number(), sum(in_database.values())
+        for where, surplus in (("topic", in_topic - in_database), ("database", in_database - in_topic)):
+            for (transfer, number, _delta), count in surplus.items():
+                report.wrong.append(f"the {where} alone has {transfer} of transaction {number}, {count} times")
+                torn[number] = None
+        report.wrong += [f"{each} is there {count} times" for each, count in in_topic.items() if count > 1]
+        report.torn = dict(Counter(self._fault_before(number) for number in torn))
+        with Admin({"bootstrap.servers": self._broker.bootstrap}) as admin:
+            state = admin.describe_transactions([NAME])[NAME].state
+        if state not in ("CompleteCommit", "CompleteAbort"):
+            report.wrong.append(f"the last transaction is left in {state}")
+
+    def _in_topic(self) -> Counter[tuple[str, int, int]]:
+        """(transfer, number, delta) of each committed event."""
+        found: Counter[tuple[str, int, int]] = Counter()
+        settings = {"bootstrap.servers": self._broker.bootstrap, "isolation.level": "read_committed"}
+        with Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": "false"}) as consumer:
+            consumer.assign(PARTITION_KEYS)
+            ends = consumer.end_offsets(*PARTITION_KEYS)
+            while any(consumer.position(key) < end for key, end in ends.items()):
+                for record in consumer.poll(200):
+                    event = Event.decode(record.value)
+                    found[event.transfer, event.number, event.delta] += 1
+        return found
+
+    def _fault_before(self, number: int) -> str:
+        """The fault that tore this transaction: the database had it, or was about to have it, and not yet the one that
+        was seen after the fault."""
+        last = number - 1 if self._mode == TOPIC_FIRST else number
+        place = bisect_right([seen for seen, _ in self._faults], last)
+        return self._faults[place][1] if place < len(self._faults) else "none"
+
+
+def _kill(writer: subprocess.Popen[bytes]) -> None:
+    writer.kill()
+    writer.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument("--mode", choices=MODES, default=TWO_PHASE)
+    parser.add_argument("--keep", action="store_true", help="keep logs and data also of a clean run")
+    asked = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="einmal-bank-"))
+    print(f"seed {asked.seed}, {asked.kills} kills, {asked.mode}, in {directory}", flush=True)
+    report = Campaign(directory, asked.seed, asked.mode).run(asked.kills)
+    is_as_expected = bool(report.wrong) == (asked.mode != TWO_PHASE)
+    count = len(report.wrong)
+    del report.wrong[_SHOWN:]
+    print(report, f"{count} anomalies", sep="\n", flush=True)
+    if asked.keep or not is_as_expected:
+        print(f"kept: {directory}")
+    else:
+        shutil.rmtree(directory)
+    return 0 if is_as_expected else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
