@@ -209,11 +209,11 @@ class LakeTarget(Target):
         with _errors():
             state = self._current(identity)
             files = self._files()
-            if self._epoch is not None:
-                self._remove(files, identity, state)
-            elif identity not in files.transactions(identity.producer_id + 1):
-                # Of the run before this one. What it has left is removed by ``acquire``.
+            if self._epoch is None and identity not in files.transactions(identity.producer_id + 1):
                 raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+            # What the run before this one has moved, its commit may still name: ``acquire`` removes it.
+            if self._epoch is not None or not files.is_published(identity, self._table.data):
+                self._remove(files, identity, state)
         return following(identity)
 
     def abandon(self) -> None:
