@@ -80,6 +80,7 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
             _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
         else:
             _check_destination(missing, part.destination, str(options.transactional_id), schema)
+    missing += shared_record_problems(list(_separate(parts)))
     _check_sources(missing, query.frame, options)
     _note(missing, lambda: _check_checkpoint(spark, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))
@@ -94,6 +95,30 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
 def _separate(parts: Sequence[Part]) -> Iterator[Part]:
     for part in parts:
         yield from part.destination.parts if isinstance(part.destination, TogetherDestination) else (part,)
+
+
+def shared_record_problems(parts: Sequence[Part]) -> Missing:
+    """Why the parts of a query cannot have a commit record each: one that is acquired would fence the other."""
+    found: Missing = []
+    seen: dict[tuple[type[Destination], str], Part] = {}
+    for part in parts:
+        try:
+            identity = None if isinstance(part.destination, KafkaDestination) else part.destination.identity()
+        except TargetError:
+            # It has been reported.
+            continue
+        if identity is None:
+            continue
+        other = seen.setdefault((type(part.destination), identity), part)
+        if other is not part:
+            found.append(
+                (
+                    f"sinks {other.column} and {part.column} ({other.destination.table}, {part.destination.table}) would "
+                    "have one commit record: there is one for each pipeline and place",
+                    'let one have another place: with type = "postgres" another option schema, else another file or table',
+                )
+            )
+    return found
 
 
 def preflight_write(frame: DataFrame, options: VersionOptions, destination: Destination) -> None:
