@@ -23,8 +23,9 @@ LAKES = (DeltaHooks(), IcebergHooks())
 
 @pytest.fixture(params=LAKES, ids=lambda hooks: hooks.kind)
 def hooks(request: pytest.FixtureRequest, tmp_path: Path) -> OwnHooks:
-    table_of(request.param, tmp_path).create(SCHEMA)
-    return request.param
+    chosen: OwnHooks = request.param
+    table_of(chosen, tmp_path).create(SCHEMA)
+    return chosen
 
 
 def table_of(hooks: OwnHooks, location: Path) -> LakeTable:

@@ -113,9 +113,9 @@ def shared_record_problems(parts: Sequence[Part]) -> Missing:
         if other is not part:
             found.append(
                 (
-                    f"sinks {other.column} and {part.column} ({other.destination.table}, {part.destination.table}) would "
-                    "have one commit record: there is one for each pipeline and place",
-                    'let one have another place: with type = "postgres" another option schema, else another file or table',
+                    f"sinks {other.column} and {part.column} ({other.destination.table}, {part.destination.table}) "
+                    "would have one commit record: there is one for each pipeline and place",
+                    'give one another place: with type = "postgres" another option schema, else another file or table',
                 )
             )
     return found

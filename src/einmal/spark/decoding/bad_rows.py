@@ -76,8 +76,8 @@ class BadRows:
         self._shape = shape
         self._column = column
         self._decodes_again = inner is None and column is None
-        """Whether another attempt at a batch decodes all of it, and asks the registry again. Rows for several targets, or
-        of a transform, may have been kept from the attempt before: then its reports count, too."""
+        """Whether another attempt at a batch decodes all of it, and asks the registry again. Rows for several targets,
+        or of a transform, may have been kept from the attempt before: then its reports count, too."""
         self._turn = ""
         self._summaries: dict[str, BatchSummary] = {}
         self._already_in = False

@@ -8,9 +8,9 @@ prepared on, and fails if there is a later one. So the epoch is compared on the 
     commit    snapshot -> epoch compared -> files and record committed on this snapshot; a conflict begins again
 
 Every try of a commit is one request, whose refusal is certain; the libraries' own retries, which would put the commit
-on a snapshot that nobody has checked, are switched off. An error of a commit that is no refusal is resolved by reading:
-its identity is nobody else's. One of ``acquire`` is not: a driver that acquires the name at the same time makes the same
-state, and would be taken for this one.
+on a snapshot that nobody has checked, are switched off. An error of a commit that is no refusal is resolved by
+reading: its identity is nobody else's. One of ``acquire`` is not: a driver that acquires the name at the same time
+makes the same state, and would be taken for this one.
 
 The state of a name in the table also has the identity of the last transaction that was committed under it. A successor
 removes moved files only of transactions *after* that one, and only once its own epoch is committed: until then a
