@@ -114,8 +114,9 @@ def shared_record_problems(parts: Sequence[Part]) -> Missing:
             found.append(
                 (
                     f"sinks {other.column} and {part.column} ({other.destination.table}, {part.destination.table}) "
-                    "would have one commit record: there is one for each pipeline and place",
-                    'give one another place: with type = "postgres" another option schema, else another file or table',
+                    "would have one commit record: there is one for each pipeline and location",
+                    'give one another location: with type = "postgres" another schema (option), else another file or '
+                    "table",
                 )
             )
     return found

@@ -281,7 +281,7 @@ class EmbeddedTarget(Target):
         raise PipelineRefused(
             f"the last commit of {self._name!r} in {self._database.path} was {known}, and now it is {found}: the file "
             "was restored or replaced",
-            "start the pipeline again: it compares its checkpoint with the record, and says what to do",
+            "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
         )
 
     def _commit(self, connection: Any) -> None:

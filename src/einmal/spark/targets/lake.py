@@ -250,7 +250,7 @@ class LakeTarget(Target):
         raise PipelineRefused(
             f"the last commit of {self._name!r} in {self._table.label} was {known}, and now it is {found}: the table "
             "was rolled back or restored",
-            "start the pipeline again: it compares its checkpoint with the record, and says what to do",
+            "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
         )
 
     def _commit(
