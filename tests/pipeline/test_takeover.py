@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from einmal.pipeline.batch_plan import Batch, QueryStart, Refuse, Write, plan_batch, plan_start
 from einmal.pipeline.commit_record import CommitRecord, decode
 from einmal.pipeline.takeover import RecordChange, Standing, plan_adopt, plan_reset
@@ -77,3 +79,14 @@ def test_there_may_be_nothing_to_adopt() -> None:
     assert isinstance(plan_adopt("t", None, Standing(checkpoint="file:/b", query_id=None)), Refuse)
     same = Standing(checkpoint="file:/a", query_id="q", batch_id=7, end=RECORD.end)
     assert isinstance(plan_adopt("t", RECORD, same), Refuse)
+
+
+@pytest.mark.parametrize("batch_id", [None, 9])
+def test_a_transaction_that_the_database_has_committed_keeps_its_name(batch_id: int | None) -> None:
+    """Without it the next start would abort what the topics have of the last batch."""
+    record = replace(RECORD, prepared="4:7")
+    end = None if batch_id is None else ({"in": {"0": 40}},)
+    standing = Standing(checkpoint="file:/b", query_id="q2", batch_id=batch_id, end=end)
+    for change in (plan_adopt("t", record, standing), plan_reset("t", record, ({"in": {"0": 30}},))):
+        assert isinstance(change, RecordChange) and change.record is not None
+        assert change.record.prepared == "4:7"

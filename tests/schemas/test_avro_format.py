@@ -114,3 +114,15 @@ def test_what_is_written_is_read(number: int, name: str | None) -> None:
     except UnicodeEncodeError:
         return
     assert AvroDecoder(SCHEMA).decode(raw).value == value
+
+
+@pytest.mark.parametrize("items", ["record", "array"])
+def test_schema_with_more_columns_than_text_is_refused(items: str) -> None:
+    """Each of 40 types has two fields of the next: a trillion columns in two kilobytes."""
+    kind: Any = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "null"}]}
+    for number in range(1, 40):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"R{number - 1}"}]
+        kind = {"type": "record", "name": f"R{number}", "fields": fields}
+    schema = kind if items == "record" else {"type": "array", "items": kind}
+    with pytest.raises(SchemaError, match="more than"):
+        AvroSchema(json.dumps(schema))

@@ -59,6 +59,13 @@ def test_schemas_that_a_schema_refers_to_come_first(server: RegistryServer) -> N
     assert client(server.url).schema(schema_id).references == {"Inner": inner}
 
 
+def test_schemas_that_refer_to_each_other_are_asked_for_once(server: RegistryServer) -> None:
+    for name, other in (("A", "B"), ("B", "A")):
+        reference = {"name": other, "subject": other, "version": 1}
+        server.schemas.register(name, {"schema": AVRO, "references": [reference]})
+    assert client(server.url).latest("A").references == {"A": AVRO, "B": AVRO}
+
+
 def test_a_registry_that_does_not_answer_is_unavailable_after_bounded_retries() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -51,7 +51,7 @@ def plan_reset(transactional_id: str, record: CommitRecord | None, end: tuple[An
         )
     if end is None:
         return RecordChange(None, tuple(lines))
-    return RecordChange(_of_nobody(transactional_id, end), tuple(lines))
+    return RecordChange(_of_nobody(transactional_id, end, record), tuple(lines))
 
 
 def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Standing) -> RecordChange | Refuse:
@@ -65,7 +65,7 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
                 "start the pipeline as a new one",
             )
         lines.append(f"{standing.checkpoint} has no finished batch: it begins at {short(record.end)}, with empty state")
-        return RecordChange(_of_nobody(transactional_id, record.end), tuple(lines))
+        return RecordChange(_of_nobody(transactional_id, record.end, record), tuple(lines))
     adopted = CommitRecord(
         transactional_id=transactional_id,
         query_id=standing.query_id,
@@ -73,6 +73,7 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
         batch_id=standing.batch_id,
         end=standing.end,
         commit_text=standing.commit_text,
+        prepared=_prepared(record),
     )
     if record is not None and _same_place(record, adopted):
         return Refuse(
@@ -90,8 +91,21 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
 _FENCE = "fence the instance that runs under this name, and abort its open transaction"
 
 
-def _of_nobody(transactional_id: str, end: tuple[Any, ...]) -> CommitRecord:
-    return CommitRecord(transactional_id=transactional_id, query_id=NOBODY, checkpoint="", batch_id=-1, end=end)
+def _of_nobody(transactional_id: str, end: tuple[Any, ...], record: CommitRecord | None) -> CommitRecord:
+    return CommitRecord(
+        transactional_id=transactional_id,
+        query_id=NOBODY,
+        checkpoint="",
+        batch_id=-1,
+        end=end,
+        prepared=_prepared(record),
+    )
+
+
+def _prepared(record: CommitRecord | None) -> str:
+    """A transaction in the topics that the database has committed may not be ended yet; without its name it would be
+    aborted."""
+    return "" if record is None else record.prepared
 
 
 def _same_place(record: CommitRecord, adopted: CommitRecord) -> bool:

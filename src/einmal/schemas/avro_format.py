@@ -52,6 +52,19 @@ _LOGICAL: Final = {
     ("fixed", "uuid"): STRING,
 }
 _DECIMAL_MAX: Final = 38
+_TYPES_MAX: Final = 10_000
+
+
+class _Named(dict[str, Any]):
+    """Types by name, and how many types have been visited: a name stands for all of its type, so that a few kilobytes
+    of schema can have more columns than there is memory."""
+
+    visited = 0
+
+    def visit(self) -> None:
+        self.visited += 1
+        if self.visited > _TYPES_MAX:
+            raise SchemaError(f"the Avro schema has more than {_TYPES_MAX:,} types", "such schemas are not decoded")
 
 
 class AvroSchema:
@@ -71,7 +84,7 @@ class AvroSchema:
         except (Exception, RecursionError) as error:
             raise SchemaError(f"not an Avro schema: {type(error).__name__}: {str(error)[:200]}") from error
         self.known = known
-        self.column = _column(self.parsed, known, ())
+        self.column = _column(self.parsed, _Named(known), ())
         self.convert = self.column.at("$")
 
 
@@ -151,8 +164,9 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _column(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+def _column(schema: Any, known: _Named, above: tuple[str, ...]) -> ColumnType:
     """Raises SchemaError."""
+    known.visit()
     if len(above) > DEPTH_MAX:
         raise SchemaError(f"the Avro schema has more than {DEPTH_MAX} levels")
     if isinstance(schema, list):
@@ -180,7 +194,7 @@ def _column(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> Co
             return _scalar(schema, known, above)
 
 
-def _scalar(schema: Mapping[str, Any], known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+def _scalar(schema: Mapping[str, Any], known: _Named, above: tuple[str, ...]) -> ColumnType:
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
@@ -193,13 +207,14 @@ def _scalar(schema: Mapping[str, Any], known: Mapping[str, Any], above: tuple[st
     return BINARY if kind == "fixed" else _column(kind, known, (*above, "."))
 
 
-def _union(schema: list[Any], known: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
+def _union(schema: list[Any], known: _Named, above: tuple[str, ...]) -> ColumnType:
     columns = [_column(each, known, above) for each in schema if each != "null"]
     return columns[0] if len(columns) == 1 else JSON_TEXT
 
 
-def _takes_bytes(schema: Any, known: Mapping[str, Any], depth: int = 0) -> bool:
+def _takes_bytes(schema: Any, known: _Named, depth: int = 0) -> bool:
     """Whether each value of a schema has at least one byte."""
+    known.visit()
     if depth > DEPTH_MAX:
         return True
     if isinstance(schema, str):

@@ -7,6 +7,8 @@ policy for drift decides. References to other documents are refused; nothing is 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -31,12 +33,15 @@ from einmal.schemas.errors import (
     MalformedValue,
     MissingField,
     NestedTooDeeply,
+    OutOfRange,
     SchemaError,
     WrongType,
 )
 
 _REQUIRED: Final = "required"
 _FORMATS: Final = {"date-time": TIMESTAMP, "date": DATE}
+_LARGE: Final = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
+"""What a number beyond the range of a double has, and few others."""
 _SIMPLE: Final = {"integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN, "string": STRING}
 
 
@@ -102,10 +107,13 @@ def parsed(raw: bytes, limits: Limits) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidText(f"not UTF-8 at byte {error.start}") from error
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        huge = _finite if _LARGE.search(raw) else None
+        value = json.loads(text, parse_constant=_no_constant, parse_float=huge)
         if b"\\u" in raw:
             # An escape can be half of a surrogate pair, which no UTF-8 has.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except OutOfRange:
+        raise
     except UnicodeEncodeError as error:
         raise InvalidText("an escaped character that UTF-8 cannot represent") from error
     except json.JSONDecodeError as error:
@@ -114,6 +122,14 @@ def parsed(raw: bytes, limits: Limits) -> Any:
         raise NestedTooDeeply("too many levels of nesting") from error
     except ValueError as error:
         raise MalformedValue("not JSON: a number that no number of JSON is, or with too many digits") from error
+    return value
+
+
+def _finite(text: str) -> float:
+    """Python's own conversion makes infinity of a number that is too large."""
+    value = float(text)
+    if math.isinf(value):
+        raise OutOfRange("a number that is too large for a double")
     return value
 
 

@@ -87,22 +87,23 @@ class SchemaRegistry:
 
     def _registered(self, schema_id: int, answer: Mapping[str, Any]) -> RegisteredSchema:
         references: dict[str, str] = {}
-        self._refer(answer, references)
+        self._refer(answer, references, set())
         return RegisteredSchema(schema_id, str(answer.get("schemaType") or "AVRO"), _text(answer), references)
 
-    def _refer(self, answer: Mapping[str, Any], found: dict[str, str]) -> None:
-        """Collect what an answer refers to, depth first."""
+    def _refer(self, answer: Mapping[str, Any], found: dict[str, str], asked: set[str]) -> None:
+        """Collect what an answer refers to, depth first. ``asked``: names, so that a circle of them ends."""
         for each in answer.get("references") or ():
             try:
                 name, subject, version = str(each["name"]), str(each["subject"]), int(each["version"])
             except (TypeError, KeyError, ValueError) as error:
                 raise RegistryUnavailable(f"{self._urls[0]}: an answer that is no schema registry's") from error
-            if name in found:
+            if name in asked:
                 continue
-            if len(found) >= _REFERENCES_MAX:
+            asked.add(name)
+            if len(asked) > _REFERENCES_MAX:
                 raise SchemaNotFound(f"a schema refers to more than {_REFERENCES_MAX} others")
             referred = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}")
-            self._refer(referred, found)
+            self._refer(referred, found, asked)
             found[name] = _text(referred)
 
     def _get(self, path: str) -> Mapping[str, Any]:

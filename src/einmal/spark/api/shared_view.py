@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark.declare.declaration import View
+from einmal.spark.errors import PipelineFailed, reason_of
 from einmal.spark.protocol.execution import is_stateful_node, iterate
 
 Combine = Callable[[Mapping[str, DataFrame]], DataFrame]
@@ -44,13 +45,22 @@ class SharedView:
     def transform(self, frame: DataFrame, _batch_id: int) -> DataFrame:
         spark: SparkSession = frame.sparkSession
         # Not persist: a part that is lost with its executor would be computed again, perhaps with another result. Of a
-        # local checkpoint it cannot be, and the batch fails.
-        frames = {self._name: frame.localCheckpoint(eager=False)}
+        # local checkpoint it cannot be, and the batch fails. Not a lazy one: in its first job two executors that read
+        # one part for two sinks each compute it.
+        frames = {self._name: _computed(frame)}
         frames[self._name].createOrReplaceTempView(self._name)
         for view in self._views:
             frames[view.name] = spark.sql(view.sql)
             frames[view.name].createOrReplaceTempView(view.name)
         return self._combine(frames)
+
+
+def _computed(frame: DataFrame) -> DataFrame:
+    """Raises PipelineFailed."""
+    try:
+        return frame.localCheckpoint(eager=True)
+    except Exception as error:
+        raise PipelineFailed(reason_of(error)) from error
 
 
 def needed_behind(name: str, frames: Mapping[str, DataFrame], origins: Sequence[str]) -> set[str]:

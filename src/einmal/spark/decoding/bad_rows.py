@@ -75,6 +75,9 @@ class BadRows:
         self._inner = inner
         self._shape = shape
         self._column = column
+        self._decodes_again = inner is None and column is None
+        """Whether another attempt at a batch decodes all of it, and asks the registry again. Rows for several targets,
+        or of a transform, may have been kept from the attempt before: then its reports count, too."""
         self._turn = ""
         self._summaries: dict[str, BatchSummary] = {}
         self._already_in = False
@@ -138,8 +141,7 @@ class BadRows:
                 return self._check(batch_id)
             case events.BatchWritten(batch_id) if not self._summaries:
                 return self._check(batch_id)
-            case events.TransactionEnded(_, False):
-                # The next attempt decodes again, and asks the registry again.
+            case events.TransactionEnded(_, False) if self._decodes_again:
                 self._forget()
                 self._summaries = {}
             case events.BatchAlreadyIn() | events.BatchSkipped():

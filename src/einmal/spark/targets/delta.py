@@ -6,6 +6,9 @@ Delta's own pair of an application's id and version (the action ``txn``) is the 
     version   epoch * 2**32 + the number of the transaction in this epoch; larger with each commit
     record    _einmal/records/NAME/VERSION.json in the table's directory, durable before the commit that names it
 
+Two drivers that acquire a name at once make the same version. So the file of an epoch is created and never replaced:
+whoever finds it takes the next epoch, and nobody writes an older record under a version that another one commits.
+
 The record is not in the commit's metadata (``commitInfo``), which Delta deletes with its old log files, and not in the
 table's properties, whose change is a conflict for every other writer. The action ``txn`` is kept in checkpoints.
 
@@ -72,6 +75,10 @@ class DeltaLakeTable(LakeTable):
     def identity(self, snapshot: Any) -> str:
         return str(snapshot.metadata().id)
 
+    def next_epoch(self, snapshot: Any, name: str) -> int:
+        used = [int(path.stem) // _TRANSACTIONS for path in self._record_files(name)]
+        return max(super().next_epoch(snapshot, name), max(used, default=0) + 1)
+
     def names(self, snapshot: Any) -> Sequence[str]:
         if not self._records.exists():
             return []
@@ -104,11 +111,12 @@ class DeltaLakeTable(LakeTable):
         from deltalake.exceptions import CommitFailedError
 
         before = snapshot.transaction_version(f"{_PREFIX}{name}")
-        version = state.epoch * _TRANSACTIONS
-        if state.committed.producer_id == state.epoch:
+        version, acquires = state.epoch * _TRANSACTIONS, state.committed.producer_id != state.epoch
+        if not acquires:
             version += state.committed.producer_epoch + 1
-        assert before is None or version > before, (version, before)
-        self._write_record(name, version, state)
+        if before is not None and version <= before:
+            raise SnapshotSuperseded(f"version {version} of {name!r} after {before}")
+        self._write_record(name, version, state, is_new=acquires)
         properties = CommitProperties(
             custom_metadata={"einmal.pipeline": name, "einmal.record": state.record},
             max_commit_retries=0,
@@ -166,29 +174,46 @@ class DeltaLakeTable(LakeTable):
 
     def _remove_records_before(self, version: int, name: str) -> None:
         """Nobody can commit them any more."""
-        for path in self._record_path(name, version).parent.glob("*.json"):
-            if path.stem.isdecimal() and int(path.stem) < version:
+        for path in self._record_files(name):
+            if int(path.stem) < version:
                 path.unlink(missing_ok=True)
 
-    def _write_record(self, name: str, version: int, state: LakeState) -> None:
+    def _record_files(self, name: str) -> list[Path]:
+        found = self._record_path(name, 0).parent.glob("*.json")
+        return [path for path in found if path.stem.isdecimal()]
+
+    def _write_record(self, name: str, version: int, state: LakeState, *, is_new: bool) -> None:
+        """``is_new``: raise SnapshotSuperseded where somebody has written it."""
         path = self._record_path(name, version)
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
+        if not (path.parent / _NAME_FILE).exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
             _write_durably(path.parent / _NAME_FILE, name)
             for each in (self._records, self._records.parent, self._path):
                 flush_directory(each)
-        # Another try of the same transaction replaces it.
-        _write_durably(path, state_as_json(state))
+        text = state_as_json(state)
+        if not is_new:
+            # Another try of the same transaction replaces it.
+            _write_durably(path, text)
+            return
+        try:
+            _write(path, text, "x")
+        except FileExistsError as error:
+            raise SnapshotSuperseded(f"{path} exists") from error
+        flush_directory(path.parent)
 
 
 def _write_durably(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
+    _write(temporary, text, "w")
+    temporary.replace(path)
+    flush_directory(path.parent)
+
+
+def _write(path: Path, text: str, mode: str) -> None:
+    with path.open(mode, encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
-    flush_directory(path.parent)
 
 
 def _protocol_problems(snapshot: Any) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ identity, and the last epoch of all names. So an epoch never comes back, also wh
 the meantime.
 
     acquire   next epoch of all names -> epoch of this name; then older staging is removed
-    record    BEGIN; epoch compared; rows loaded and counted; record updated. The transaction stays open
+    record    BEGIN; epoch and last record compared; rows loaded and counted; record updated. It stays open
     commit    COMMIT
 
 Between ``record`` and ``commit`` nobody can acquire the name: in SQLite the writer's lock is held, in DuckDB the second
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.spark import events
+from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError, Options
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
 from einmal.spark.targets.target import (
@@ -125,6 +126,10 @@ class EmbeddedTarget(Target):
         self._is_checked = False
         """The table has the columns of this run's rows."""
         self._epoch: ProducerId | None = None
+        self._last: tuple[str | None] | None = None
+        """The record that this run has read or committed, encoded; None: it has done neither."""
+        self._candidate: tuple[str | None] = (None,)
+        """What the open transaction makes of it."""
         self._transaction: Any = None
         """The connection with the open transaction."""
 
@@ -147,7 +152,7 @@ class EmbeddedTarget(Target):
                 f"UPDATE {COMMITS} SET changes = changes + 1, epoch = ? WHERE pipeline = ?", [epoch, self._name]
             )
             self._commit(connection)
-        self._epoch = ProducerId(epoch)
+        self._epoch, self._last = ProducerId(epoch), None
         try:
             self._files.discard_before(epoch)
         except OSError as error:
@@ -158,6 +163,7 @@ class EmbeddedTarget(Target):
         assert self._epoch is not None, "read follows acquire"
         with self._connection() as connection:
             row = self._compare(connection, Identity(self._epoch, ProducerEpoch(0)))
+        self._last = (row[1],)
         return _record_in(self._name, row)
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
@@ -176,15 +182,16 @@ class EmbeddedTarget(Target):
         with self._errors():
             self._transaction = self._database.connect()
             self._database.begin(self._transaction)
-            self._compare(self._transaction, identity)
+            self._compare_record(self._compare(self._transaction, identity))
             files = self._files.compared(identity)
             loaded = self._database.load(self._transaction, self._table, files) if files else 0
             staged = sum(file.count for file in files)
             if loaded != staged:
                 raise TargetFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
+            self._candidate = (None if record is None else record.encode().decode(),)
             self._transaction.execute(
                 f"UPDATE {COMMITS} SET changes = changes + 1, record = ?, timestamp_ms = ? WHERE pipeline = ?",
-                [None if record is None else record.encode().decode(), _now_ms(), self._name],
+                [*self._candidate, _now_ms(), self._name],
             )
 
     def commit(self, identity: Identity) -> Identity:
@@ -192,6 +199,7 @@ class EmbeddedTarget(Target):
         if connection is None:
             raise TargetFailed("no transaction is open")
         self._commit(connection)
+        self._last = self._candidate
         self._rollback()
         # The outcome is known. What cannot be removed now is removed by the next run.
         with contextlib.suppress(OSError):
@@ -250,7 +258,7 @@ class EmbeddedTarget(Target):
             raise TargetFailed(
                 f"{self._database.path}: {error}", will_again=self._database.refuses_rows(error)
             ) from error
-        except TargetError:
+        except (TargetError, PipelineRefused):
             self._rollback()
             raise
 
@@ -261,6 +269,20 @@ class EmbeddedTarget(Target):
             current = "the name was deleted" if row is None else f"epoch {row[0]} was acquired"
             raise TargetFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
         return row
+
+    def _compare_record(self, row: tuple[Any, ...]) -> None:
+        """A file that was restored lacks batches that this run goes by, and may have its epoch."""
+        if self._last is None or self._last == (row[1],):
+            return
+        known, found = (
+            "none" if each is None else f"batch {each.batch_id}"
+            for each in (_record_in(self._name, (None, *self._last)), _record_in(self._name, row))
+        )
+        raise PipelineRefused(
+            f"the last commit of {self._name!r} in {self._database.path} was {known}, and now it is {found}: the file "
+            "was restored or replaced",
+            "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
+        )
 
     def _commit(self, connection: Any) -> None:
         try:

@@ -3,16 +3,18 @@
 What Delta Lake and Iceberg share; each of them is a ``LakeTable``. A commit of the table names the snapshot that it was
 prepared on, and fails if there is a later one. So the epoch is compared on the very snapshot that the commit follows:
 
-    acquire   snapshot -> epoch + 1, committed alone; a conflict begins again
+    acquire   snapshot -> next epoch, committed alone; a conflict begins again
     record    epoch compared; staged files are moved below the table's directory, where no snapshot names them
     commit    snapshot -> epoch compared -> files and record committed on this snapshot; a conflict begins again
 
 Every try of a commit is one request, whose refusal is certain; the libraries' own retries, which would put the commit
-on a snapshot that nobody has checked, are switched off. An error that is no refusal is resolved by reading.
+on a snapshot that nobody has checked, are switched off. An error of a commit that is no refusal is resolved by
+reading: its identity is nobody else's. One of ``acquire`` is not: a driver that acquires the name at the same time
+makes the same state, and would be taken for this one.
 
 The state of a name in the table also has the identity of the last transaction that was committed under it. A successor
-removes moved files only of transactions *after* that one, which are fenced; whatever is earlier is committed or was
-removed by its own run.
+removes moved files only of transactions *after* that one, and only once its own epoch is committed: until then a
+catalog may still receive the commit that names them. Whatever is earlier is committed or was removed by its own run.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.spark import events
+from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
 from einmal.spark.targets.target import (
     Committed,
@@ -96,6 +99,10 @@ class LakeTable(ABC):
     def state(self, snapshot: Any, name: str) -> LakeState:
         """Of a name that may be new."""
 
+    def next_epoch(self, snapshot: Any, name: str) -> int:
+        """The lowest that nobody can have been granted."""
+        return self.state(snapshot, name).epoch + 1
+
     @abstractmethod
     def names(self, snapshot: Any) -> Sequence[str]:
         """All names that have a state."""
@@ -128,6 +135,8 @@ class LakeTarget(Target):
         """The open transaction, and its record."""
         self._published: tuple[StagedFile, ...] = ()
         self._staged: StagedFiles | None = None
+        self._last: tuple[str | None] | None = None
+        """The record that this run has read or committed, encoded; None: it has done neither."""
 
     def look(self) -> CommitRecord | None:
         with _errors():
@@ -135,13 +144,13 @@ class LakeTarget(Target):
             return None if snapshot is None else record_in(self._name, self._table.state(snapshot, self._name))
 
     def acquire(self, held: Identity | None) -> Identity:
-        def next_epoch(state: LakeState) -> LakeState:
+        def next_epoch(snapshot: Any, state: LakeState) -> LakeState:
             if held is not None:
                 _compare(self._name, state, held)
-            return replace(state, epoch=state.epoch + 1)
+            return replace(state, epoch=self._table.next_epoch(snapshot, self._name))
 
-        state = self._commit(next_epoch, ())
-        self._epoch = ProducerId(state.epoch)
+        state = self._commit(next_epoch, (), is_own=lambda _: False)
+        self._epoch, self._last = ProducerId(state.epoch), None
         with _errors():
             files = self._files()
             for identity in files.transactions(state.epoch):
@@ -151,7 +160,9 @@ class LakeTarget(Target):
     def read(self) -> CommitRecord | None:
         assert self._epoch is not None, "read follows acquire"
         with _errors():
-            return record_in(self._name, self._current(Identity(self._epoch, ProducerEpoch(0))))
+            state = self._current(Identity(self._epoch, ProducerEpoch(0)))
+            self._last = (state.record,)
+            return record_in(self._name, state)
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
         with _errors():
@@ -176,15 +187,17 @@ class LakeTarget(Target):
             raise TargetFailed("no transaction is open")
         record = self._recorded[1]
 
-        def committed(state: LakeState) -> LakeState:
+        def committed(_snapshot: Any, state: LakeState) -> LakeState:
             _compare(self._name, state, identity)
+            self._compare_record(state)
             return LakeState(state.epoch, identity, record, time.time_ns() // 1_000_000)
 
         try:
-            self._commit(committed, self._published)
-        except (TargetFenced, OutcomeUnknown):
+            self._commit(committed, self._published, is_own=self._has)
+        except (TargetFenced, OutcomeUnknown, PipelineRefused):
             self.abandon()
             raise
+        self._last = (record,)
         self.abandon()
         # The outcome is known. What cannot be removed now is removed by the next run.
         with contextlib.suppress(OSError):
@@ -192,14 +205,15 @@ class LakeTarget(Target):
         return following(identity)
 
     def abort(self, identity: Identity) -> Identity:
-        was_open = self._recorded is not None
         self.abandon()
         with _errors():
             state = self._current(identity)
             files = self._files()
-            was_staged = self._remove(files, identity, state)
-        if self._epoch is None and not (was_open or was_staged):
-            raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+            if self._epoch is None and identity not in files.transactions(identity.producer_id + 1):
+                raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+            # What the run before this one has moved, its commit may still name: ``acquire`` removes it.
+            if self._epoch is not None or not files.is_published(identity, self._table.data):
+                self._remove(files, identity, state)
         return following(identity)
 
     def abandon(self) -> None:
@@ -225,26 +239,47 @@ class LakeTarget(Target):
             raise TargetFailed(reason, will_again=True)
         self._is_checked = True
 
-    def _commit(self, change: Callable[[LakeState], LakeState], files: Sequence[StagedFile]) -> LakeState:
-        """Commit what ``change`` makes of the state, on the snapshot that has this state. Raises TargetFailed,
-        OutcomeUnknown, and what ``change`` raises."""
+    def _compare_record(self, state: LakeState) -> None:
+        """A table that was rolled back or restored lacks batches that this run goes by."""
+        if self._last is None or self._last == (state.record,):
+            return
+        known, found = (
+            "none" if each is None else f"batch {each.batch_id}"
+            for each in (record_in(self._name, replace(state, record=self._last[0])), record_in(self._name, state))
+        )
+        raise PipelineRefused(
+            f"the last commit of {self._name!r} in {self._table.label} was {known}, and now it is {found}: the table "
+            "was rolled back or restored",
+            "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
+        )
+
+    def _commit(
+        self,
+        change: Callable[[Any, LakeState], LakeState],
+        files: Sequence[StagedFile],
+        *,
+        is_own: Callable[[LakeState], bool],
+    ) -> LakeState:
+        """Commit what ``change`` makes of a snapshot and its state, on this snapshot. ``is_own``: whether the table has
+        this state, and it can only be of this commit. Raises TargetFailed, OutcomeUnknown, and what ``change``
+        raises."""
         refusal: SnapshotSuperseded | None = None
         for _ in range(_TRIES_MAX):
             with _errors():
                 snapshot = self._table.load()
                 if snapshot is None:
                     raise TargetFailed(f"there is no table {self._table.label}")
-                state = change(self._table.state(snapshot, self._name))
+                state = change(snapshot, self._table.state(snapshot, self._name))
             try:
                 self._table.commit(snapshot, self._name, state, files)
             except SnapshotSuperseded as error:
                 refusal = error
-                if self._has(state):
+                if is_own(state):
                     # A request that the library repeated met its own commit.
                     return state
                 time.sleep(_PAUSE_S)
             except Exception as error:
-                if not self._has(state):
+                if not is_own(state):
                     raise OutcomeUnknown(f"commit of {self._table.label}: {error}") from error
                 return state
             else:
@@ -336,7 +371,7 @@ def _errors() -> Iterator[None]:
     """Errors of a library as those of a target."""
     try:
         yield
-    except (TargetError, UnreadableCommitRecord, AssertionError):
+    except (TargetError, PipelineRefused, UnreadableCommitRecord, AssertionError):
         raise
     except Exception as error:
         raise TargetFailed(f"{type(error).__name__}: {error}") from error

@@ -137,6 +137,11 @@ class StagedFiles:
             if Identity(*numbers[:2]) == identity and published.exists():
                 _remove(published)
 
+    def is_published(self, identity: Identity, root: Path) -> bool:
+        """Whether files of an identity that has a staging directory were moved."""
+        mine = [path.name for path, numbers in self._directories() if Identity(*numbers[:2]) == identity]
+        return any(self._published(root, each).exists() for each in mine)
+
     def _published(self, root: Path, batch: str) -> Path:
         return root / f"einmal-{self._home.name}" / batch
 

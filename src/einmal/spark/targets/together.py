@@ -80,9 +80,10 @@ class TogetherTarget(Target):
         return self._database.read()
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
-        # Computed twice, the two would be two results of a query that is not deterministic; of a local checkpoint
-        # nothing is computed again, also where an executor is lost.
-        rows = frame.localCheckpoint(eager=False)
+        # Computed twice, the two would be two results of a query that is not deterministic. Of a local checkpoint
+        # nothing is computed again, also where an executor is lost. An eager one: a lazy one is complete only after its
+        # first job, which has written the topics by then.
+        rows = frame.localCheckpoint(eager=True)
         topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
         return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
 

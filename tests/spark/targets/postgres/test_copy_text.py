@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import pyarrow
@@ -34,6 +35,19 @@ def test_slices_of_binary_values_and_arrays_are_written_alone(offset: int) -> No
         b'\\\\x7a\t{"NULL"}\t{"3"}\n',
     ]
     assert copy_text(rows.slice(offset)) == b"".join(lines[offset:])
+
+
+def test_memory_for_a_piece_does_not_depend_on_the_batch_that_it_is_of() -> None:
+    """Of Spark's batches with more than a gibibyte of binary values, the bounds of all would not fit into 32 bits."""
+    rows = batch(b=pyarrow.array([bytes([number]) * 100_000 for number in range(200)]))
+    tracemalloc.start()
+    try:
+        text = copy_text(rows.slice(150, 2))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert text == b"".join(b"\\\\x" + b"%02x" % number * 100_000 + b"\n" for number in (150, 151))
+    assert peak < 4_000_000
 
 
 def test_null_arrays_over_values_do_not_move_their_neighbours() -> None:

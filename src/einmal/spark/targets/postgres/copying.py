@@ -214,22 +214,20 @@ def _values(column: Any) -> Any:
 
 
 def _hex(column: Any) -> Any:
-    """``\\x`` and hexadecimal digits: the digits of all values at once."""
-    validity, offsets, data = column.buffers()
-    digits = bytes(memoryview(data or b"")).hex().encode()
-    bounds = pyarrow.array([], pyarrow.int32()) if offsets is None else _doubled(offsets)
+    """``\\x`` and hexadecimal digits: the digits of all values at once. Of a slice only its own, whose bounds have 32
+    bits."""
+    if not len(column):
+        return pyarrow.array([], pyarrow.string())
+    _, offsets, data = column.buffers()
+    bounds = pyarrow.Array.from_buffers(pyarrow.int32(), len(column) + 1, [None, offsets], offset=column.offset)
+    first, last = bounds[0].as_py(), bounds[-1].as_py()
+    digits = bytes(memoryview(data or b"")[first:last]).hex().encode()
+    doubled = pc.multiply_checked(pc.subtract(bounds, bounds[0]), pyarrow.scalar(2, pyarrow.int32()))
     plain = pyarrow.Array.from_buffers(
-        pyarrow.string(),
-        len(column),
-        [validity, bounds.buffers()[1] if len(bounds) else None, pyarrow.py_buffer(digits)],
-        offset=column.offset,
+        pyarrow.string(), len(column), [None, doubled.buffers()[1], pyarrow.py_buffer(digits)]
     )
-    return pc.binary_join_element_wise("\\x", plain, "")
-
-
-def _doubled(offsets: Any) -> Any:
-    bounds = pyarrow.Array.from_buffers(pyarrow.int32(), len(offsets) // 4, [None, offsets])
-    return pc.multiply(bounds, pyarrow.scalar(2, pyarrow.int32()))
+    joined = pc.binary_join_element_wise("\\x", plain, "")
+    return pc.if_else(column.is_valid(), joined, pyarrow.scalar(None, pyarrow.string()))
 
 
 def _arrays(column: Any) -> Any:

@@ -63,6 +63,9 @@ _OF_TEXT: Final = "SEIU"
 """Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
 What is no value of theirs is rejected row by row."""
 _JSON: Final = frozenset({"json", "jsonb"})
+_TIMES: Final = frozenset({"timestamp", "timestamptz"})
+_MICROSECONDS: Final = 6
+"""Digits of a second, which Spark's times have and PostgreSQL's unless a column has fewer: its modifier."""
 _VARHDRSZ: Final = 4
 
 
@@ -118,6 +121,9 @@ def _scalar_fits(data_type: DataType, base: str, category: str, modifier: int) -
     if isinstance(data_type, types.StringType):
         return category in _OF_TEXT and base not in ("bytea", *(each for fit in _FITS.values() for each in fit))
     if base not in _FITS.get(type(data_type), ()):
+        return False
+    if base in _TIMES and 0 <= modifier < _MICROSECONDS:
+        # It would round.
         return False
     if base != "numeric" or modifier < _VARHDRSZ:
         return True

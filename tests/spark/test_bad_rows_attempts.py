@@ -1,0 +1,68 @@
+"""What an attempt at a batch has reported, where the next one does not decode the rows again."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.accumulators import Accumulator
+
+from einmal.schemas.settings import decode_settings
+from einmal.spark import events
+from einmal.spark.decoding.bad_rows import BadRows, SchemaRegistered
+from einmal.spark.decoding.decode import DecodedSource
+from einmal.spark.decoding.reports import Reports, TaskReport
+from einmal.spark.decoding.rows import Decoding
+
+
+class NoOffsets:
+    def offsets(self, batch_id: int) -> None:
+        return None
+
+
+def source() -> DecodedSource:
+    settings = decode_settings(
+        {"value.format": "avro", "schema.registry.url": "http://localhost", "errors.tolerance": "all"}
+        | {"errors.deadletterqueue.topic.name": "bad"}
+    )
+    decoding = Decoding(
+        source="orders",
+        fields={},
+        columns={},
+        contract=settings.contract,
+        registry=None,
+        rescues=False,
+        tolerates=True,
+        topic=settings.topic,
+        context_headers=True,
+    )
+    return DecodedSource(decoding, settings, Accumulator(1, {}, Reports()), None)
+
+
+def reported(found: DecodedSource) -> None:
+    """Its good rows did not have the schema, its dead letters had: the row is in neither."""
+    for report in (
+        TaskReport("", "orders", None, unknown=frozenset({5})),
+        TaskReport("", "orders", 0, known=frozenset({5})),
+    ):
+        found.reports.add({report: None})
+
+
+def test_rows_that_were_kept_are_not_written_after_a_schema_was_registered_meanwhile() -> None:
+    """Rows for several targets are persisted: the second attempt at the batch reports nothing."""
+    decoded = source()
+    rows = BadRows([(0, decoded)], NoOffsets(), column="einmal_topics")
+    reported(decoded)
+    for _ in range(2):
+        with pytest.raises(SchemaRegistered):
+            rows.hear(events.OutputWritten(1))
+        rows.hear(events.TransactionEnded(1, False))
+
+
+def test_rows_that_are_decoded_again_are_written_when_all_tasks_know_the_schema() -> None:
+    decoded = source()
+    rows = BadRows([(0, decoded)], NoOffsets())
+    reported(decoded)
+    with pytest.raises(SchemaRegistered):
+        rows.hear(events.OutputWritten(1))
+    rows.hear(events.TransactionEnded(1, False))
+    decoded.reports.add({TaskReport("", "orders", 0, known=frozenset({5})): None})
+    assert rows.hear(events.OutputWritten(1)) == []
