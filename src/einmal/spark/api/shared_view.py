@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.spark.declare.declaration import View
 from einmal.spark.errors import PipelineFailed, reason_of
 from einmal.spark.protocol.execution import is_stateful_node, iterate
+from einmal.spark.targets.part import release
 
 Combine = Callable[[Mapping[str, DataFrame]], DataFrame]
 """From the frames of sources and views to the rows of all sinks."""
@@ -41,13 +42,18 @@ class SharedView:
         self._name = name
         self._views = views
         self._combine = combine
+        self._computed: DataFrame | None = None
+        """Of the last batch."""
 
     def transform(self, frame: DataFrame, _batch_id: int) -> DataFrame:
         spark: SparkSession = frame.sparkSession
         # Not persist: a part that is lost with its executor would be computed again, perhaps with another result. Of a
         # local checkpoint it cannot be, and the batch fails. Not a lazy one: in its first job two executors that read
         # one part for two sinks each compute it.
-        frames = {self._name: _computed(frame)}
+        if self._computed is not None:
+            release(self._computed)
+        self._computed = _computed(frame)
+        frames = {self._name: self._computed}
         frames[self._name].createOrReplaceTempView(self._name)
         for view in self._views:
             frames[view.name] = spark.sql(view.sql)

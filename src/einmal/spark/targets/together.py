@@ -38,7 +38,7 @@ from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
-from einmal.spark.targets.part import Part
+from einmal.spark.targets.part import Part, release
 from einmal.spark.targets.target import (
     Committed,
     Destination,
@@ -84,8 +84,11 @@ class TogetherTarget(Target):
         # nothing is computed again, also where an executor is lost. An eager one: a lazy one is complete only after its
         # first job, which has written the topics by then.
         rows = frame.localCheckpoint(eager=True)
-        topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
-        return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
+        try:
+            topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
+            return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
+        finally:
+            release(rows)
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if record is not None:
