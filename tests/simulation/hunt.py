@@ -125,8 +125,8 @@ BROKER: Final = (
     Defect(
         mutants.without_distinguishing_offline_logs,
         _kinds("uncaught"),
-        changed(profile_of, flush_each=True, crash=Crash.POWER, disk=DiskFaults(sync_error=0.02)),
-        seeds=(4,),
+        changed(profile_of, flush_each=True, crash=Crash.POWER, disk=DiskFaults(sync_error=0.05)),
+        seeds=(46,),
     ),
     Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(3,)),
     Defect(mutants.without_distinguishing_damage_from_torn_tails, GONE, DAMAGED),
