@@ -31,7 +31,7 @@ def secure_kafka(tmp_path: Path) -> Iterator[SecureKafka]:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.time_limit(900)
 def test_a_stranger_in_an_empty_directory_is_connected_by_the_page(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     stranger = Stranger(secure_kafka, tmp_path)
@@ -51,7 +51,7 @@ def test_a_stranger_in_an_empty_directory_is_connected_by_the_page(secure_kafka:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.time_limit(900)
 def test_a_stranger_runs_pipelines_on_a_secured_cluster_by_the_page(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     """A file and a function."""

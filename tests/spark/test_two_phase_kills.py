@@ -26,7 +26,7 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
 from tests.spark.topics import create, fill, values
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 KILLS: Final = int(os.environ.get("EINMAL_KILLS", "3"))
 SEED: Final = 20_267

@@ -9,7 +9,7 @@ import pytest
 from tests.spark.targets.campaign import run_campaign
 from tests.spark.targets.hooks import HOOKS
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.mark.parametrize("kind", HOOKS)

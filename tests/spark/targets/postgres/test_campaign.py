@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.targets.postgres.campaign import Campaign
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 _KILLS: Final = 6
 _SEED: Final = 5
