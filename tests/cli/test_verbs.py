@@ -1,0 +1,15 @@
+"""Claims about the list of the command line's verbs."""
+
+from __future__ import annotations
+
+from tests.interop.secured_verbs import CONNECTING, SHOWN, verbs
+
+
+def test_every_verb_that_connects_is_shown_on_a_secured_cluster() -> None:
+    """Those that are missing: add their steps to tests/interop/secured_verbs.py, under @shows."""
+    assert set(CONNECTING) - SHOWN.keys() == set()
+
+
+def test_every_verb_that_connects_takes_a_file_of_settings() -> None:
+    options = {verb: {option for parameter in verbs()[verb].params for option in parameter.opts} for verb in CONNECTING}
+    assert {verb for verb, found in options.items() if not {"--command-config", "-X", "-b"} <= found} == set()
