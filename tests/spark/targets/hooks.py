@@ -43,8 +43,12 @@ class OwnHooks(TargetTests):
         files.copy_all(self.staging(location))
 
 
-class SQLiteHooks(OwnHooks):
-    kind = "sqlite"
+class FileHooks(OwnHooks):
+    """Of a database in one file."""
+
+    def connect(self, path: Path) -> Any:
+        """A connection that commits every statement."""
+        raise NotImplementedError
 
     def options(self, location: Path) -> dict[str, str]:
         return {"path": str(location / "rows.db"), "table": "words", "busyTimeout": "2s"}
@@ -56,37 +60,29 @@ class SQLiteHooks(OwnHooks):
         path = location / "rows.db"
         if not path.exists():
             return []
-        with closing(sqlite3.connect(path)) as connection:
+        with closing(self.connect(path)) as connection:
+            # DuckDB has a view of this name.
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone():
                 return []
-            return connection.execute("SELECT id, name FROM words").fetchall()
+            return [tuple(row) for row in connection.execute("SELECT id, name FROM words").fetchall()]
 
     def damage_record(self, location: Path, name: str) -> None:
-        with closing(sqlite3.connect(location / "rows.db")) as connection, connection:
+        with closing(self.connect(location / "rows.db")) as connection:
             connection.execute("UPDATE einmal_commits SET record = '{' WHERE pipeline = ?", [name])
 
 
-class DuckDBHooks(OwnHooks):
+class SQLiteHooks(FileHooks):
+    kind = "sqlite"
+
+    def connect(self, path: Path) -> Any:
+        return sqlite3.connect(path, isolation_level=None)
+
+
+class DuckDBHooks(FileHooks):
     kind = "duckdb"
 
-    def options(self, location: Path) -> dict[str, str]:
-        return {"path": str(location / "rows.db"), "table": "words", "busyTimeout": "2s"}
-
-    def staging(self, location: Path) -> Path:
-        return location / "rows.db.staging"
-
-    def rows(self, location: Path) -> list[tuple[int, str]]:
-        path = location / "rows.db"
-        if not path.exists():
-            return []
-        with closing(duckdb.connect(str(path))) as connection:
-            if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'words'").fetchone():
-                return []
-            return connection.execute("SELECT id, name FROM words").fetchall()
-
-    def damage_record(self, location: Path, name: str) -> None:
-        with closing(duckdb.connect(str(location / "rows.db"))) as connection:
-            connection.execute("UPDATE einmal_commits SET record = '{' WHERE pipeline = ?", [name])
+    def connect(self, path: Path) -> Any:
+        return duckdb.connect(str(path))
 
 
 class DeltaHooks(OwnHooks):

@@ -6,7 +6,8 @@ Knows no records: whoever has them (``TransactionRecords``) flushes and drops th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from einmal.client.aio.transaction_requests import TransactionRequests
@@ -87,15 +88,9 @@ class Transactions:
         """Flush; the transaction waits for its decision. Raises what the transaction keeps as its error."""
         core = self.core
         core.begin_prepare()
-        try:
+        with self._failing_by(core.request_failed):
             await self._records.flush()
             core.check_flushed()
-        except KafkaError as error:
-            failure = core.request_failed(error)
-            raise failure from _cause(failure, error)
-        except asyncio.CancelledError:
-            core.cancelled()
-            raise
         return core.prepare()
 
     async def complete(self, committed: PreparedTxnState) -> None:
@@ -110,18 +105,12 @@ class Transactions:
         """Flush, then EndTxn. Raises what the transaction keeps as its error."""
         core = self.core
         core.begin_commit()
-        try:
+        with self._failing_by(core.commit_failed):
             await self._records.flush()
             core.check_flushed()
             following = None
             if core.has_begun:
                 following = await self._requests.end_txn(core.identity, core.version, committed=True)
-        except KafkaError as error:
-            failure = core.commit_failed(error)
-            raise failure from _cause(failure, error)
-        except asyncio.CancelledError:
-            core.cancelled()
-            raise
         core.ended(following)
         self._records.begin_identity(core.identity)
 
@@ -129,17 +118,23 @@ class Transactions:
         """Drop what waits, then EndTxn."""
         core = self.core
         core.begin_abort()
-        try:
+        with self._failing_by(core.request_failed):
             await self._records.drop()
             following = await self._end_by_abort()
-        except KafkaError as error:
-            failure = core.request_failed(error)
-            raise failure from _cause(failure, error)
-        except asyncio.CancelledError:
-            core.cancelled()
-            raise
         core.ended(following)
         self._records.begin_identity(core.identity, forget_error=True)
+
+    @contextmanager
+    def _failing_by(self, failed: Callable[[KafkaError], KafkaError]) -> Iterator[None]:
+        """An error of the requests becomes what the transaction keeps as its error (``failed``)."""
+        try:
+            yield
+        except KafkaError as error:
+            failure = failed(error)
+            raise failure from _cause(failure, error)
+        except asyncio.CancelledError:
+            self.core.cancelled()
+            raise
 
     async def _end_by_abort(self) -> ProducerIdAndEpoch | None:
         core = self.core

@@ -20,7 +20,6 @@ from einmal.pipeline.positions import offsets_of, topics_in
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import SourcePosition
 from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
-from einmal.spark.targets.kafka.committed import committed
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.target import Committed, Destination, Opening
 from einmal.types import ErrorCode
@@ -62,7 +61,7 @@ class Ownership:
     # --- asking -------------------------------------------------------------------------------------------------
 
     def committed(self) -> Mapping[str, Committed]:
-        """The last committed record of every pipeline, by name. Raises KafkaError, TargetError."""
+        """The last committed record of every pipeline, by name. Raises TargetError."""
         return self._destination.committed()
 
     def status(self, last: Committed) -> PipelineStatus:
@@ -127,9 +126,6 @@ class KafkaOwnership(Ownership):
     def __exit__(self, *_: object) -> None:
         self._admin.close()
         super().__exit__()
-
-    def committed(self) -> Mapping[str, Committed]:
-        return committed(self._cluster)
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
         """None: its coordinator has forgotten the name, or it never was."""

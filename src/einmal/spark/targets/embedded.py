@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.pipeline.commit_record import CommitRecord
 from einmal.spark import events
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError, Options
+from einmal.spark.targets import stored_record
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
 from einmal.spark.targets.target import (
     Committed,
@@ -126,9 +127,9 @@ class EmbeddedTarget(Target):
         self._is_checked = False
         """The table has the columns of this run's rows."""
         self._epoch: ProducerId | None = None
-        self._last: tuple[str | None] | None = None
+        self._last: stored_record.Known | None = None
         """The record that this run has read or committed, encoded; None: it has done neither."""
-        self._candidate: tuple[str | None] = (None,)
+        self._candidate: stored_record.Known = (None,)
         """What the open transaction makes of it."""
         self._transaction: Any = None
         """The connection with the open transaction."""
@@ -138,7 +139,7 @@ class EmbeddedTarget(Target):
             return None
         with self._connection() as connection:
             row = _row(connection, self._name) if _has_commits(connection) else None
-        return _record_in(self._name, row)
+        return None if row is None else stored_record.decoded(self._name, row[1])
 
     def acquire(self, held: Identity | None) -> Identity:
         with self._connection(creating=True) as connection:
@@ -162,9 +163,9 @@ class EmbeddedTarget(Target):
     def read(self) -> CommitRecord | None:
         assert self._epoch is not None, "read follows acquire"
         with self._connection() as connection:
-            row = self._compare(connection, Identity(self._epoch, ProducerEpoch(0)))
-        self._last = (row[1],)
-        return _record_in(self._name, row)
+            _, text = self._compare(connection, Identity(self._epoch, ProducerEpoch(0)))
+        self._last = (text,)
+        return stored_record.decoded(self._name, text)
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
         with self._connection() as connection:
@@ -182,7 +183,10 @@ class EmbeddedTarget(Target):
         with self._errors():
             self._transaction = self._database.connect()
             self._database.begin(self._transaction)
-            self._compare_record(self._compare(self._transaction, identity))
+            _, text = self._compare(self._transaction, identity)
+            stored_record.compare(
+                self._name, self._last, text, str(self._database.path), "the file was restored or replaced"
+            )
             files = self._files.compared(identity)
             loaded = self._database.load(self._transaction, self._table, files) if files else 0
             staged = sum(file.count for file in files)
@@ -270,20 +274,6 @@ class EmbeddedTarget(Target):
             raise TargetFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
         return row
 
-    def _compare_record(self, row: tuple[Any, ...]) -> None:
-        """A file that was restored lacks batches that this run goes by, and may have its epoch."""
-        if self._last is None or self._last == (row[1],):
-            return
-        known, found = (
-            "none" if each is None else f"batch {each.batch_id}"
-            for each in (_record_in(self._name, (None, *self._last)), _record_in(self._name, row))
-        )
-        raise PipelineRefused(
-            f"the last commit of {self._name!r} in {self._database.path} was {known}, and now it is {found}: the file "
-            "was restored or replaced",
-            "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
-        )
-
     def _commit(self, connection: Any) -> None:
         try:
             connection.execute("COMMIT")
@@ -349,7 +339,7 @@ class EmbeddedDestination(Destination):
                 else []
             )
         return {
-            name: _committed(name, record, timestamp)
+            name: stored_record.committed(name, record, timestamp)
             for name, _, record, timestamp in sorted(rows)
             if name != _ITSELF and record is not None
         }
@@ -440,19 +430,6 @@ def _next_epoch(connection: Any) -> int:
         f"UPDATE {COMMITS} SET epoch = epoch + 1 WHERE pipeline = ? RETURNING epoch", [_ITSELF]
     ).fetchone()
     return int(row[0])
-
-
-def _record_in(name: str, row: tuple[Any, ...] | None) -> CommitRecord | None:
-    if row is None or row[1] is None:
-        return None
-    return decode(name.encode(), str(row[1]).encode())
-
-
-def _committed(name: str, record: Any, timestamp: Any) -> Committed:
-    try:
-        return Committed(name, decode(name.encode(), str(record).encode()), int(timestamp))
-    except UnreadableCommitRecord as error:
-        return Committed(name, None, int(timestamp), str(error))
 
 
 def _now_ms() -> int:

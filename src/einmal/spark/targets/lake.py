@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.spark import events
 from einmal.spark.errors import PipelineRefused
+from einmal.spark.targets import stored_record
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
 from einmal.spark.targets.target import (
     Committed,
@@ -135,13 +136,15 @@ class LakeTarget(Target):
         """The open transaction, and its record."""
         self._published: tuple[StagedFile, ...] = ()
         self._staged: StagedFiles | None = None
-        self._last: tuple[str | None] | None = None
+        self._last: stored_record.Known | None = None
         """The record that this run has read or committed, encoded; None: it has done neither."""
 
     def look(self) -> CommitRecord | None:
         with _errors():
             snapshot = self._table.load()
-            return None if snapshot is None else record_in(self._name, self._table.state(snapshot, self._name))
+            if snapshot is None:
+                return None
+            return stored_record.decoded(self._name, self._table.state(snapshot, self._name).record)
 
     def acquire(self, held: Identity | None) -> Identity:
         def next_epoch(snapshot: Any, state: LakeState) -> LakeState:
@@ -162,7 +165,7 @@ class LakeTarget(Target):
         with _errors():
             state = self._current(Identity(self._epoch, ProducerEpoch(0)))
             self._last = (state.record,)
-            return record_in(self._name, state)
+            return stored_record.decoded(self._name, state.record)
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
         with _errors():
@@ -189,7 +192,8 @@ class LakeTarget(Target):
 
         def committed(_snapshot: Any, state: LakeState) -> LakeState:
             _compare(self._name, state, identity)
-            self._compare_record(state)
+            cause = "the table was rolled back or restored"
+            stored_record.compare(self._name, self._last, state.record, self._table.label, cause)
             return LakeState(state.epoch, identity, record, time.time_ns() // 1_000_000)
 
         try:
@@ -238,20 +242,6 @@ class LakeTarget(Target):
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
             raise TargetFailed(reason, will_again=True)
         self._is_checked = True
-
-    def _compare_record(self, state: LakeState) -> None:
-        """A table that was rolled back or restored lacks batches that this run goes by."""
-        if self._last is None or self._last == (state.record,):
-            return
-        known, found = (
-            "none" if each is None else f"batch {each.batch_id}"
-            for each in (record_in(self._name, replace(state, record=self._last[0])), record_in(self._name, state))
-        )
-        raise PipelineRefused(
-            f"the last commit of {self._name!r} in {self._table.label} was {known}, and now it is {found}: the table "
-            "was rolled back or restored",
-            "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
-        )
 
     def _commit(
         self,
@@ -337,7 +327,11 @@ class LakeDestination(Destination):
             table = self.lake_table
             snapshot = table.load()
             states = {} if snapshot is None else {name: table.state(snapshot, name) for name in table.names(snapshot)}
-        return {name: _committed(name, state) for name, state in sorted(states.items()) if state.record is not None}
+        return {
+            name: stored_record.committed(name, state.record, state.timestamp_ms)
+            for name, state in sorted(states.items())
+            if state.record is not None
+        }
 
 
 def prepare_table(table: LakeTable, schema: StructType) -> list[tuple[str, str]]:
@@ -348,22 +342,11 @@ def prepare_table(table: LakeTable, schema: StructType) -> list[tuple[str, str]]
     return table.differences(snapshot, schema)
 
 
-def record_in(name: str, state: LakeState) -> CommitRecord | None:
-    return None if state.record is None else decode(name.encode(), state.record.encode())
-
-
 def _compare(name: str, state: LakeState, identity: Identity) -> None:
     if state.epoch != identity.producer_id:
         raise TargetFenced(
             f"epoch {state.epoch} of {name!r} was acquired since this run acquired epoch {identity.producer_id}"
         )
-
-
-def _committed(name: str, state: LakeState) -> Committed:
-    try:
-        return Committed(name, record_in(name, state), state.timestamp_ms)
-    except UnreadableCommitRecord as error:
-        return Committed(name, None, state.timestamp_ms, str(error))
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from einmal.client import PreparedTxnState
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.spark.options import OptionError
-from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.reasons import Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
@@ -146,14 +146,7 @@ class TogetherDestination(Destination):
         return self._database.identity()
 
     def promises(self) -> tuple[Reason, ...]:
-        return (
-            Reason(
-                HopVerdict.HOLDS,
-                "topics and database are committed together (KIP-939): the database decides, and names the prepared "
-                "transaction of the topics in its commit record",
-            ),
-            *self._database.promises(),
-        )
+        return self._database.promises()
 
     def target(self, opening: Opening) -> Target:
         database = self._database.target(opening)

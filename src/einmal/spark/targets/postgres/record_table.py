@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from psycopg import sql
 
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.pipeline.commit_record import CommitRecord
+from einmal.spark.targets import stored_record
 from einmal.spark.targets.postgres.names import RECORDS, TableName, quoted
 from einmal.spark.targets.postgres.session import Row, Session
 from einmal.spark.targets.target import Committed
@@ -146,21 +147,9 @@ class RecordTable:
             " WHERE record IS NOT NULL ORDER BY pipeline"
         ).format(self._id)
         return {
-            name: _committed(name, text, timestamp or 0)
+            name: stored_record.committed(name, text, timestamp or 0)
             for name, text, timestamp in session.execute("reading the commit records", query)
         }
-
-
-def decoded(pipeline: str, text: str | None) -> CommitRecord | None:
-    """Raises UnreadableCommitRecord."""
-    return None if text is None else decode(pipeline.encode(), text.encode())
-
-
-def _committed(name: str, text: str, timestamp: int) -> Committed:
-    try:
-        return Committed(name, decoded(name, text), timestamp)
-    except UnreadableCommitRecord as error:
-        return Committed(name, None, timestamp, str(error))
 
 
 def _epoch(row: Row | None) -> int:

@@ -37,10 +37,11 @@ from einmal.spark.targets.postgres import staging
 from einmal.spark.targets.postgres.modes import apply
 from einmal.spark.targets.postgres.names import RECORDS, staging_name
 from einmal.spark.targets.postgres.options import PostgresOptions
-from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable, decoded
+from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable
 from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.table import TableShape
+from einmal.spark.targets.stored_record import decoded
 from einmal.spark.targets.target import Identity, Opening, Target, TargetError, TargetFailed, TargetFenced
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
