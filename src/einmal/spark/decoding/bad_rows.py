@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import ToleranceExceeded
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.reports import BatchSummary, summarized
 from einmal.spark.decoding.rows import LETTER_SCHEMA, TURN, LetterTasks, letters
@@ -31,10 +32,6 @@ _COLUMNS: Final = {"key": "binary", "value": "binary", "topic": "string"}
 _logger = logging.getLogger(__name__)
 
 Transform = Callable[[DataFrame, int], DataFrame]
-
-
-class ToleranceExceeded(Exception):
-    """A batch has more bad rows than ``errors.deadletterqueue.limit`` allows. Another attempt would have as many."""
 
 
 class SchemaRegistered(Exception):

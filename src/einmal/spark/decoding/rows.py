@@ -35,7 +35,7 @@ RESCUED: Final = "_rescued_data"
 LETTER_SCHEMA: Final = (
     "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp"
 )
-_LETTER: Final = pyarrow.schema(
+LETTER: Final = pyarrow.schema(
     [
         ("topic", pyarrow.string()),
         ("key", pyarrow.binary()),
@@ -247,7 +247,7 @@ def _letters(
             rows = batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())).to_pylist()
             made = [_letter(decoding, codec, row, each) for row, each in zip(rows, bad, strict=True)]
             counts.update((_STAGES[each.part], type(each.error).__name__) for each in bad)
-            yield pyarrow.RecordBatch.from_pylist(made, schema=_LETTER)
+            yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     report = _report(turn, decoding, codec.seen, number)
     reports.add({replace(report, records=records, counts=tuple(sorted(counts.items()))): None})
 

@@ -7,7 +7,7 @@ transactions, it adds through ``Additions``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.committer import Committer
 from einmal.pipeline.run_state import Held, Query
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
@@ -100,6 +101,15 @@ class TransactionRun:
     def batch(self, planned: Batch, batch: CurrentBatch) -> protocol.Ready:
         """Write one micro-batch, unless it is committed already."""
         return self._converse(self._committer.batch(planned), batch)
+
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        """The rows of a committed batch that the target has rejected."""
+        try:
+            return self._target.rejected(batch_id)
+        except TargetError as error:
+            # The batch is committed; a new run finds them.
+            self._is_undecided = True
+            raise PipelineFailed(str(error), "the next start reads the rejected rows again") from error
 
     def write(self, batch: CurrentBatch) -> protocol.Ready:
         """Write the one batch of a batch write."""

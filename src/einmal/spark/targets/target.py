@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.schemas.settings import ErrorSettings
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.options import Options
 from einmal.spark.reasons import Reason
 from einmal.types import ProducerEpoch, ProducerIdAndEpoch
@@ -127,6 +129,11 @@ class Target(ABC):
         """Show the source positions to tools that look for them in the target. By default there are none."""
         return
 
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        """The rows of a committed batch that the target has rejected, as its transaction has recorded them; also for
+        the next driver. By default a row that is rejected fails the batch. Raises TargetError."""
+        return ()
+
     def overdue(self) -> str:
         """Why the open transaction can no longer be committed, if its time is over. By default no time ends it."""
         return ""
@@ -191,6 +198,11 @@ class Destination(ABC):
     @abstractmethod
     def table(self) -> str:
         """What is written, for a reader: a table's name, a directory."""
+
+    @property
+    def errors(self) -> ErrorSettings:
+        """What happens to rows that it rejects. Where they are tolerated, its targets have ``rejected``."""
+        return ErrorSettings()
 
     @abstractmethod
     def identity(self) -> str | None:

@@ -22,17 +22,22 @@ Invariants, and the ordering that keeps them:
 
 Between COMMIT and the last marker of EndTxn a reader sees the batch in the database, and not yet in the topics; readers
 of the topics wait there (last stable offset), until the transaction is ended by this run or by the next one.
+
+Dead letters of rows that the database rejects are not in this transaction: it is complete before the database is asked.
+They have a commit point of their own after it (``protocol/exactly_once``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einmal.client import PreparedTxnState
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.schemas.settings import ErrorSettings
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.options import OptionError
 from einmal.spark.reasons import Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
@@ -114,6 +119,9 @@ class TogetherTarget(Target):
         self._transaction = self._topics.abort(self._kafka) or self._kafka
         return following
 
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        return self._database.rejected(batch_id)
+
     def abandon(self) -> None:
         # The transaction in the topics may be prepared: only the database knows how it ends.
         self._database.abandon()
@@ -141,6 +149,10 @@ class TogetherDestination(Destination):
     @property
     def table(self) -> str:
         return self._database.table
+
+    @property
+    def errors(self) -> ErrorSettings:
+        return self._database.errors
 
     def identity(self) -> str | None:
         return self._database.identity()
