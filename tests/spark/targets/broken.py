@@ -259,7 +259,7 @@ class BrokenDestination(SQLiteDestination):
         self._kind = kind
 
     def target(self, opening: Opening) -> Target:
-        return self._kind(self._database, self._table, self._staging, opening)
+        return self._kind(self._database, self._table, self._staging, opening, self._errors)
 
 
 def _described(path: Any) -> StagedFile:

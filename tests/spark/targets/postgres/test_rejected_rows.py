@@ -151,7 +151,7 @@ def test_deferred_constraints_and_triggers_reject_rows_too(rig: Rig) -> None:
 
 
 def test_a_row_that_refers_to_a_later_one_of_its_batch_is_loaded_beside_a_rejected_row(rig: Rig) -> None:
-    rig.rows("CREATE TABLE t (id int PRIMARY KEY, parent int REFERENCES t)")
+    rig.rows("CREATE TABLE t (id bigint PRIMARY KEY, parent bigint REFERENCES t)")
     query = Tolerant(rig)
     rejected = query.rejected(
         "SELECT id, CASE WHEN id = 5 THEN 99 WHEN id < 9 THEN id + 1 END AS parent, id AS at FROM range(10)"
@@ -271,7 +271,7 @@ def test_other_errors_than_those_of_rows_fail_the_batch(rig: Rig) -> None:
 
 def test_a_query_without_records_is_refused_with_a_hint(rig: Rig) -> None:
     schema = rig.spark.sql("SELECT 1 AS id, struct(1 AS topic) AS einmal_record").schema
-    (found,) = rig.destination(**TOLERANT).problems("pipeline", schema)
+    (found,) = rig.destination(None, **TOLERANT).problems("pipeline", schema)
     assert "struct<topic:string,partition:int,offset:bigint>" in found[0] and "struct(topic, partition" in found[1]
-    (found,) = rig.destination(**TOLERANT).problems("pipeline", rig.frame(range(1)).schema)
+    (found,) = rig.destination(None, **TOLERANT).problems("pipeline", rig.frame(range(1)).schema)
     assert "has no column einmal_record" in found[0]

@@ -177,18 +177,19 @@ def _wide(name: str, data_type: DataType, column: TableColumn | None) -> Wide | 
     to the length of its type: text becomes a type that is text only by the INSERT itself."""
     if column is None:
         return None
+    value = sql.Identifier(name)
     if isinstance(data_type, types.ArrayType) and not is_json(data_type):
         is_text = isinstance(data_type.elementType, types.StringType)
         definition, is_plain = "text[]", column.base in _TEXT_ARRAYS
     else:
         is_text = isinstance(data_type, types.StringType) or is_json(data_type)
         definition, is_plain = "text", column.category == _TEXT
-    if not is_text or column.definition == definition:
+    if not is_text:
+        return Wide(sql.SQL(created_type(data_type) or "text"), value) if column.is_domain else None
+    if column.definition == definition:
         return None
-    value: sql.Composable = sql.Identifier(name)
-    if not is_plain:
-        value = sql.SQL("CAST({} AS {})").format(value, sql.SQL(column.definition))
-    return Wide(sql.SQL(definition), value)
+    cast = sql.SQL("CAST({} AS {})").format(value, sql.SQL(column.definition))
+    return Wide(sql.SQL(definition), value if is_plain else cast)
 
 
 def problems(schema: StructType, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
