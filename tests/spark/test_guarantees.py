@@ -72,6 +72,14 @@ def test_a_database_has_a_sink_positions_and_readers_of_its_own() -> None:
     assert "the disk is the driver's" in said(hops[2], HopVerdict.IF)
 
 
+def test_what_becomes_of_a_rejected_row_is_part_of_the_promise() -> None:
+    def sink(target: TargetFacts) -> str:
+        return said(hop(replace(FACTS, topics=(), targets=(target,)), "sink"), HopVerdict.HOLDS)
+
+    assert "rejects stops the pipeline" in sink(ROWS)
+    assert "is a dead letter in bad, once" in sink(replace(ROWS, letters="bad"))
+
+
 def test_two_targets_are_two_commit_points_unless_they_are_committed_together() -> None:
     apart = replace(FACTS, targets=(ROWS,))
     assert "one after the other" in said(hop(apart, "commit points"), HopVerdict.IF)

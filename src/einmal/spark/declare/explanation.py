@@ -48,7 +48,8 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
 
 def _target(sink: Sink) -> TargetFacts:
     with closing(destination(sink.kind, sink.options)) as found:
-        return TargetFacts(sink.kind, found.table, found.promises())
+        letters = str(found.errors.topic) if found.errors.tolerates else ""
+        return TargetFacts(sink.kind, found.table, found.promises(), letters)
 
 
 def _source(source: Source) -> SourceFacts:

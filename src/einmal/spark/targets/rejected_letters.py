@@ -123,7 +123,7 @@ class RejectedLetters:
             for first in range(0, len(unknown), _SHARED_MAX)
         ]
         for number, some in by_source.items():
-            # What is gone is no error: the letter says so.
+            # A record that is gone is no error: its letter has headers alone.
             options = replace(self.sources[number], include_headers=True, fail_on_data_loss=False)
             some.sort(key=lambda each: each.position)
             first = 0
