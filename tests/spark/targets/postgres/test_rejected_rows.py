@@ -135,7 +135,8 @@ def test_deferred_constraints_and_triggers_reject_rows_too(rig: Rig) -> None:
         "CREATE FUNCTION check_name() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " INSERT INTO log VALUES (NEW.id);"
         " IF NEW.name = 'raised' THEN RAISE EXCEPTION 'secret %', NEW.name; END IF;"
-        " IF NEW.name = 'state' THEN RAISE EXCEPTION USING ERRCODE = 'data_exception'; END IF; RETURN NEW; END $$"
+        " IF NEW.name = 'state' THEN RAISE EXCEPTION 'secret' USING ERRCODE = 'check_violation'; END IF;"
+        " RETURN NEW; END $$"
     )
     rig.rows("CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION check_name()")
     query = Tolerant(rig)
@@ -143,7 +144,7 @@ def test_deferred_constraints_and_triggers_reject_rows_too(rig: Rig) -> None:
         "SELECT col1 AS id, col2 AS name, col3 AS at FROM VALUES (1, 'a', 1), (1, 'b', 2), (3, 'raised', 3),"
         " (4, 'state', 4), (5, 'c', 5)"
     )
-    assert rejected == {2: "unique_violation", 3: "raise_exception", 4: "data_exception"}
+    assert rejected == {2: "unique_violation", 3: "raise_exception", 4: "check_violation"}
     assert not any("secret" in each for each in query.messages)
     assert query.rows() == [(1, "a"), (5, "c")]
     # What a trigger has done for a rejected row is undone with it.

@@ -16,6 +16,8 @@ OPTION."""
 _WILL_AGAIN: Final = _OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
 """Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
 _RAISED: Final = "P0001"
+_LANGUAGES: Final = ("pl_", "plpy", "plperl", "pltcl")
+"""How the source files of procedural languages begin: their errors have the text of a function's author."""
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 """transaction_resolution_unknown, statement_completion_unknown."""
 _FATAL: Final = frozenset({"FATAL", "PANIC"})
@@ -70,7 +72,8 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
     text = (diag.message_primary or "").strip()
     if is_of_rows(error) and (error.sqlstate not in _SAY_NO_VALUES or _WITH_VALUE.match(text)):
         text = ""
-    if error.sqlstate.startswith("P0"):
+    if error.sqlstate.startswith("P0") or (diag.source_file or "").startswith(_LANGUAGES):
+        # It may have values, whatever its SQLSTATE is.
         text = "raised by a function or trigger"
     where = [
         f"{kind} {name}"
