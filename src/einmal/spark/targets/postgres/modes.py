@@ -157,9 +157,7 @@ def _refuse_late(session: Session, shape: TableShape, staged: Staged, key: Seque
         statement = sql.SQL(
             "SELECT count(*) FROM {staged} AS s WHERE s.{counted} AND EXISTS"
             f" (SELECT FROM {{table}} AS t WHERE {{same}} AND {condition})"
-        ).format(
-            staged=staged.id, counted=staged.counted, table=shape.id, same=_same(key, "t", "s"), since=since
-        )
+        ).format(staged=staged.id, counted=staged.counted, table=shape.id, same=_same(key, "t", "s"), since=since)
         ((late,),) = session.execute(_WHAT, statement).fetchall()
         if late:
             raise TargetFailed(
