@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from einmal.spark import write_stream
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed
+from einmal.spark.operate.ownership import Ownership
+from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
 from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record
 from tests.spark.targets.postgres.server import PostgresServer, running, until
 
@@ -215,6 +216,32 @@ def test_another_pipelines_staging_table_is_never_removed(rig: Rig) -> None:
     other.record(0)
     other.commit()
     assert rig.numbers() == list(range(5))
+
+
+def test_epochs_do_not_begin_again_after_a_reset(rig: Rig) -> None:
+    # With the same epoch the two drivers would have staging tables of one name.
+    older, newer = rig.driver(), rig.driver()
+    older.start()
+    older.batch(0, rig.frame(range(5)))
+    older.stage(1, rig.frame(range(5, 9)))
+    (left,) = rig.staging()
+    with Ownership(rig.destination()) as owned:
+        owned.change(NAME, record(0, 5), None)
+    assert rig.committed_batch() is None
+    assert newer.start() is None
+    newer.batch(0, rig.frame(range(10, 15)))
+    newer.stage(1, rig.frame(range(15, 19)))
+    (staged,) = rig.staging()
+    assert staged != left
+    with pytest.raises(TargetFenced):
+        older.record(1)
+    with pytest.raises(TargetError):
+        older.commit()
+    older.abort()
+    assert rig.staging() == [staged]
+    newer.record(1)
+    newer.commit()
+    assert rig.numbers() == [*range(5), *range(10, 19)]
 
 
 def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the_successor(rig: Rig) -> None:

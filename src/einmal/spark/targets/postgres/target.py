@@ -260,6 +260,15 @@ class PostgresTarget(Target):
         except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
             _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
 
+    def forget(self) -> None:
+        self.acquire(None)
+
+        def delete() -> None:
+            _compare_epoch(self._row("FOR UPDATE"), self._own_identity, self._name)
+            self._records.delete(self._session, self._name)
+
+        self._session.in_transaction("deleting the name", delete)
+
     def _forget_unused(self) -> None:
         """A COMMIT under way holds the row until its record is there."""
         self._records.delete_unused(self._session, self._name, self._own_identity.holder)
