@@ -128,7 +128,7 @@ def _jdbc(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
 def _copy(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
     """The tasks of the target, whose staging table is the table itself."""
     options = postgres_options(Options({"url": server.url, "password": PASSWORD, "dbtable": "public.orders"}))
-    session = Session(options.connecting, "bench")
+    session = Session(options.connecting, options.schema, "bench")
     shape = session.in_transaction("reading the table", lambda: find_table(session, options.table))
     session.close()
     assert shape is not None

@@ -54,11 +54,12 @@ def test_names_of_staging_tables_fit_and_carry_the_epoch() -> None:
 
 
 def test_a_session_is_recognised_by_pipeline_and_epoch() -> None:
-    name = application_name("p", 7)
+    name = application_name("s", "p", 7)
     assert len(name) <= NAME_BYTES_MAX
-    assert epoch_of_application("p", name) == 7
-    assert epoch_of_application("q", name) is None
-    assert epoch_of_application("p", application_name("p", None)) is None
+    assert epoch_of_application("s", "p", name) == 7
+    assert epoch_of_application("s", "q", name) is None
+    assert epoch_of_application("t", "p", name) is None
+    assert epoch_of_application("s", "p", application_name("s", "p", None)) is None
 
 
 def test_defaults_are_an_append_into_a_table_that_is_created() -> None:

@@ -218,6 +218,28 @@ def test_another_pipelines_staging_table_is_never_removed(rig: Rig) -> None:
     assert rig.numbers() == list(range(5))
 
 
+def test_a_pipeline_of_the_same_name_in_another_schema_ends_no_sessions(rig: Rig) -> None:
+    rig.rows("CREATE SCHEMA other")
+    mine, other = rig.driver(lock_timeout="500ms"), rig.driver(schema="other", dbtable="others")
+    other.start()
+    other.stage(0, rig.frame(range(5)))
+    other.record(0)
+    # Of the same epoch as that of the others, which holds its record all the time.
+    mine.start()
+    mine.stage(0, rig.frame(range(5)))
+    (left,) = _of(mine, rig, "public")
+    with rig.server.connect(rig.database) as holds:
+        holds.execute("BEGIN")
+        holds.execute(f"LOCK TABLE {left} IN ROW EXCLUSIVE MODE")
+        # It looks for sessions of its predecessor, because the table is in use, and again because the record is.
+        rig.driver().start()
+        holds.execute("SELECT FROM einmal_commits FOR UPDATE")
+        with pytest.raises(TargetFailed, match="locked by another session"):
+            rig.driver(lock_timeout="500ms").start()
+    other.commit()
+    assert rig.rows("SELECT count(*) FROM others") == [(5,)]
+
+
 def test_epochs_do_not_begin_again_after_a_reset(rig: Rig) -> None:
     # With the same epoch the two drivers would have staging tables of one name.
     older, newer = rig.driver(), rig.driver()
@@ -251,7 +273,7 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     (left,) = rig.staging()
     from einmal.spark.targets.postgres.names import application_name
 
-    with rig.server.connect(rig.database, application_name=application_name(NAME, 1)) as zombie:
+    with rig.server.connect(rig.database, application_name=application_name("public", NAME, 1)) as zombie:
         zombie.execute("BEGIN")
         zombie.execute(f"LOCK TABLE {left} IN ROW EXCLUSIVE MODE")
         successor = rig.driver()
@@ -263,7 +285,8 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     assert rig.numbers() == list(range(5))
 
 
-def _of(driver: Driver, rig: Rig) -> list[str]:
+def _of(driver: Driver, rig: Rig, schema: str = "public") -> list[str]:
     from einmal.spark.targets.postgres.names import staging_prefix
 
-    return [name for name in rig.staging() if name.startswith(staging_prefix(driver.name))]
+    found = rig.rows("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,))
+    return [name for (name,) in found if name.startswith(staging_prefix(driver.name))]

@@ -130,9 +130,7 @@ class RecordTable:
 
     def delete(self, session: Session, pipeline: str) -> None:
         """Delete a row that is locked."""
-        session.execute(
-            "deleting a name", sql.SQL("DELETE FROM {} WHERE pipeline = {}").format(self._id, pipeline)
-        )
+        session.execute("deleting a name", sql.SQL("DELETE FROM {} WHERE pipeline = {}").format(self._id, pipeline))
 
     def delete_unused(self, session: Session, pipeline: str, holder: str) -> None:
         """Delete the row of a name that this holder has committed nothing under."""

@@ -92,7 +92,7 @@ class PostgresTarget(Target):
         self._is_new = opening.is_new
         self._notify = opening.notify
         self._records = RecordTable(options.schema)
-        self._session = Session(options.connecting, opening.name)
+        self._session = Session(options.connecting, options.schema, opening.name)
         self._held: PostgresIdentity | None = None
         """Granted to this run."""
         self._last: _Read | None = None
