@@ -26,7 +26,7 @@ def test_a_partitioned_table_and_quoted_names_are_written(rig: Rig) -> None:
         'CREATE TABLE "My Schema".low PARTITION OF "My Schema"."Orders ""x""" FOR VALUES FROM (0) TO (10)',
     )
     rig.rows('CREATE TABLE "My Schema".rest PARTITION OF "My Schema"."Orders ""x""" DEFAULT')
-    query = Query(rig, dbtable='"My Schema"."Orders ""x"""')
+    query = Query(rig, table='"My Schema"."Orders ""x"""')
     query.write("SELECT col1 AS `Key`, col2 AS `select` FROM VALUES (1, 'a'), (99, 'b')")
     assert rig.rows('SELECT * FROM "My Schema".low') == [(1, "a")]
     assert rig.rows('SELECT * FROM "My Schema".rest') == [(99, "b")]

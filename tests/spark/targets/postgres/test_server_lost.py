@@ -220,7 +220,7 @@ def test_another_pipelines_staging_table_is_never_removed(rig: Rig) -> None:
 
 def test_a_pipeline_of_the_same_name_in_another_schema_ends_no_sessions(rig: Rig) -> None:
     rig.rows("CREATE SCHEMA other")
-    mine, other = rig.driver(lock_timeout="500ms"), rig.driver(schema="other", dbtable="others")
+    mine, other = rig.driver(lock_timeout="500ms"), rig.driver(schema="other", table="others")
     other.start()
     other.stage(0, rig.frame(range(5)))
     other.record(0)

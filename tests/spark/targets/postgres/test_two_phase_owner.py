@@ -41,7 +41,7 @@ type = "postgres"
 from = "numbers"
 url = "{url}"
 password = "{password}"
-dbtable = "numbers"
+table = "numbers"
 """
 SETTING = f'kafka.{TWO_PHASE_COMMIT} = "true"'
 
