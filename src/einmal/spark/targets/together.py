@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from einmal.client import PreparedTxnState
 from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.spark.options import OptionError
 from einmal.spark.reasons import Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
@@ -71,7 +71,13 @@ class TogetherTarget(Target):
     def acquire(self, held: Identity | None) -> Identity:
         identity = self._database.acquire(held)
         kept = self._topics.keep()
-        record = self._database.read()
+        try:
+            record = self._database.read()
+        except UnreadableCommitRecord as error:
+            raise TargetFailed(
+                f"{error}. It decides how the transaction in the topics ends, which stays open. Hint: restore the "
+                "record; or commit or abort that transaction by hand, and delete the record"
+            ) from error
         committed = PreparedTxnState.parse("" if record is None else record.prepared)
         self._transaction = self._topics.complete(kept, committed)
         return identity
@@ -149,10 +155,7 @@ class TogetherDestination(Destination):
         return self._database.promises()
 
     def target(self, opening: Opening) -> Target:
-        database = self._database.target(opening)
-        if opening.spark is None:
-            return database
-        return TogetherTarget(self._topics.target(opening), database, self.parts)
+        return TogetherTarget(self._topics.target(opening), self._database.target(opening), self.parts)
 
     def committed(self) -> Mapping[str, Committed]:
         return self._database.committed()

@@ -76,7 +76,7 @@ def copy_rows(frame: DataFrame, staged: Staged, connecting: Connecting, pipeline
     columns = sql.SQL(", ").join(sql.Identifier(each.name) for each in staged.columns)
     task = _CopyTask(
         connecting=connecting,
-        session_name=application_name(pipeline, epoch),
+        session_name=application_name(staged.schema, pipeline, epoch),
         statement=sql.SQL("COPY {} ({}) FROM STDIN").format(staged.id, columns).as_string(),
         titles=staged.titles,
     )

@@ -95,7 +95,7 @@ class PostgresDestination(Destination):
 
     def _asked(self, name: str, ask: Callable[[Session], Any]) -> Any:
         """In a session and a transaction of its own. Raises TargetError."""
-        with closing(Session(self._options.connecting, name)) as session:
+        with closing(Session(self._options.connecting, self._options.schema, name)) as session:
             try:
                 return session.in_transaction(f"asking {self._options.connecting}", lambda: ask(session))
             except psycopg.Error as error:

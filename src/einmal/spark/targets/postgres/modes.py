@@ -147,17 +147,24 @@ def _version(
 
 
 def _refuse_late(session: Session, shape: TableShape, staged: Staged, key: Sequence[StagingColumn]) -> None:
+    """A key whose last version has ended, because it was deleted, has a history without a current version. Semi-joins:
+    an index on key and valid_to answers the second for the keys of the batch alone."""
     since = sql.Identifier(_of(staged, _VALID_FROM).name)
-    statement = sql.SQL(
-        "SELECT count(*) FROM {} AS s JOIN {} AS t ON {} WHERE t.is_current AND s.{} <= t.valid_from AND s.{}"
-    ).format(staged.id, shape.id, _same(key, "t", "s"), since, staged.counted)
-    ((late,),) = session.execute(_WHAT, statement).fetchall()
-    if late:
-        raise TargetFailed(
-            f"{late:,} rows are not later than the current version of their key ({_titles(key)}) in {shape.name}: "
-            f"history is not rewritten. Hint: filter them out, or correct {_VALID_FROM}",
-            will_again=True,
-        )
+    for condition, what in (
+        ("t.is_current AND s.{since} <= t.valid_from", "not later than the current version of their key"),
+        ("NOT t.is_current AND s.{since} < t.valid_to", "earlier than the end of the last version of their key"),
+    ):
+        statement = sql.SQL(
+            "SELECT count(*) FROM {staged} AS s WHERE s.{counted} AND EXISTS"
+            f" (SELECT FROM {{table}} AS t WHERE {{same}} AND {condition})"
+        ).format(staged=staged.id, counted=staged.counted, table=shape.id, same=_same(key, "t", "s"), since=since)
+        ((late,),) = session.execute(_WHAT, statement).fetchall()
+        if late:
+            raise TargetFailed(
+                f"{late:,} rows are {what} ({_titles(key)}) in {shape.name}: history is not rewritten. "
+                f"Hint: filter them out, or correct {_VALID_FROM}",
+                will_again=True,
+            )
     unset = sql.SQL("SELECT count(*) FROM {} WHERE {} IS NULL AND {}").format(staged.id, since, staged.counted)
     ((without,),) = session.execute(_WHAT, unset).fetchall()
     if without:
