@@ -66,6 +66,7 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
             )
         lines.append(f"{standing.checkpoint} has no finished batch: it begins at {short(record.end)}, with empty state")
         return RecordChange(_of_nobody(transactional_id, record.end, record), tuple(lines))
+    prepared, prepared_in = _prepared(record)
     adopted = CommitRecord(
         transactional_id=transactional_id,
         query_id=standing.query_id,
@@ -73,7 +74,8 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
         batch_id=standing.batch_id,
         end=standing.end,
         commit_text=standing.commit_text,
-        prepared=_prepared(record),
+        prepared=prepared,
+        prepared_in=prepared_in,
     )
     if record is not None and _same_place(record, adopted):
         return Refuse(
@@ -92,20 +94,22 @@ _FENCE = "fence the instance that runs under this name, and abort its open trans
 
 
 def _of_nobody(transactional_id: str, end: tuple[Any, ...], record: CommitRecord | None) -> CommitRecord:
+    prepared, prepared_in = _prepared(record)
     return CommitRecord(
         transactional_id=transactional_id,
         query_id=NOBODY,
         checkpoint="",
         batch_id=-1,
         end=end,
-        prepared=_prepared(record),
+        prepared=prepared,
+        prepared_in=prepared_in,
     )
 
 
-def _prepared(record: CommitRecord | None) -> str:
+def _prepared(record: CommitRecord | None) -> tuple[str, str]:
     """A transaction in the topics that the database has committed may not be ended yet; without its name it would be
     aborted."""
-    return "" if record is None else record.prepared
+    return ("", "") if record is None else (record.prepared, record.prepared_in)
 
 
 def _same_place(record: CommitRecord, adopted: CommitRecord) -> bool:
