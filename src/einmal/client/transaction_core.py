@@ -32,7 +32,7 @@ from einmal.client.errors import (
     UnknownOutcome,
     error_for,
 )
-from einmal.client.prepared_txn_state import PreparedTxnState
+from einmal.client.prepared_txn_state import PreparedTxnState, commits
 from einmal.client.producer_core import NOBODY
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -174,6 +174,8 @@ class TransactionCore:
         self.prepared = PreparedTxnState()
         """Of the transaction that was prepared last."""
         self._is_prepared = False
+        self._is_flushed = False
+        """Every record has its outcome, and the transaction waits for its end."""
         self._may_complete_nothing = False
         self._added: dict[TopicPartition, None] = {}
         self._to_add: dict[TopicPartition, None] = {}
@@ -212,21 +214,26 @@ class TransactionCore:
             return
         self._move(TxnPhase.PREPARED)
         self.prepared = kept
-        self._is_prepared = True
+        self._is_prepared = self._is_flushed = True
         self.version = TransactionVersion.TV_2
         self._has_written = True
 
     # --- in a transaction -----------------------------------------------------------------------------------------
 
     def begin(self, version: TransactionVersion) -> None:
-        """Open a transaction. Nothing is sent: the first partition opens it at the coordinator."""
+        """Open a transaction. Nothing is sent: the first partition opens it at the coordinator.
+
+        One that can be prepared is of version 2, which InitProducerId 6 has confirmed: a broker that has just started
+        may know less. Below, two transactions would have the same epoch, and so the same state in a database.
+        """
         self._require("begin_transaction()", TxnPhase.READY)
         self._move(TxnPhase.IN_TRANSACTION)
-        self.version = version
+        self.version = TransactionVersion.TV_2 if self.has_two_phase_commit else version
         self._added.clear()
         self._to_add.clear()
         self._groups.clear()
         self._has_written = False
+        self._is_flushed = False
         self._may_complete_nothing = False
 
     def check_send(self) -> None:
@@ -298,12 +305,14 @@ class TransactionCore:
     def decision(self, committed: PreparedTxnState) -> bool | None:
         """Whether a database that has committed this state wants the prepared transaction committed.
 
-        None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept.
+        None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept. Raises
+        InvalidState.
         """
         if self.state is TxnPhase.READY and self._may_complete_nothing:
+            commits(PreparedTxnState(), committed, self.identity)
             return None
         self._require("complete_transaction()", TxnPhase.PREPARED)
-        return self.prepared == committed
+        return commits(self.prepared, committed, self.identity)
 
     def begin_commit(self) -> None:
         self._require("commit_transaction()", TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED)
@@ -314,6 +323,7 @@ class TransactionCore:
         if self.state in (TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR):
             assert self.error is not None
             raise self.error
+        self._is_flushed = True
 
     def is_unknown_abort(self, error: KafkaError) -> bool:
         """Whether EndTxn was refused because the coordinator never heard of this transaction: it is aborted then.
@@ -327,6 +337,12 @@ class TransactionCore:
         """Whether there is a transaction to abort, and a producer that may do so."""
         return self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED, TxnPhase.ABORTABLE_ERROR)
 
+    @property
+    def is_to_be_aborted(self) -> bool:
+        """Whether an error of the caller aborts the transaction: not a prepared one, which a database may have
+        committed."""
+        return self.may_abort and not self._is_prepared
+
     def begin_abort(self) -> None:
         if self.state is TxnPhase.FATAL_ERROR and self.error is not None:
             raise self.error
@@ -338,7 +354,7 @@ class TransactionCore:
     def ended(self, next_identity: ProducerIdAndEpoch | None) -> None:
         """The coordinator has decided. ``next_identity``: what it gave for the next transaction."""
         self._move(TxnPhase.READY)
-        self._is_prepared = False
+        self._is_prepared = self._is_flushed = False
         if next_identity is not None:
             self.identity = next_identity
 
@@ -388,8 +404,11 @@ class TransactionCore:
             self.failed(TransactionAborted(detail=what) if is_abort else UnknownOutcome(detail=what))
 
     def record_failed(self, error: KafkaError) -> None:
-        """A record of it was not written. While it is being aborted, that is what is wanted."""
-        if self.state is not TxnPhase.ABORTING:
+        """A record of it was not written. While it is being aborted, that is what is wanted.
+
+        Once every record has its outcome, a later one does not belong to it: only its sender learns of that.
+        """
+        if self.state is not TxnPhase.ABORTING and not self._is_flushed:
             self.failed(as_abortable(error))
 
     def _is_fatal(self, error: KafkaError) -> bool:
