@@ -51,7 +51,8 @@ def test_a_record_that_names_a_kept_commit_file_is_refused_by_releases_that_know
 
 
 @pytest.mark.parametrize(
-    "field", ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text", "prepared", "prepared_in"]
+    "field",
+    ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text", "prepared", "prepared_in"],
 )
 def test_a_field_of_another_type_is_refused_by_its_name(field: str) -> None:
     fields = json.loads(RECORD.encode()) | {field: {"a": 1}}

@@ -100,8 +100,8 @@ class TogetherTarget(Target):
         if record is None or (record.query_id == of_topics.query_id and record.batch_id < of_topics.batch_id):
             has = "no batch" if record is None else f"batch {record.batch_id}"
             raise PipelineRefused(
-                f"the topics have batch {of_topics.batch_id}, the database has {has}: they were not committed together, "
-                "and the topics would have it twice",
+                f"the topics have batch {of_topics.batch_id}, the database has {has}: they were not committed "
+                "together, and the topics would have it twice",
                 f"start once without kafka.{TWO_PHASE_COMMIT}: that writes a batch only where it is missing",
             )
 
