@@ -560,3 +560,42 @@ def test_after_its_end_a_transaction_is_no_longer_prepared() -> None:
     core.begin(TransactionVersion.TV_2)
     core.begin_commit()
     assert isinstance(core.commit_failed(AbortableError()), AbortableError)
+
+
+def test_a_transaction_waits_for_its_offsets() -> None:
+    """Without their answer nobody knows whether they are in it: a database would decide about half of it."""
+    core = TransactionCore("id", has_two_phase_commit=True)
+    core.begin_initialization()
+    core.initialized(FIRST)
+    core.begin(TransactionVersion.TV_2)
+    with core.committing_offsets():
+        for end in (core.begin_prepare, core.begin_commit):
+            with pytest.raises(InvalidState, match="while offsets are being committed"):
+                end()
+    core.begin_prepare()
+    assert core.prepare().has_transaction is False
+
+
+def test_a_transaction_whose_offset_commit_was_cancelled_can_only_be_aborted() -> None:
+    core = in_transaction()
+    with core.committing_offsets():
+        pass
+    core.offsets_cancelled()
+    for end in (core.begin_commit, core.begin_prepare):
+        with pytest.raises(AbortableError, match="was cancelled"):
+            end()
+    core.begin_abort()
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_an_offset_commit_that_fails_while_its_transaction_is_aborted_does_not_spoil_the_abort(
+    is_cancelled: bool,
+) -> None:
+    core = in_transaction()
+    core.begin_abort()
+    if is_cancelled:
+        core.offsets_cancelled()
+    else:
+        core.offsets_failed(RetriableError(ErrorCode.request_timed_out))
+    core.ended(SECOND)
+    assert core.state is TxnPhase.READY
