@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from einmal.client import PreparedTxnState
 from einmal.client.aio.transaction_requests import KeptTransaction
@@ -74,6 +74,12 @@ class KafkaOpening:
 
 class KafkaTarget(Target):
     """See ``Target``."""
+
+    fenced_hint: ClassVar[str] = (
+        "another instance has started under this transactional.id, or the batch took longer than "
+        "transaction.timeout.ms: use one transactional.id per pipeline; raise kafka.transaction.timeout.ms, or "
+        "make batches smaller with maxOffsetsPerTrigger"
+    )
 
     def __init__(self, opening: KafkaOpening) -> None:
         self._notify = opening.notify
