@@ -36,7 +36,7 @@ def destination_class(kind: str) -> type[Destination]:
     if not name:
         if kind.lower() in _SPARKS_FILES:
             raise OptionError(
-                f"there is no target type {kind!r}: in a directory, rows and commit record are no transaction\n"
+                f"there is no target type {kind!r}: a directory of files has no transaction for rows and record\n"
                 f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/targets.md, '
                 "Parquet directories); or use delta"
             )

@@ -40,7 +40,6 @@ from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError
-from einmal.spark.reasons import Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
@@ -180,9 +179,6 @@ class TogetherDestination(Destination):
 
     def identity(self) -> str | None:
         return self._database.identity()
-
-    def promises(self) -> tuple[Reason, ...]:
-        return self._database.promises()
 
     def target(self, opening: Opening) -> Target:
         return TogetherTarget(self._topics.target(opening), self._database.target(opening), self.parts)

@@ -77,9 +77,9 @@ class PostgresDestination(Destination):
                 "an asynchronous standby may lack the last batches: a run that meets it is refused",
             ),
             Reason(
-                HopVerdict.NOT,
-                "effects of triggers outside the database, and values of sequences: an attempt that is rolled back "
-                "has had them",
+                HopVerdict.IF,
+                "triggers have no effects outside the database, and nobody needs sequences without gaps",
+                "an attempt that is rolled back has had such effects, and has used up values of sequences",
             ),
         )
 
