@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,7 @@ from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoc
 T0 = TopicPartition("t", 0)
 FIRST = ProducerIdAndEpoch(ProducerId(4), ProducerEpoch(0))
 SECOND = ProducerIdAndEpoch(ProducerId(4), ProducerEpoch(1))
+OTHER = ProducerIdAndEpoch(ProducerId(3), ProducerEpoch(7))
 
 
 def ready(version: TransactionVersion = TransactionVersion.TV_2) -> TransactionCore:
@@ -198,7 +200,6 @@ def test_any_other_request_with_an_unknown_outcome_leaves_the_transaction_to_be_
 def test_what_was_spoiled_while_it_was_flushed_is_not_committed() -> None:
     core = in_transaction()
     core.begin_commit()
-    core.check_flushed()
     core.record_failed(RetriableError(ErrorCode.request_timed_out))
     with pytest.raises(AbortableError):
         core.check_flushed()
@@ -410,13 +411,64 @@ def test_an_empty_transaction_has_an_empty_state_so_that_no_later_transaction_ha
 
 @pytest.mark.parametrize(
     ("committed", "decision"),
-    [(PreparedTxnState(FIRST), True), (PreparedTxnState(SECOND), False), (PreparedTxnState(), False)],
+    [(PreparedTxnState(FIRST), True), (PreparedTxnState(OTHER), False), (PreparedTxnState(), False)],
 )
 def test_only_the_transaction_that_the_database_has_committed_is_committed(
     committed: PreparedTxnState, decision: bool
 ) -> None:
     assert prepared()[0].decision(committed) is decision
     assert recovered(PreparedTxnState(FIRST)).decision(committed) is decision
+
+
+@pytest.mark.parametrize("committed", ["4:0", "", None, FIRST])
+def test_what_is_no_state_decides_nothing(committed: Any) -> None:
+    """A text compares unequal to every state: the transaction that it names would be aborted."""
+    for core in (prepared()[0], recovered(PreparedTxnState(FIRST)), recovered(PreparedTxnState())):
+        before = core.state
+        with pytest.raises(InvalidState, match=r"PreparedTxnState\.parse"):
+            core.decision(committed)
+        assert core.state is before
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 32_766])
+def test_a_state_that_no_transaction_has_had_yet_decides_nothing(epoch: int) -> None:
+    """It is of another cluster, or of a coordinator that has lost its log: some later transaction will have it."""
+    committed = PreparedTxnState(ProducerIdAndEpoch(FIRST.producer_id, ProducerEpoch(epoch)))
+    for core in (prepared()[0], recovered(PreparedTxnState(FIRST)), recovered(PreparedTxnState())):
+        before = core.state
+        with pytest.raises(InvalidState, match="from another cluster"):
+            core.decision(committed)
+        assert core.state is before
+
+
+def test_a_transaction_that_can_be_prepared_is_of_version_2_whatever_a_broker_knows() -> None:
+    """Below, EndTxn brings no epoch: the next transaction would have the state that the database has committed."""
+    core = TransactionCore("id", has_two_phase_commit=True)
+    core.begin_initialization()
+    core.initialized(FIRST)
+    core.begin(TransactionVersion.TV_1)
+    assert core.version is TransactionVersion.TV_2
+    assert not core.needs_new_epoch
+
+
+def test_an_error_of_the_caller_aborts_an_open_transaction_but_not_a_prepared_one() -> None:
+    assert in_transaction().is_to_be_aborted
+    for core in (prepared()[0], recovered(PreparedTxnState(FIRST))):
+        assert core.may_abort
+        assert not core.is_to_be_aborted
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_record_that_comes_after_the_last_one_changes_nothing_about_the_transaction(is_prepared: bool) -> None:
+    """Sent by another thread while EndTxn is under way: its sender learns of it, and nobody aborts for it."""
+    core = prepared()[0] if is_prepared else in_transaction()
+    core.begin_commit()
+    core.check_flushed()
+    core.record_failed(InvalidState(meaning="no transaction is open"))
+    core.ended(SECOND)
+    core.begin(TransactionVersion.TV_2)
+    core.record_failed(InvalidState(meaning="lost"))
+    assert core.state is TxnPhase.ABORTABLE_ERROR
 
 
 def test_where_nothing_was_kept_completing_does_nothing_until_the_next_transaction_begins() -> None:
@@ -508,3 +560,42 @@ def test_after_its_end_a_transaction_is_no_longer_prepared() -> None:
     core.begin(TransactionVersion.TV_2)
     core.begin_commit()
     assert isinstance(core.commit_failed(AbortableError()), AbortableError)
+
+
+def test_a_transaction_waits_for_its_offsets() -> None:
+    """Without their answer nobody knows whether they are in it: a database would decide about half of it."""
+    core = TransactionCore("id", has_two_phase_commit=True)
+    core.begin_initialization()
+    core.initialized(FIRST)
+    core.begin(TransactionVersion.TV_2)
+    with core.committing_offsets():
+        for end in (core.begin_prepare, core.begin_commit):
+            with pytest.raises(InvalidState, match="while offsets are being committed"):
+                end()
+    core.begin_prepare()
+    assert core.prepare().has_transaction is False
+
+
+def test_a_transaction_whose_offset_commit_was_cancelled_can_only_be_aborted() -> None:
+    core = in_transaction()
+    with core.committing_offsets():
+        pass
+    core.offsets_cancelled()
+    for end in (core.begin_commit, core.begin_prepare):
+        with pytest.raises(AbortableError, match="was cancelled"):
+            end()
+    core.begin_abort()
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_an_offset_commit_that_fails_while_its_transaction_is_aborted_does_not_spoil_the_abort(
+    is_cancelled: bool,
+) -> None:
+    core = in_transaction()
+    core.begin_abort()
+    if is_cancelled:
+        core.offsets_cancelled()
+    else:
+        core.offsets_failed(RetriableError(ErrorCode.request_timed_out))
+    core.ended(SECOND)
+    assert core.state is TxnPhase.READY

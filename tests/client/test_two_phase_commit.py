@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,6 +204,78 @@ def test_a_transaction_of_two_phase_commit_does_not_begin_before_recovery(
         producer.transaction(),
     ):
         pass
+
+
+class DatabaseLost(Exception):
+    """COMMIT was sent, and nobody knows whether it was carried out."""
+
+
+def test_a_transaction_that_a_block_has_prepared_is_not_aborted_when_the_block_raises(
+    broker: EinmalBroker, topic: TopicPartition, name: NameFactory
+) -> None:
+    """The database may have committed it."""
+    transactional_id = name("id")
+    with a_producer(broker, transactional_id) as producer:
+        producer.init_transactions()
+        with pytest.raises(DatabaseLost), producer.transaction() as transaction:
+            transaction.send(topic.topic, b"x", partition=0)
+            state = producer.prepare_transaction()
+            raise DatabaseLost
+        with pytest.raises(InvalidState, match="Commit, abort or complete"):
+            producer.begin_transaction()
+    with a_producer(broker, transactional_id) as successor:
+        successor.init_transactions(keep_prepared_txn=True)
+        successor.complete_transaction(state)
+    assert read(broker, topic) == [b"x"]
+
+
+async def test_a_transaction_that_an_asyncio_block_has_prepared_is_not_aborted_when_the_block_raises(
+    broker: EinmalBroker, topic: TopicPartition, name: NameFactory
+) -> None:
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "transactional.id": name("id"),
+        "transaction.two.phase.commit.enable": "true",
+    }
+    async with aio.Producer(settings) as producer:
+        await producer.init_transactions()
+        with pytest.raises(DatabaseLost):
+            async with producer.transaction() as transaction:
+                transaction.send(topic.topic, b"x", partition=0)
+                state = await producer.prepare_transaction()
+                raise DatabaseLost
+        await producer.complete_transaction(state)
+    assert read(broker, topic) == [b"x"]
+
+
+@pytest.mark.parametrize("is_driver", [False, True])
+def test_a_stored_text_that_was_not_parsed_ends_nothing(
+    broker: EinmalBroker, topic: TopicPartition, name: NameFactory, is_driver: bool
+) -> None:
+    transactional_id = name("id")
+    with a_producer(broker, transactional_id) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic.topic, b"x", partition=0)
+        state = producer.prepare_transaction()
+    text: Any = str(state)
+    if is_driver:
+        with TransactionDriver(
+            bootstrap_servers=broker.bootstrap,
+            transactional_id=transactional_id,
+            transaction_two_phase_commit_enable=True,
+        ) as driver:
+            kept = driver.keep_prepared_txn()
+            with pytest.raises(InvalidState, match=r"PreparedTxnState\.parse"):
+                driver.complete_transaction(kept, text)
+            driver.complete_transaction(kept, PreparedTxnState.parse(text))
+    else:
+        with a_producer(broker, transactional_id) as successor:
+            successor.init_transactions(keep_prepared_txn=True)
+            with pytest.raises(InvalidState, match=r"PreparedTxnState\.parse"):
+                successor.complete_transaction(text)
+            successor.complete_transaction(PreparedTxnState.parse(text))
+    assert read(broker, topic) == [b"x"]
 
 
 async def test_the_asyncio_producer_prepares_and_completes_too(

@@ -188,6 +188,51 @@ def test_keeping_without_two_phase_commit_does_not_give_a_timeout_to_a_prepared_
     assert machine.stored().state is S.ONGOING
 
 
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("by_force", [True, False])
+def test_whoever_keeps_without_two_phase_commit_has_a_timeout_afterwards(committed: bool, by_force: bool) -> None:
+    """To have none needs a permission, which nobody gets by keeping the transaction of somebody who has it."""
+    machine = Machine()
+    prepared(machine)
+    current = client(machine.keep(two_phase=False, timeout_ms=5_000))
+    machine.fail_over()
+    if by_force:
+        machine.init(current)
+    else:
+        machine.end(current, committed)
+    machine.fail_over()
+    machine.write_markers()
+    machine.fail_over()
+    assert machine.add(machine.stored().producer, P0) is OK
+    machine.tick(after_ms=5_000)
+    assert machine.stored().state is S.PREPARE_ABORT
+
+
+def test_whoever_keeps_has_its_own_timeout_afterwards_not_the_predecessors() -> None:
+    machine = Machine()
+    machine.add(machine.begin(timeout_ms=5_000), P0)
+    machine.keep(two_phase=False, timeout_ms=7_000)
+    current = client(machine.keep(two_phase=False, timeout_ms=9_000))
+    _, following = machine.end(current, True)
+    machine.write_markers()
+    machine.add(following, P0)
+    machine.tick(after_ms=8_999)
+    assert machine.stored().state is S.ONGOING
+    machine.tick(after_ms=1)
+    assert machine.stored().state is S.PREPARE_ABORT
+
+
+def test_whoever_keeps_under_two_phase_commit_has_no_timeout_afterwards() -> None:
+    machine = Machine()
+    machine.add(machine.begin(timeout_ms=5_000), P0)
+    machine.keep(two_phase=False, timeout_ms=7_000)
+    _, following = machine.end(client(machine.keep()), True)
+    machine.write_markers()
+    assert machine.add(following, P0) is OK
+    machine.tick(after_ms=YEAR_MS)
+    assert machine.stored().state is S.ONGOING
+
+
 # --- what a kept transaction accepts ----------------------------------------------------------------------------------
 
 

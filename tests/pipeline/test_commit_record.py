@@ -26,7 +26,7 @@ def test_a_record_is_read_back() -> None:
 
 
 def test_a_record_names_the_transaction_that_is_prepared_with_it() -> None:
-    prepared = replace(RECORD, run="r", prepared="17:3")
+    prepared = replace(RECORD, run="r", prepared="17:3", prepared_in="cluster")
     assert decode(prepared.key, prepared.encode()) == prepared
     assert "prepared" not in json.loads(RECORD.encode())
 
@@ -51,7 +51,8 @@ def test_a_record_that_names_a_kept_commit_file_is_refused_by_releases_that_know
 
 
 @pytest.mark.parametrize(
-    "field", ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text", "prepared"]
+    "field",
+    ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text", "prepared", "prepared_in"],
 )
 def test_a_field_of_another_type_is_refused_by_its_name(field: str) -> None:
     fields = json.loads(RECORD.encode()) | {field: {"a": 1}}

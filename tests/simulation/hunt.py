@@ -346,6 +346,8 @@ TWO_PHASE: Final = (
     Defect(two_phase_mutants.without_fencing_who_prepared, DISAGREES, two_phase_profile_of, seeds=(10,)),
     Defect(two_phase_mutants.without_sparing_open_transactions_from_expiry, STUCK, two_phase_profile_of),
     Defect(two_phase_mutants.without_comparing_the_state, DISAGREES, two_phase_profile_of, seeds=(2,)),
+    Defect(two_phase_mutants.without_flushing_before_the_decision, DISAGREES, two_phase_profile_of, seeds=(17,)),
+    Defect(two_phase_mutants.without_a_pair_for_each_transaction, DISAGREES, two_phase_profile_of, seeds=(2,)),
     Defect(two_phase_mutants.without_fencing_in_the_database, DISAGREES, two_phase_profile_of, seeds=(5,)),
 )
 DEFECTS: Final = (*BROKER, *REPLICATION, *CONTROLLER, *QUORUM, *TRANSACTIONS, *TWO_PHASE)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from einmal.client.aio.transactions import Transactions
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.transaction_core import TransactionCore, TxnPhase
 from einmal.shard.decision import Decision
@@ -15,7 +16,7 @@ from einmal.transactions import coordinator
 from einmal.transactions.coordinator import InitProducerIdResult, TransactionCoordinator
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.transaction import Transaction
-from einmal.types import ErrorCode, ProducerIdAndEpoch
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
 from einmal.workloads.dual_writes import WrittenDatabase
 
 
@@ -99,6 +100,27 @@ def without_comparing_the_state(patch: pytest.MonkeyPatch) -> None:
         return True if self.state is TxnPhase.PREPARED else wanted
 
     patch.setattr(TransactionCore, "decision", commit)
+
+
+def without_flushing_before_the_decision(patch: pytest.MonkeyPatch) -> None:
+    """A transaction is prepared while some of its records are not at the brokers."""
+
+    async def at_once(self: Transactions) -> PreparedTxnState:
+        self.core.begin_prepare()
+        return self.core.prepare()
+
+    patch.setattr(Transactions, "prepare", at_once)
+
+
+def without_a_pair_for_each_transaction(patch: pytest.MonkeyPatch) -> None:
+    """A transaction that can be prepared is of version 1: the next one has its pair, and so its state."""
+    begin = TransactionCore.begin
+
+    def older(self: TransactionCore, version: TransactionVersion) -> None:
+        begin(self, version)
+        self.version = TransactionVersion.TV_1
+
+    patch.setattr(TransactionCore, "begin", older)
 
 
 def without_fencing_in_the_database(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import PipelineRefused, events
 from einmal.spark.api.program import load, writer
 from einmal.spark.declare.declaration import DeclarationError, parse
@@ -87,6 +88,14 @@ class Declared:
         )
         create(bootstrap, f"{self.name}-in", self.name)
         fill(bootstrap, f"{self.name}-in", NUMBERS)
+
+    def apart(self) -> None:
+        """The same pipeline, whose topics and database are committed one after the other from now on."""
+        self.file.write_text(self.file.read_text().replace(TOGETHER, ""))
+
+    def together(self) -> None:
+        self.apart()
+        self.file.write_text(f"{TOGETHER}\n{self.file.read_text()}")
 
     def start(self, *listeners: events.Listener) -> PipelineQuery:
         started = writer(load(self.file, {}), self.spark)
@@ -231,7 +240,7 @@ def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
 ) -> None:
     # It has no transaction in the topics. A name of one in the database's record would be that of the next batch.
     name = new_name("several")
-    create(two_phase.bootstrap, name)
+    create(two_phase.bootstrap, name, COMMIT_TOPIC)
     schema = "topics struct<value string>, database struct<number int>"
 
     def opened() -> Target:
@@ -255,6 +264,85 @@ def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
     assert values(two_phase.bootstrap, name) == []
     with sqlite3.connect(tmp_path / "rows.sqlite") as connection:
         assert connection.execute("SELECT number FROM rows").fetchall() == [(0,)]
+
+
+def test_a_transaction_that_the_database_has_committed_is_not_aborted_by_a_run_without_two_phase_commit(
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = Declared(spark, two_phase.bootstrap, tmp_path)
+    declared.start().awaitTermination()
+    fill(two_phase.bootstrap, f"{declared.name}-in", range(25, 30))
+    declared.together()
+    with monkeypatch.context() as patch:
+        # The run that would recover in the same process fails, too.
+        crashing_once(patch, "commit", before=True, at=1)
+        crashing_once(patch, "keep", before=True, at=2)
+        with pytest.raises(Exception, match="lost"):
+            declared.start().awaitTermination()
+    assert len(declared.in_database()) == 30
+    declared.apart()
+    with pytest.raises(PipelineRefused, match="a transaction of a two-phase commit open"):
+        declared.start()
+    declared.together()
+    declared.start().awaitTermination()
+    assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in range(30))
+
+
+def test_a_batch_that_only_the_topics_have_is_not_written_to_them_again_under_two_phase_commit(
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
+) -> None:
+    declared = Declared(spark, two_phase.bootstrap, tmp_path)
+    with pytest.raises(Exception, match="Crash"):
+        declared.start(crashing_after(3)).awaitTermination()
+    declared.together()
+    with pytest.raises(PipelineRefused, match="the topics would have it twice"):
+        declared.start()
+    declared.apart()
+    declared.start().awaitTermination()
+    declared.together()
+    fill(two_phase.bootstrap, f"{declared.name}-in", range(25, 30))
+    declared.start().awaitTermination()
+    assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in range(30))
+
+
+def test_the_name_of_a_transaction_is_not_looked_for_in_another_cluster(
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = new_name("several")
+    schema = "topics struct<value string>, database struct<number int>"
+
+    def opened(bootstrap: str) -> Target:
+        client = {"bootstrap.servers": bootstrap, TWO_PHASE_COMMIT: "true"}
+        rows = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+        parts = Part(KafkaDestination(client, name, None), "topics"), Part(rows, "database")
+        return TogetherDestination(*parts).target(Opening(name=name, spark=spark))
+
+    create(two_phase.bootstrap, name, COMMIT_TOPIC)
+    killed = opened(two_phase.bootstrap)
+    identity = killed.acquire(None)
+    killed.stage(identity, 0, spark.createDataFrame([(None, (1,)), (("1",), None)], schema))
+    killed.record(identity, record(0, 2, name))
+    with monkeypatch.context() as patch:
+        crashing_once(patch, "commit", before=True, at=1)
+        with pytest.raises(RuntimeError, match="lost"):
+            killed.commit(identity)
+    killed.close()
+    other = EinmalBroker(tmp_path / "other", settings={"transaction.two.phase.commit.enable": "true"})
+    other.start()
+    try:
+        create(other.bootstrap, COMMIT_TOPIC)
+        moved = opened(other.bootstrap)
+        for verb in (moved.look, lambda: moved.acquire(None)):
+            with pytest.raises(PipelineRefused, match="in the topics of cluster"):
+                verb()
+        moved.close()
+    finally:
+        other.stop()
+    back = opened(two_phase.bootstrap)
+    back.look()
+    back.acquire(None)
+    back.close()
+    assert values(two_phase.bootstrap, name) == ["1"]
 
 
 def test_two_phase_commit_is_refused_where_nothing_else_is_written() -> None:

@@ -31,6 +31,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         previous_producer_id=ProducerId(draw(st.integers(-1, 2**63 - 1))),
         next_producer_id=ProducerId(draw(st.integers(0 if is_kept else -1, 2**63 - 1))),
         next_producer_epoch=ProducerEpoch(draw(st.integers(0, EPOCH_MAX)) if is_kept else -1),
+        next_timeout_ms=draw(st.integers(-1, 2**31 - 1)),
         timeout_ms=draw(st.integers(0, 2**31 - 1)),
         state=state,
         partitions=() if state is TransactionState.EMPTY else tuple(sorted(draw(partitions))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -16,8 +16,6 @@ from einmal.cli.output import print_rows
 txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.")]
-_MANAGED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
-"""States in which a coordinator will end a transaction in every partition."""
 
 Partition = Annotated[int, typer.Option("--partition", help="Number of the partition.")]
 
@@ -227,7 +225,7 @@ def _abort_in_partition(config: dict[str, str], topic: str, partition: int, star
             print(f"hint: open ones begin at: {known}", file=sys.stderr)
             raise typer.Exit(1)
         found = open_here[start_offset]
-        managed = admin.list_transactions(states=_MANAGED, producer_ids=[found.producer_id])
+        managed = admin.list_managed_transactions([found.producer_id])
         if managed:
             name = managed[0].transactional_id
             what = f"the transaction of {at} that begins at {start_offset} does not hang"

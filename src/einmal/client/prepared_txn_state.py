@@ -44,3 +44,28 @@ class PreparedTxnState:
 
     def __str__(self) -> str:
         return f"{self.producer.producer_id}:{self.producer.producer_epoch}" if self.has_transaction else ""
+
+
+def commits(prepared: PreparedTxnState, committed: PreparedTxnState, client: ProducerIdAndEpoch) -> bool:
+    """Whether a database that has committed this state wants the ``prepared`` transaction committed.
+
+    ``client``: the pair that the producer has now. Raises InvalidState for what is no state, and for one that no
+    transaction can have had yet: both would abort what the database may have committed.
+    """
+    if not isinstance(committed, PreparedTxnState):
+        raise InvalidState(
+            meaning=f"{committed!r} is no PreparedTxnState",
+            what_to_do="pass PreparedTxnState.parse(text) of what the database has committed; its text is empty for "
+            "none",
+        )
+    if committed == prepared:
+        return True
+    producer_id, epoch = committed.producer
+    if producer_id == client.producer_id and epoch >= client.producer_epoch:
+        raise InvalidState(
+            meaning=f"the database has committed {committed}, which comes after every transaction of this cluster: the "
+            "state is from another cluster, or the cluster has lost its latest transactions",
+            what_to_do="check bootstrap.servers; if this is the right cluster, compare topic and database, abort what "
+            "is open (einmal txn abort), and empty the state in the database",
+        )
+    return False

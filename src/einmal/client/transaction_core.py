@@ -14,7 +14,8 @@ Values in, values out; knows no connection and no retry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final, NoReturn
 
@@ -32,7 +33,7 @@ from einmal.client.errors import (
     UnknownOutcome,
     error_for,
 )
-from einmal.client.prepared_txn_state import PreparedTxnState
+from einmal.client.prepared_txn_state import PreparedTxnState, commits
 from einmal.client.producer_core import NOBODY
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -174,11 +175,15 @@ class TransactionCore:
         self.prepared = PreparedTxnState()
         """Of the transaction that was prepared last."""
         self._is_prepared = False
+        self._is_flushed = False
+        """Every record has its outcome, and the transaction waits for its end."""
         self._may_complete_nothing = False
         self._added: dict[TopicPartition, None] = {}
         self._to_add: dict[TopicPartition, None] = {}
         self._groups: dict[str, None] = {}
         self._has_written = False
+        self._offset_commits = 0
+        """How many are under way."""
 
     def _move(self, state: TxnPhase) -> None:
         assert state in VALID_MOVES[self.state], f"{self.state.name} -> {state.name}"
@@ -212,21 +217,26 @@ class TransactionCore:
             return
         self._move(TxnPhase.PREPARED)
         self.prepared = kept
-        self._is_prepared = True
+        self._is_prepared = self._is_flushed = True
         self.version = TransactionVersion.TV_2
         self._has_written = True
 
     # --- in a transaction -----------------------------------------------------------------------------------------
 
     def begin(self, version: TransactionVersion) -> None:
-        """Open a transaction. Nothing is sent: the first partition opens it at the coordinator."""
+        """Open a transaction. Nothing is sent: the first partition opens it at the coordinator.
+
+        One that can be prepared is of version 2, which InitProducerId 6 has confirmed: a broker that has just started
+        may know less. Below, two transactions would have the same epoch, and so the same state in a database.
+        """
         self._require("begin_transaction()", TxnPhase.READY)
         self._move(TxnPhase.IN_TRANSACTION)
-        self.version = version
+        self.version = TransactionVersion.TV_2 if self.has_two_phase_commit else version
         self._added.clear()
         self._to_add.clear()
         self._groups.clear()
         self._has_written = False
+        self._is_flushed = False
         self._may_complete_nothing = False
 
     def check_send(self) -> None:
@@ -263,6 +273,22 @@ class TransactionCore:
     def group_added(self, group_id: str) -> None:
         self._groups[group_id] = None
 
+    @contextmanager
+    def committing_offsets(self) -> Iterator[None]:
+        """Until it is left, the transaction can be neither prepared nor committed."""
+        self._offset_commits += 1
+        try:
+            yield
+        finally:
+            self._offset_commits -= 1
+
+    def _require_offsets(self, what: str) -> None:
+        if self._offset_commits:
+            raise InvalidState(
+                meaning=f"{what} is not possible while offsets are being committed: they may not be in the transaction",
+                what_to_do="wait until send_offsets_to_transaction() has returned",
+            )
+
     # --- its end --------------------------------------------------------------------------------------------------
 
     @property
@@ -282,6 +308,7 @@ class TransactionCore:
                 meaning="prepare_transaction() needs two-phase commit: without it a prepared transaction times out",
                 what_to_do="set transaction.two.phase.commit.enable=true",
             )
+        self._require_offsets("prepare_transaction()")
         self._move(TxnPhase.PREPARING)
 
     def prepare(self) -> PreparedTxnState:
@@ -298,15 +325,18 @@ class TransactionCore:
     def decision(self, committed: PreparedTxnState) -> bool | None:
         """Whether a database that has committed this state wants the prepared transaction committed.
 
-        None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept.
+        None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept. Raises
+        InvalidState.
         """
         if self.state is TxnPhase.READY and self._may_complete_nothing:
+            commits(PreparedTxnState(), committed, self.identity)
             return None
         self._require("complete_transaction()", TxnPhase.PREPARED)
-        return self.prepared == committed
+        return commits(self.prepared, committed, self.identity)
 
     def begin_commit(self) -> None:
         self._require("commit_transaction()", TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED)
+        self._require_offsets("commit_transaction()")
         self._move(TxnPhase.COMMITTING)
 
     def check_flushed(self) -> None:
@@ -314,6 +344,7 @@ class TransactionCore:
         if self.state in (TxnPhase.ABORTABLE_ERROR, TxnPhase.FATAL_ERROR):
             assert self.error is not None
             raise self.error
+        self._is_flushed = True
 
     def is_unknown_abort(self, error: KafkaError) -> bool:
         """Whether EndTxn was refused because the coordinator never heard of this transaction: it is aborted then.
@@ -327,6 +358,12 @@ class TransactionCore:
         """Whether there is a transaction to abort, and a producer that may do so."""
         return self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED, TxnPhase.ABORTABLE_ERROR)
 
+    @property
+    def is_to_be_aborted(self) -> bool:
+        """Whether an error of the caller aborts the transaction: not a prepared one, which a database may have
+        committed."""
+        return self.may_abort and not self._is_prepared
+
     def begin_abort(self) -> None:
         if self.state is TxnPhase.FATAL_ERROR and self.error is not None:
             raise self.error
@@ -338,7 +375,7 @@ class TransactionCore:
     def ended(self, next_identity: ProducerIdAndEpoch | None) -> None:
         """The coordinator has decided. ``next_identity``: what it gave for the next transaction."""
         self._move(TxnPhase.READY)
-        self._is_prepared = False
+        self._is_prepared = self._is_flushed = False
         if next_identity is not None:
             self.identity = next_identity
 
@@ -378,6 +415,17 @@ class TransactionCore:
         self.failed(failure)
         return failure
 
+    def offsets_failed(self, error: KafkaError) -> KafkaError:
+        """As ``request_failed``, of an offset commit. Once the transaction is being aborted that changes nothing."""
+        failure = as_abortable(error)
+        if self.state is TxnPhase.IN_TRANSACTION or isinstance(failure, FatalError):
+            self.failed(failure)
+        return failure
+
+    def offsets_cancelled(self) -> None:
+        """The caller has cancelled an offset commit: nobody knows whether it is in the transaction."""
+        self.offsets_failed(AbortableError(detail="send_offsets_to_transaction() was cancelled"))
+
     def cancelled(self) -> None:
         """The caller has cancelled init, commit or abort: nobody knows whether the coordinator has carried it out."""
         what = _CANCELLED.get(self.state)
@@ -388,8 +436,11 @@ class TransactionCore:
             self.failed(TransactionAborted(detail=what) if is_abort else UnknownOutcome(detail=what))
 
     def record_failed(self, error: KafkaError) -> None:
-        """A record of it was not written. While it is being aborted, that is what is wanted."""
-        if self.state is not TxnPhase.ABORTING:
+        """A record of it was not written. While it is being aborted, that is what is wanted.
+
+        Once every record has its outcome, a later one does not belong to it: only its sender learns of that.
+        """
+        if self.state is not TxnPhase.ABORTING and not self._is_flushed:
             self.failed(as_abortable(error))
 
     def _is_fatal(self, error: KafkaError) -> bool:

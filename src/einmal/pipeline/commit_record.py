@@ -33,7 +33,8 @@ class CommitRecord:
     """``end``: one JSON value per source, None where Spark has none. ``commit_text``: Spark's own ``commits/N``,
     present for a stateful query only; ``digest`` is over what was written, partition by partition. ``run``: the token
     of the driver run that committed the batch, which that run left in its checkpoint; empty in older records.
-    ``prepared``: in a database that commits together with topics, their prepared transaction ("producerId:epoch")."""
+    ``prepared``: in a database that commits together with topics, their prepared transaction ("producerId:epoch"),
+    and ``prepared_in`` the cluster of those topics."""
 
     transactional_id: str
     query_id: str
@@ -45,6 +46,7 @@ class CommitRecord:
     commit_text: str | None = None
     run: str = ""
     prepared: str = ""
+    prepared_in: str = ""
 
     @property
     def key(self) -> bytes:
@@ -68,7 +70,8 @@ class CommitRecord:
                 "commit_text": self.commit_text,
                 "run": self.run,
             }
-            | ({"prepared": self.prepared} if self.prepared else {}),
+            | ({"prepared": self.prepared} if self.prepared else {})
+            | ({"prepared_in": self.prepared_in} if self.prepared_in else {}),
             separators=(",", ":"),
             sort_keys=True,
         ).encode()
@@ -95,6 +98,7 @@ def decode(key: bytes, value: bytes) -> CommitRecord:
             # Records from before this field lack it.
             run=fields.get("run", ""),
             prepared=fields.get("prepared", ""),
+            prepared_in=fields.get("prepared_in", ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableCommitRecord(f"the commit record of {key!r} cannot be read: {error!r:.200}") from error
@@ -115,5 +119,6 @@ def _wrong_fields(record: CommitRecord, end: object) -> list[str]:
         "commit_text": record.commit_text is None or isinstance(record.commit_text, str),
         "run": isinstance(record.run, str),
         "prepared": isinstance(record.prepared, str),
+        "prepared_in": isinstance(record.prepared_in, str),
     }
     return [name for name, right in is_right.items() if not right]

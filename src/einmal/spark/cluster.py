@@ -19,8 +19,8 @@ from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, addresses, dotted
-from einmal.client.descriptions import NewTopic
-from einmal.client.errors import Disconnected, error_for
+from einmal.client.descriptions import NewTopic, TransactionDescription
+from einmal.client.errors import Disconnected, RequestRefused, error_for
 from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
 from einmal.pipeline.commit_record import RESERVED_TOPICS
@@ -30,6 +30,7 @@ from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 
 _VERIFYING_ADD_PARTITIONS: Final = 4
 """Brokers that speak this version verify a transactional write at the coordinator (KIP-890 part 1)."""
+_NO_TRANSACTION: Final = frozenset({ErrorCode.transactional_id_not_found, ErrorCode.unsupported_version})
 _APPEAR_MS: Final = 15_000
 """How long a topic that the broker may create on demand can take."""
 
@@ -256,6 +257,17 @@ class KafkaCluster:
     def cluster_id(self) -> str | None:
         """Raises RetriableError where no broker answers."""
         return self._thread.run(lambda asker: asker.describe_cluster()).cluster_id
+
+    def open_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """None where none is open, or the brokers cannot report it (before 3.0). Raises KafkaError."""
+        try:
+            described = self._thread.run(lambda asker: asker.describe_transactions([transactional_id]))
+        except RequestRefused as error:
+            if error.code in _NO_TRANSACTION:
+                return None
+            raise
+        found = described[transactional_id]
+        return found if found.state == "Ongoing" else None
 
     def refuses_late_writes(self) -> bool:
         """Whether a write that comes after its transaction's end is refused (brokers since 3.6, KIP-890)."""

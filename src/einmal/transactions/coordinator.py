@@ -101,7 +101,8 @@ class TwoPhase:
     """What InitProducerId 6 asks for (KIP-939).
 
     ``is_enabled``: its transactions never time out. ``keeps_prepared``: an open transaction stays open for it; this
-    needs no permission of its own, and the transaction keeps its timeout, or its having none.
+    needs no permission of its own, and the transaction keeps its timeout, or its having none; the later ones have the
+    client's.
     """
 
     is_enabled: bool = False
@@ -150,7 +151,7 @@ class TransactionCoordinator:
             return _refuse_init(ErrorCode.concurrent_transactions)
         if transaction.state is TransactionState.ONGOING:
             if two_phase.keeps_prepared:
-                return self._keep(transaction, two_phase, now)
+                return self._keep(transaction, timeout_ms, now)
             return self._init_over_open(transaction, producer, now)
         if producer is None:
             return self._init_at_rest(transaction, NO_PRODUCER_EPOCH, timeout_ms, now)
@@ -172,13 +173,21 @@ class TransactionCoordinator:
             return ErrorCode.invalid_transaction_timeout
         return ErrorCode.none
 
-    def _keep(self, transaction: Transaction, two_phase: TwoPhase, now: Instant) -> Decision[InitProducerIdResult]:
-        """Fence the predecessor, whose transaction stays open. A retry moves the epoch again: no answer repeats one."""
+    def _keep(self, transaction: Transaction, timeout_ms: int, now: Instant) -> Decision[InitProducerIdResult]:
+        """Fence the predecessor, whose transaction stays open. A retry moves the epoch again: no answer repeats one.
+
+        ``timeout_ms``: the client's. A kept transaction loses its timeout by it, but gets none: it may be prepared.
+        The client's later transactions have the client's: to have none is a permission of its own.
+        """
         next_producer_id = self._producer_id_after(transaction, TransactionVersion.TV_2)
         if next_producer_id is None:
             return _refuse_init(ErrorCode.coordinator_load_in_progress)
-        timeout_ms = NO_TIMEOUT_MS if two_phase.is_enabled else transaction.timeout_ms
-        kept = transaction.keeping(next_producer_id, timeout_ms, now)
+        kept = transaction.keeping(
+            next_producer_id,
+            timeout_ms=NO_TIMEOUT_MS if timeout_ms == NO_TIMEOUT_MS else transaction.timeout_ms,
+            next_timeout_ms=timeout_ms,
+            now=now,
+        )
         answer = InitProducerIdResult(ErrorCode.none, *kept.client, *kept.producer)
         return Decision(records=(_record(kept),), response=answer)
 

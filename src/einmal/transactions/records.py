@@ -2,7 +2,8 @@
 
 Key version 0; value version 1 is written (flexible; the fields of KIP-890 and KIP-939 are in its tags), version 0 is
 read too. A value of null is a tombstone: the transactional id is forgotten. Tags that we do not know are skipped.
-One tag is ours: without it a retry of InitProducerId at the next coordinator would look like a zombie's (KIP-360).
+Two tags are ours. Without the last epoch a retry of InitProducerId at the next coordinator would look like a zombie's
+(KIP-360); without the next timeout whoever keeps a transaction that has none would have none for ever (KIP-939).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import groupby
 from typing import Final
 
 from einmal.transactions.states import TransactionState
-from einmal.transactions.transaction import Transaction
+from einmal.transactions.transaction import NO_NEXT_TIMEOUT, Transaction
 from einmal.types import (
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
@@ -40,6 +41,8 @@ _PREVIOUS_PRODUCER_ID: Final = 0
 _NEXT_PRODUCER_ID: Final = 1
 _CLIENT_TRANSACTION_VERSION: Final = 2
 _NEXT_PRODUCER_EPOCH: Final = 3
+_NEXT_TIMEOUT: Final = 9_390
+"""Our tag."""
 _LAST_PRODUCER_EPOCH: Final = 17_742
 """Our tag, far above Kafka's own; its readers skip unknown tags. Apache Kafka loses this epoch with a failover of the
 coordinator (KAFKA-17742)."""
@@ -116,6 +119,8 @@ def _encode_tags(transaction: Transaction) -> bytes:
         tags.append((_CLIENT_TRANSACTION_VERSION, _INT16.pack(transaction.client_version)))
     if transaction.is_kept:
         tags.append((_NEXT_PRODUCER_EPOCH, _INT16.pack(transaction.next_producer_epoch)))
+    if transaction.next_timeout_ms != NO_NEXT_TIMEOUT:
+        tags.append((_NEXT_TIMEOUT, _INT32.pack(transaction.next_timeout_ms)))
     if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
         tags.append((_LAST_PRODUCER_EPOCH, _INT16.pack(transaction.last_producer_epoch)))
     return encode_uvarint(len(tags)) + b"".join(
@@ -154,6 +159,7 @@ def _decode_value(transactional_id: str, value: bytes) -> Transaction:
         previous_producer_id=ProducerId(_tag(tags, _PREVIOUS_PRODUCER_ID, _INT64, NO_PRODUCER_ID)),
         next_producer_id=ProducerId(next_producer_id),
         next_producer_epoch=ProducerEpoch(next_producer_epoch),
+        next_timeout_ms=_tag(tags, _NEXT_TIMEOUT, _INT32, NO_NEXT_TIMEOUT),
         timeout_ms=timeout_ms,
         state=state,
         partitions=partitions,

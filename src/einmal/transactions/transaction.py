@@ -31,6 +31,7 @@ from einmal.types import (
 NO_TIMESTAMP: Final = -1
 NO_TIMEOUT_MS: Final = 2**31 - 1
 """The timeout of a transaction that takes part in a two-phase commit: only its client or an operator ends it."""
+NO_NEXT_TIMEOUT: Final = -1
 _FENCING_EPOCH: Final = ProducerEpoch(EPOCH_MAX + 1)
 
 
@@ -52,6 +53,8 @@ class Transaction:
     open and kept: the client's."""
     next_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     """The epoch that belongs to ``next_producer_id``, if the transaction is kept or was kept until its end."""
+    next_timeout_ms: int = NO_NEXT_TIMEOUT
+    """The timeout of the transactions after a kept one: its client's. Apache Kafka's records do not have it."""
     timeout_ms: int
     state: TransactionState
     partitions: tuple[TopicPartition, ...] = ()
@@ -135,10 +138,12 @@ class Transaction:
             **identity,
         )
 
-    def keeping(self, next_producer_id: ProducerId, timeout_ms: int, now: Instant) -> Transaction:
+    def keeping(
+        self, next_producer_id: ProducerId, *, timeout_ms: int, next_timeout_ms: int, now: Instant
+    ) -> Transaction:
         """Still open, for an instance whose pair follows every earlier one (KIP-939).
 
-        ``next_producer_id``: as for ``preparing``.
+        ``next_producer_id``: as for ``preparing``. ``timeout_ms``: of the kept transaction.
         """
         assert self.state is TransactionState.ONGOING
         producer_id, epoch = self._client_after(next_producer_id)
@@ -146,6 +151,7 @@ class Transaction:
             TransactionState.ONGOING,
             now,
             timeout_ms=timeout_ms,
+            next_timeout_ms=next_timeout_ms,
             next_producer_id=producer_id,
             next_producer_epoch=epoch,
             last_producer_epoch=NO_PRODUCER_EPOCH,
@@ -250,6 +256,7 @@ class Transaction:
                 "producer_id": producer_id,
                 "producer_epoch": epoch,
                 "previous_producer_id": self.previous_producer_id,
+                "timeout_ms": self.timeout_ms if self.next_timeout_ms == NO_NEXT_TIMEOUT else self.next_timeout_ms,
             }
         elif self.next_producer_id != NO_PRODUCER_ID:
             # The markers went out under epoch 32,767 of the old id. The client sees 32,766, then 0 of the new one.
@@ -259,6 +266,7 @@ class Transaction:
             now,
             next_producer_id=NO_PRODUCER_ID,
             next_producer_epoch=NO_PRODUCER_EPOCH,
+            next_timeout_ms=NO_NEXT_TIMEOUT,
             partitions=(),
             started_at=None,
             **identity,

@@ -43,7 +43,7 @@ class Session(asyncio.Protocol):
             if key is not self._broker.without
         ]
         spoken += [{"api_key": key, "min_version": 0, "max_version": 1} for key in self._broker.also]
-        self.answer(header, {"api_keys": spoken})
+        self.answer(header, {"api_keys": spoken, **self._broker.features})
 
     def answer(self, header: RequestHeader, fields: dict[str, Any]) -> None:
         head = encode_response_header(header.api_key, header.api_version, header.correlation_id)
@@ -60,6 +60,8 @@ class ScriptedBroker:
         """An API that this broker does not have."""
         self.also: tuple[int, ...] = ()
         """APIs that it has besides those that a client sends without SASL."""
+        self.features: dict[str, Any] = {}
+        """The fields of ApiVersions that name the cluster's features."""
         self.sessions: list[Session] = []
         self.requests: list[RequestHeader] = []
         self._server: asyncio.Server | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.coordinators import TRANSACTION, CoordinatorRequest
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
-from einmal.client.errors import ClientClosed, RequestRefused, RetriableError, UnknownOutcome
+from einmal.client.errors import ClientClosed, Disconnected, RequestRefused, RetriableError, UnknownOutcome
 from einmal.seams import SystemClock, TcpNetwork
 from einmal.types import ErrorCode
 from einmal.wire.messages import RequestHeader
@@ -137,6 +137,33 @@ async def test_concurrent_callers_share_one_connection() -> None:
     async with cluster_of(Script(ErrorCode.none)) as (cluster, broker):
         await asyncio.gather(*(cluster.any_connection() for _ in range(5)))
         assert len(broker.sessions) == 1
+
+
+def features(epoch: int, level: int | None) -> dict[str, Any]:
+    """As of ApiVersions; ``level``: of transaction.version, None: unknown yet."""
+    known = [] if level is None else [{"name": "transaction.version", "max_version_level": level}]
+    return {"finalized_features_epoch": epoch, "finalized_features": known}
+
+
+async def test_a_broker_whose_metadata_is_older_does_not_change_the_transaction_version() -> None:
+    """One that has just started knows none: transactions would fall back to version 1."""
+    async with cluster_of(Script(ErrorCode.none)) as (cluster, broker):
+        seen = []
+        for told in (features(7, 2), features(-1, None), features(6, 1), features(8, 1)):
+            broker.features = told
+            await reconnect(cluster, broker)
+            seen.append(cluster.transaction_version)
+        assert seen == [2, 2, 2, 1]
+
+
+async def reconnect(cluster: Cluster, broker: ScriptedBroker) -> None:
+    for session in broker.sessions:
+        session.transport.abort()
+    before = len(broker.sessions)
+    while len(broker.sessions) == before:
+        await asyncio.sleep(0.001)
+        with suppress(Disconnected):
+            await cluster.any_connection()
 
 
 async def test_a_closed_cluster_raises_client_closed() -> None:

@@ -51,7 +51,7 @@ def load(spark: SparkSession, payments: Payments, batch: int, url: str) -> Any:
     frame = payments.source(spark, maxOffsetsPerTrigger=str(batch))
     rows = frame.selectExpr("value.id", "value.amount", "struct(topic, partition, offset) AS einmal_record")
     writer = write_stream(rows).format("postgres").option("url", url).option("password", PASSWORD)
-    writer = writer.option("dbtable", "payments").options(**payments.tolerant).trigger(availableNow=True)
+    writer = writer.option("table", "payments").options(**payments.tolerant).trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(payments.directory / payments.name))
     return writer.option("transactional.id", payments.name)
 

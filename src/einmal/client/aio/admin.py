@@ -36,7 +36,7 @@ from einmal.client.descriptions import (
     TransactionListing,
     decode_describe_transaction,
 )
-from einmal.client.errors import Disconnected, RequestRefused, error_for
+from einmal.client.errors import Disconnected, RequestRefused, RetriableError, UnknownTopic, error_for
 from einmal.client.habits import missing_method
 from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
@@ -52,6 +52,9 @@ _TOPIC: Final = 2
 _SET: Final = 0
 _DELETE: Final = 1
 _SET_FOR_TOPIC: Final = 1
+_TRANSACTION_STATE: Final = "__transaction_state"
+_MANAGED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""States in which a coordinator will end a transaction in every partition."""
 LIST_TRANSACTIONS_BY_DURATION: Final = 1
 """The first version that filters by duration."""
 """The config source of a value that was set for the topic itself."""
@@ -337,6 +340,35 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                 )
         return sorted(found, key=lambda each: each.transactional_id)
 
+    async def list_managed_transactions(self, producer_ids: Iterable[int]) -> list[TransactionListing]:
+        """As ``list_transactions``, and certainly all that a coordinator will end in every partition.
+
+        Raises RetriableError where a coordinator is missing, or moves meanwhile: what it has would be missing, too, and
+        look like a transaction that nobody will end. Transactional ids without permission (DESCRIBE) stay hidden.
+        """
+        before = await self._coordinators()
+        listed = await self.list_transactions(states=_MANAGED, producer_ids=producer_ids)
+        if None in before.values() or await self._coordinators() != before:
+            raise RetriableError(
+                ErrorCode.coordinator_not_available,
+                f"partitions of {_TRANSACTION_STATE} have no leader, or a new one",
+                meaning="a transaction coordinator is missing, so nobody knows all open transactions",
+                what_to_do="wait until every partition has a leader, and try again",
+            )
+        return listed
+
+    async def _coordinators(self) -> dict[int, tuple[int, int] | None]:
+        """Leader and epoch of each coordinator's partition; None: it has no leader."""
+        try:
+            topic = (await self.describe_topics([_TRANSACTION_STATE]))[_TRANSACTION_STATE]
+        except UnknownTopic:
+            # There has been no transaction yet.
+            return {}
+        return {
+            index: (each.leader, each.leader_epoch) if each.leader in self._cluster.metadata.brokers else None
+            for index, each in topic.partitions.items()
+        }
+
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
         found = {}
@@ -374,6 +406,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
     ) -> list[ProducerDescription]:
         """Open transactions of partitions that no coordinator will end (KIP-664), in these topics or in all.
 
+        Raises RetriableError where a coordinator is missing: see ``list_managed_transactions``.
         ``last_timestamp_before`` (ms since 1970): a producer that wrote later may still be active.
         """
         names = await self.list_topics(include_internal=True) if topics is None else list(topics)
@@ -386,7 +419,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         ]
         if not suspects:
             return []
-        listed = await self.list_transactions(producer_ids=sorted({each.producer_id for each in suspects}))
+        listed = await self.list_managed_transactions(sorted({each.producer_id for each in suspects}))
         known = await self.describe_transactions([each.transactional_id for each in listed])
         owned = {(each.producer_id, at): None for each in known.values() for at in each.partitions}
         return [each for each in suspects if (each.producer_id, each.topic_partition) not in owned]

@@ -70,7 +70,7 @@ class Cluster:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized level of ``transaction.version``, from the newest connection."""
+        """The finalized level of ``transaction.version``, from the broker with the latest metadata."""
         return self._connections.transaction_version
 
     # --- time -----------------------------------------------------------------------------------------------------

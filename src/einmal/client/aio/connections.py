@@ -72,7 +72,9 @@ class Connections:
         silent: Callable[[Connection], None],
     ) -> None:
         self.transaction_version = 0
-        """The finalized level of ``transaction.version``, from the newest connection."""
+        """The finalized level of ``transaction.version``, from the broker with the latest metadata."""
+        self._features_epoch = -1
+        """Of the cluster's finalized features (KIP-584)."""
         self.is_closed = False
         self.rejection: FatalError | None = None
         """Why a broker has rejected the last connection for good; None: connecting works, or may work again."""
@@ -310,7 +312,11 @@ class Connections:
         connection.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
         for feature in getattr(response, "finalized_features", ()) or ():
             connection.features[feature.name] = feature.max_version_level
-        self.transaction_version = connection.features.get("transaction.version", 0)
+        # A broker that has just started knows no features yet, one that lags has old ones.
+        epoch = getattr(response, "finalized_features_epoch", -1)
+        if epoch >= self._features_epoch:
+            self._features_epoch = epoch
+            self.transaction_version = connection.features.get("transaction.version", 0)
 
     def _now(self) -> int:
         return self._clock.now().monotonic_ms

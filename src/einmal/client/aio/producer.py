@@ -227,6 +227,7 @@ class Producer:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """``async with producer.transaction() as txn``: commits at the end, aborts when the block raises.
 
+        What the block has prepared stays prepared when it raises: only the database knows how it ends.
         A commit that can only be aborted is aborted, and its error raised: begin again to repeat the work.
         """
         await self.init_transactions_once()
@@ -247,8 +248,9 @@ class Producer:
         await self._transactional().initialize_once()
 
     async def abort_if_possible(self) -> None:
-        """Abort an open transaction; when the producer is fenced or fatally broken there is nothing to abort."""
-        if self._transaction is not None and self._transaction.may_abort:
+        """Abort an open transaction, but not a prepared one, which a database may have committed; when the producer is
+        fenced or fatally broken there is nothing to abort."""
+        if self._transaction is not None and self._transaction.is_to_be_aborted:
             await self.abort_transaction()
 
     def _transactional(self) -> Transactions:

@@ -24,7 +24,7 @@ from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSetti
 from einmal.client.errors import ClientClosed, Disconnected, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches
 from einmal.client.metadata_cache import NO_TOPIC_ID
-from einmal.client.prepared_txn_state import PreparedTxnState
+from einmal.client.prepared_txn_state import PreparedTxnState, commits
 from einmal.client.producer_core import BatchOutcome, ProduceLimits, ProducerCore
 from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange, positions_of
 from einmal.client.transaction_core import produce_versions
@@ -112,13 +112,13 @@ class TransactionDriver:
     async def complete_transaction(self, kept: KeptTransaction, committed: PreparedTxnState) -> ProducerIdAndEpoch:
         """Commit the kept transaction if it is the one that the database has committed, else abort it.
 
-        Returns the identity of the next transaction. Nothing is sent where nothing was kept.
+        Returns the identity of the next transaction. Nothing is sent where nothing was kept. Raises InvalidState for
+        what is no state of this cluster.
         """
+        committed_it = commits(kept.prepared, committed, kept.identity)
         if not kept.prepared.has_transaction:
             return kept.identity
-        following = await self._requests.end_txn(
-            kept.identity, TransactionVersion.TV_2, committed=kept.prepared == committed
-        )
+        following = await self._requests.end_txn(kept.identity, TransactionVersion.TV_2, committed=committed_it)
         assert following is not None, "EndTxn of version 2 brings an identity"
         return following
 

@@ -66,7 +66,9 @@ class TransactionRequests:
         self._max_block_ms = max_block_ms
 
     async def version(self) -> TransactionVersion:
-        """The version of a transaction that begins now on this cluster."""
+        """The version of a transaction that begins now on this cluster. See ``TransactionCore.begin``."""
+        if self._has_two_phase_commit:
+            return TransactionVersion.TV_2
         retry = Retry(self._cluster, "asking for the brokers' versions", self._cluster.deadline(self._max_block_ms))
         while True:
             try:

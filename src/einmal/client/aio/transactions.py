@@ -74,15 +74,19 @@ class Transactions:
         if not positions:
             return
         try:
-            if core.must_add_group(group.group_id):
-                await self._requests.add_offsets(core.identity, group.group_id)
-                core.group_added(group.group_id)
-            await self._requests.commit_offsets(core.identity, core.version, group, positions)
+            with core.committing_offsets():
+                if core.must_add_group(group.group_id):
+                    await self._requests.add_offsets(core.identity, group.group_id)
+                    core.group_added(group.group_id)
+                await self._requests.commit_offsets(core.identity, core.version, group, positions)
         except LocalError:
             raise
         except KafkaError as error:
-            failure = core.request_failed(error)
+            failure = core.offsets_failed(error)
             raise failure from _cause(failure, error)
+        except asyncio.CancelledError:
+            core.offsets_cancelled()
+            raise
 
     async def prepare(self) -> PreparedTxnState:
         """Flush; the transaction waits for its decision. Raises what the transaction keeps as its error."""

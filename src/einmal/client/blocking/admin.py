@@ -108,6 +108,10 @@ class Admin(SecurityCalls):
             )
         )
 
+    def list_managed_transactions(self, producer_ids: Iterable[int]) -> list[TransactionListing]:
+        """Certainly all open transactions of these producers. See the asyncio twin."""
+        return self._thread.run(lambda admin: admin.list_managed_transactions(producer_ids))
+
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
         return self._thread.run(lambda admin: admin.describe_transactions(transactional_ids))

@@ -192,6 +192,7 @@ class Producer:
     def transaction(self) -> Iterator[Transaction]:
         """``with producer.transaction() as txn``: commits at the end, aborts when the block raises.
 
+        What the block has prepared stays prepared when it raises: only the database knows how it ends.
         A commit that can only be aborted is aborted, and its error raised: begin again to repeat the work.
         """
         self._thread.run(lambda producer: producer.init_transactions_once())

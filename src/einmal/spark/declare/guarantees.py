@@ -59,12 +59,14 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """A sink that is no topic. ``promises``: its own reasons, without asking it; ``letters``: the topic of the dead
-    letters of rows that it rejects, "" where such a row stops the pipeline."""
+    """A sink that is no topic. ``promises``: its own reasons, without asking it. ``record``: the name of its commit
+    record, where that is not the pipeline's. ``letters``: the topic of the dead letters of rows that it rejects, ""
+    where such a row stops the pipeline."""
 
     kind: str
     table: str
     promises: tuple[Reason, ...]
+    record: str | None = None
     letters: str = ""
 
 
@@ -336,7 +338,8 @@ def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
 
 def _behind(facts: PipelineFacts, target: TargetFacts) -> Iterator[Hop]:
     """Positions and readers of a sink that is no topic."""
-    record = Reason(HopVerdict.HOLDS, f"in its commit record under {facts.name!r}, in the same transaction as the rows")
+    name = target.record or facts.name
+    record = Reason(HopVerdict.HOLDS, f"in its commit record under {name!r}, in the same transaction as the rows")
     yield Hop("positions", target.kind, EXACTLY_ONCE, (record,))
     seen = Reason(HopVerdict.HOLDS, f"readers of {target.table} see the rows of a batch together, or none of them")
     yield Hop("readers", target.kind, EXACTLY_ONCE, (seen,))

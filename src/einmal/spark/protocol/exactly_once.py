@@ -208,7 +208,7 @@ class ExactlyOnce:
         if last.transactional_id != self._id:
             return f"under transactional.id {last.transactional_id!r}"
         if None not in (last.cluster_id, self._cluster_id) and last.cluster_id != self._cluster_id:
-            return f"in cluster {last.cluster_id}, not in {self._cluster_id}"
+            return f"in cluster or database {last.cluster_id}, not in {self._cluster_id}"
         return ""
 
     def _resume(self, end: tuple[Any, ...]) -> None:

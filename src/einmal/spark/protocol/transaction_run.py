@@ -151,7 +151,7 @@ class TransactionRun:
         if not isinstance(effect, _IN_TRANSACTION) or not isinstance(event, protocol.Failed):
             return event
         reason = self._target.overdue()
-        return protocol.Fenced(reason) if reason else event
+        return protocol.Fenced(reason, self._target.fenced_hint) if reason else event
 
     def _perform(self, effect: protocol.Effect, batch: CurrentBatch | None) -> _Answer:
         try:
@@ -164,7 +164,7 @@ class TransactionRun:
                 f"einmal pipeline adopt {self._id} --checkpoint DIR, or einmal pipeline reset {self._id}, replaces it",
             ) from error
         except TargetError as error:
-            return _Answer(_event_of(error, effect), error.__cause__ or error)
+            return _Answer(_event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
 
     def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
         target = self._target
@@ -228,10 +228,10 @@ def _explained(effect: protocol.Effect) -> Iterator[None]:
         raise TargetFailed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN) from error
 
 
-def _event_of(error: TargetError, effect: protocol.Effect) -> protocol.Event:
+def _event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
     match error:
         case TargetFenced():
-            return protocol.Fenced(str(error))
+            return protocol.Fenced(str(error), fenced_hint)
         case IdentityExpired():
             return protocol.Expired(str(error))
         case TargetFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:

@@ -175,6 +175,7 @@ class EmbeddedTarget(Target):
             if held is not None:
                 self._compare(connection, held)
             epoch = _next_epoch(connection)
+            self._know_files(connection)
             connection.execute(_CREATE_ROW, [self._name, 0, None, _now_ms()])
             connection.execute(
                 f"UPDATE {COMMITS} SET changes = changes + 1, epoch = ? WHERE pipeline = ?", [epoch, self._name]
@@ -261,6 +262,9 @@ class EmbeddedTarget(Target):
     def abort(self, identity: Identity) -> Identity:
         was_open = self._transaction is not None
         self._rollback()
+        if self._epoch is None:
+            with self._connection() as connection:
+                self._know_files(connection)
         try:
             was_staged = self._files.discard(identity)
         except OSError as error:
@@ -286,6 +290,11 @@ class EmbeddedTarget(Target):
         self._rollback()
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _know_files(self, connection: Any) -> None:
+        """By path and identity: a file can be copied, and two machines can have the same path."""
+        row = _row(connection, _ITSELF) if _has_commits(connection) else None
+        self._files.belong_to(f"{self._database.path.resolve()}\0{'' if row is None else row[1]}")
 
     def _check(self, schema: StructType) -> None:
         with self._connection() as connection:

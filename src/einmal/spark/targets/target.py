@@ -85,6 +85,9 @@ class Target(ABC):
     """What one run does with one name. Called by one thread at a time; ``einmal.spark.errors.PipelineRefused`` may be
     raised by every verb where the pipeline must not run as it is."""
 
+    fenced_hint: ClassVar[str] = "another instance has started under this transactional.id: use one per pipeline"
+    """What a user should look at where a run was fenced."""
+
     @abstractmethod
     def look(self) -> CommitRecord | None:
         """The last committed record, or None. It may be out of date by the time of the answer. Raises TargetError."""
@@ -217,9 +220,10 @@ class Destination(ABC):
         """
         return []
 
-    @abstractmethod
     def promises(self) -> tuple[Reason, ...]:
-        """Why its commits are exactly once, and under which conditions, for ``einmal explain``. Asks nobody."""
+        """Why its commits are exactly once, and under which conditions, for ``einmal explain``. Asks nobody. None by
+        default: ``explain`` describes topics from their cluster."""
+        return ()
 
     @abstractmethod
     def target(self, opening: Opening) -> Target:

@@ -18,7 +18,11 @@ Invariants, and the ordering that keeps them:
 2. *No predecessor commits after its transaction was aborted.* The database is acquired before Kafka is asked: from then
    on the predecessor's COMMIT is refused, so the record that is read is the last one.
 3. *A transaction's name is never used again*: every transaction has an epoch of its own. A batch that has nothing for
-   the topics has no transaction there, and uses up no epoch: its record names none.
+   the topics has no transaction there, and uses up no epoch: its record names none. In another cluster the name is of
+   another transaction, so the record names the cluster, too.
+4. *Where topics and database were committed apart before, the topics are not ahead.* Then the database has the last
+   batch of the topics, which would be written to them again. The reverse is the topics' target's own: it aborts no
+   transaction that can be prepared.
 
 Between COMMIT and the last marker of EndTxn a reader sees the batch in the database, and not yet in the topics; readers
 of the topics wait there (last stable offset), until the transaction is ended by this run or by the next one.
@@ -34,12 +38,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einmal.client import PreparedTxnState
+from einmal.pipeline.batch_plan import BATCH_WRITES, NOBODY
 from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.schemas.settings import ErrorSettings
 from einmal.spark.decoding.dead_letters import RejectedRow
+from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError
-from einmal.spark.reasons import Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
@@ -71,15 +76,44 @@ class TogetherTarget(Target):
         """Of the Kafka transaction that is open, or comes next."""
 
     def look(self) -> CommitRecord | None:
-        return self._database.look()
+        record = self._database.look()
+        self._check(record, self._topics.look())
+        return record
 
     def acquire(self, held: Identity | None) -> Identity:
         identity = self._database.acquire(held)
         kept = self._topics.keep()
-        record = self._database.read()
+        try:
+            record = self._database.read()
+        except UnreadableCommitRecord as error:
+            raise TargetFailed(
+                f"{error}. It decides how the transaction in the topics ends, which stays open. Hint: restore the "
+                "record; or commit or abort that transaction by hand, and delete the record"
+            ) from error
+        self._check(record, self._topics.read())
         committed = PreparedTxnState.parse("" if record is None else record.prepared)
         self._transaction = self._topics.complete(kept, committed)
         return identity
+
+    def _check(self, record: CommitRecord | None, of_topics: CommitRecord | None) -> None:
+        """``of_topics``: the record of the time before both were committed together. Raises PipelineRefused."""
+        cluster = self._topics.cluster_id()
+        if record is not None and record.prepared and record.prepared_in not in ("", cluster):
+            raise PipelineRefused(
+                f"the last batch of the database has the transaction {record.prepared} in the topics of cluster "
+                f"{record.prepared_in}, this is cluster {cluster}",
+                "check kafka.bootstrap.servers; once the transaction has ended there (einmal txn describe), another "
+                "cluster needs another transactional.id, and einmal.adopt=true at the first start",
+            )
+        if of_topics is None or of_topics.query_id in (NOBODY, BATCH_WRITES):
+            return
+        if record is None or (record.query_id == of_topics.query_id and record.batch_id < of_topics.batch_id):
+            has = "no batch" if record is None else f"batch {record.batch_id}"
+            raise PipelineRefused(
+                f"the topics have batch {of_topics.batch_id}, the database has {has}: they were not committed "
+                "together, and the topics would have it twice",
+                f"start once without kafka.{TWO_PHASE_COMMIT}: that writes a batch only where it is missing",
+            )
 
     def read(self) -> CommitRecord | None:
         return self._database.read()
@@ -98,7 +132,8 @@ class TogetherTarget(Target):
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if record is not None:
             self._topics.positions(self._kafka, record.batch_id, record.end)
-            record = replace(record, prepared=str(self._topics.prepared(self._kafka)))
+            prepared = str(self._topics.prepared(self._kafka))
+            record = replace(record, prepared=prepared, prepared_in=prepared and (self._topics.cluster_id() or ""))
         self._database.record(identity, record)
 
     def commit(self, identity: Identity) -> Identity | None:
@@ -157,14 +192,8 @@ class TogetherDestination(Destination):
     def identity(self) -> str | None:
         return self._database.identity()
 
-    def promises(self) -> tuple[Reason, ...]:
-        return self._database.promises()
-
     def target(self, opening: Opening) -> Target:
-        database = self._database.target(opening)
-        if opening.spark is None:
-            return database
-        return TogetherTarget(self._topics.target(opening), database, self.parts)
+        return TogetherTarget(self._topics.target(opening), self._database.target(opening), self.parts)
 
     def committed(self) -> Mapping[str, Committed]:
         return self._database.committed()

@@ -6,10 +6,11 @@ Tasks write under the identity of the driver (``spark/output``); what they have 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from einmal.client import PreparedTxnState
 from einmal.client.aio.transaction_requests import KeptTransaction
@@ -31,7 +32,7 @@ from einmal.spark.errors import PipelineRefused
 from einmal.spark.output.claim_service import OpenTransaction, TopicTable
 from einmal.spark.targets.kafka.commit_log import CommitLog, Uncertain
 from einmal.spark.targets.kafka.source_positions import SourcePositions
-from einmal.spark.targets.kafka.transactions import KafkaTransactions
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT, KafkaTransactions
 from einmal.spark.targets.target import (
     Identity,
     IdentityExpired,
@@ -75,6 +76,12 @@ class KafkaOpening:
 class KafkaTarget(Target):
     """See ``Target``."""
 
+    fenced_hint: ClassVar[str] = (
+        "another instance has started under this transactional.id, or the batch took longer than "
+        "transaction.timeout.ms: use one transactional.id per pipeline; raise kafka.transaction.timeout.ms, or "
+        "make batches smaller with maxOffsetsPerTrigger"
+    )
+
     def __init__(self, opening: KafkaOpening) -> None:
         self._notify = opening.notify
         self._id = opening.transactional_id
@@ -83,6 +90,7 @@ class KafkaTarget(Target):
         self._positions = opening.positions
         self._transactions = KafkaTransactions(opening.client, self._id, two_phase=opening.two_phase)
         self._log = CommitLog(opening.cluster, opening.client, self._id, is_new=opening.is_new)
+        self._cluster_id = functools.cache(opening.cluster.cluster_id)
         self._has_begun = False
         """A transaction was begun by this run: what is aborted before may be the run's before this one."""
 
@@ -92,7 +100,25 @@ class KafkaTarget(Target):
 
     def acquire(self, held: Identity | None) -> Identity:
         with _errors(_refused_at_first if held is None else None):
+            if held is None:
+                self._check_undecided()
             return self._transactions.init_producer_id(held)
+
+    def _check_undecided(self) -> None:
+        """InitProducerId would abort what a database may have committed. Raises PipelineRefused."""
+        found = self._cluster.open_transaction(self._id)
+        if found is not None and found.is_two_phase:
+            raise PipelineRefused(
+                f"{self._id!r} has a transaction of a two-phase commit open, {found.producer_id}:"
+                f"{found.producer_epoch}, which its database may have committed",
+                f"start it once with kafka.{TWO_PHASE_COMMIT}, as it ran before: that ends the transaction as the "
+                f"database has decided; without a database: einmal txn abort {self._id}",
+            )
+
+    def cluster_id(self) -> str | None:
+        """Of the topics."""
+        with _errors():
+            return self._cluster_id()
 
     def keep(self) -> KeptTransaction:
         """As ``acquire``, but what the former owner has left open is kept: see ``targets.together``."""

@@ -79,7 +79,7 @@ def copy_rows(frame: DataFrame, staged: Staged, connecting: Connecting, pipeline
     columns = sql.SQL(", ").join(map(sql.Identifier, staged.copied))
     task = _CopyTask(
         connecting=connecting,
-        session_name=application_name(pipeline, epoch),
+        session_name=application_name(staged.schema, pipeline, epoch),
         statement=sql.SQL("COPY {} ({}) FROM STDIN").format(staged.id, columns).as_string(),
         titles=staged.titles,
         tolerates=staged.tolerates,

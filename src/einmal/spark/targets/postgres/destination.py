@@ -84,9 +84,9 @@ class PostgresDestination(Destination):
                 "an asynchronous standby may lack the last batches: a run that meets it is refused",
             ),
             Reason(
-                HopVerdict.NOT,
-                "effects of triggers outside the database, and values of sequences: an attempt that is rolled back "
-                "has had them",
+                HopVerdict.IF,
+                "triggers have no effects outside the database, and nobody needs sequences without gaps",
+                "an attempt that is rolled back has had such effects, and has used up values of sequences",
             ),
         )
 
@@ -102,7 +102,7 @@ class PostgresDestination(Destination):
 
     def _asked(self, name: str, ask: Callable[[Session], Any]) -> Any:
         """In a session and a transaction of its own. Raises TargetError."""
-        with closing(Session(self._options.connecting, name)) as session:
+        with closing(Session(self._options.connecting, self._options.schema, name)) as session:
             try:
                 return session.in_transaction(f"asking {self._options.connecting}", lambda: ask(session))
             except psycopg.Error as error:

@@ -301,6 +301,8 @@ def create_statement(schema: StructType, options: PostgresOptions) -> list[sql.C
         statements.append(
             sql.SQL("CREATE UNIQUE INDEX ON {} ({}) WHERE {}").format(name, key, sql.Identifier(IS_CURRENT))
         )
+        # By which late rows of deleted keys are found.
+        statements.append(sql.SQL("CREATE INDEX ON {} ({}, {})").format(name, key, sql.Identifier(VALID_TO)))
     return [sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(", ").join(columns)), *statements]
 
 

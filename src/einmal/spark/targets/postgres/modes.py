@@ -77,12 +77,24 @@ class Places:
             names_of(self.key), rows.id, rows.counted, _descending(self.order)
         )
 
-    def late(self, shape: TableShape, alias: str) -> sql.Composed:
-        """The condition for rows ``alias`` that are not later than the current version of their key."""
+    def late(self, shape: TableShape) -> list[tuple[sql.Composed, str]]:
+        """Conditions for rows ``s`` that would rewrite the history of their key, and what is wrong with these.
+
+        A key whose last version has ended, because it was deleted, has a history without a current version. Semi-joins:
+        an index on key and valid_to answers the second for the keys of the batch alone.
+        """
         assert self.since is not None
-        return sql.SQL("EXISTS (SELECT FROM {} AS t WHERE {} AND t.is_current AND {}.{} <= t.valid_from)").format(
-            shape.id, _same(self.key, "t", alias), sql.Identifier(alias), sql.Identifier(self.since.name)
-        )
+        places = {"table": shape.id, "same": _same(self.key, "t", "s"), "since": sql.Identifier(self.since.name)}
+        return [
+            (sql.SQL("EXISTS (SELECT FROM {table} AS t WHERE {same} AND " + condition + ")").format(**places), what)
+            for condition, what in (
+                ("t.is_current AND s.{since} <= t.valid_from", "not later than the current version of their key"),
+                (
+                    "NOT t.is_current AND s.{since} < t.valid_to",
+                    "earlier than the end of the last version of their key",
+                ),
+            )
+        ]
 
     @property
     def has_no_time(self) -> sql.Composed:
@@ -180,13 +192,14 @@ def _version(session: Session, shape: TableShape, rows: StagedRows, which: Place
 
 
 def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:
-    late = counted(session, rows, places.late(shape, "s"))
-    if late:
-        raise TargetFailed(
-            f"{late:,} rows are not later than the current version of their key ({_titles(places.key)}) in "
-            f"{shape.name}: history is not rewritten. Hint: filter them out, or correct {_VALID_FROM}",
-            will_again=True,
-        )
+    for condition, what in places.late(shape):
+        late = counted(session, rows, condition)
+        if late:
+            raise TargetFailed(
+                f"{late:,} rows are {what} ({_titles(places.key)}) in {shape.name}: history is not rewritten. "
+                f"Hint: filter them out, or correct {_VALID_FROM}",
+                will_again=True,
+            )
     without = counted(session, rows, places.has_no_time)
     if without:
         raise TargetFailed(f"{without:,} rows have no {_VALID_FROM}. Hint: filter them out", will_again=True)

@@ -17,7 +17,7 @@ from einmal.spark.targets.postgres.names import TableName, identifier, table_nam
 
 SSL: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 NAMES: Final = (
-    "url", "user", "password", *SSL, "dbtable", "mode", "key", "order", "delete", "createTable", "schema",
+    "url", "user", "password", *SSL, "table", "mode", "key", "order", "delete", "createTable", "schema",
     "statement_timeout", "lock_timeout", *ERRORS,
 )  # fmt: skip
 SECRETS: Final = ("password",)
@@ -94,7 +94,7 @@ def postgres_options(options: Options) -> PostgresOptions:
             statement_timeout_ms=options.duration_ms("statement_timeout", 0),
             lock_timeout_ms=options.duration_ms("lock_timeout", 30_000),
         ),
-        table=table_name("dbtable", options.required("dbtable", "public.orders")),
+        table=table_name("table", options.required("table", "public.orders")),
         mode=Mode(mode),
         key=key,
         order=order,

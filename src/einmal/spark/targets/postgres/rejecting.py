@@ -77,8 +77,8 @@ class _Rejecting:
             self._take(rows, places.has_no_key, NO_KEY, sql.Literal("the key is NULL"))
             if self._options.mode is Mode.SCD2:
                 self._take(rows, places.has_no_time, NO_KEY, sql.Literal("valid_from is NULL"))
-                late = sql.Literal("not later than the current version of its key")
-                self._take(rows, places.late(self._shape, "s"), TOO_LATE, late)
+                for is_late, what in places.late(self._shape):
+                    self._take(rows, is_late, TOO_LATE, sql.Literal(what))
             refuse_ambiguity(self._session, rows, places)
         self._halved(rows, self._numbered, lambda some: put(self._session, self._options, self._shape, some))
 

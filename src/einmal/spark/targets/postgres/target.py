@@ -99,7 +99,7 @@ class PostgresTarget(Target):
         self._notify = opening.notify
         self._records = RecordTable(options.schema)
         self._rejected = RejectedTable(options.schema)
-        self._session = Session(options.connecting, opening.name)
+        self._session = Session(options.connecting, options.schema, opening.name)
         self._held: PostgresIdentity | None = None
         """Granted to this run."""
         self._last: _Read | None = None
@@ -285,6 +285,15 @@ class PostgresTarget(Target):
                     self._session.in_transaction("removing the name", self._forget_unused)
         except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
             _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
+
+    def forget(self) -> None:
+        self.acquire(None)
+
+        def delete() -> None:
+            _compare_epoch(self._row("FOR UPDATE"), self._own_identity, self._name)
+            self._records.delete(self._session, self._name)
+
+        self._session.in_transaction("deleting the name", delete)
 
     def _forget_unused(self) -> None:
         """A COMMIT under way holds the row until its record is there."""
