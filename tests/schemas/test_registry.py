@@ -207,3 +207,19 @@ def test_an_unknown_id_is_a_bad_row_and_a_schema_of_another_format_is_one(server
         decoder.decode(framed(4, b"\x0e"), seen)
     assert (seen.known, seen.unknown) == ({1, 2, 3}, {4})
     assert decoder.decode(None, seen).value is None
+
+
+def test_two_processes_that_read_by_different_schemas_of_one_id_differ_in_a_digest(server: RegistryServer) -> None:
+    """Ids are for good; a registry that was restored from a backup may break that."""
+
+    def seen_by_a_new_process() -> SeenSchemas:
+        seen = SeenSchemas()
+        RecordDecoder(LoadedField("avro", AVRO), "evolve", client(server.url)).decode(framed(1, b"\x0e"), seen)
+        return seen
+
+    server.schemas.register("payments-value", {"schema": AVRO})
+    before, same = seen_by_a_new_process(), seen_by_a_new_process()
+    server.schemas._schemas[0]["schema"] = AVRO.replace('"long"', '"int"')
+    after = seen_by_a_new_process()
+    assert before.known == after.known == {1}
+    assert before.digests == same.digests != after.digests

@@ -1,7 +1,8 @@
 """The tasks: Arrow batches of records to batches with typed columns, or to dead letters.
 
 Both decode with the same function, so that a row is either good or a dead letter. The only input that could differ
-between them is the schema registry, where an id can be registered meanwhile: tasks report the ids that they found.
+between them is the schema registry, where an id can be registered meanwhile, or get another schema against all rules:
+tasks report the ids that they found, and digests of the schemas.
 """
 
 from __future__ import annotations
@@ -287,5 +288,6 @@ def _report(turn: str, decoding: Decoding, seen: SeenSchemas, piece: int | None)
         piece,
         known=frozenset(seen.known),
         unknown=frozenset(seen.unknown),
+        digests=frozenset(seen.digests),
         drift=frozenset(seen.drift),
     )

@@ -35,7 +35,16 @@ _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, proto
 _ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
 """After an error that nobody has explained, these may have happened. Every other effect did not."""
 _WILL_AGAIN: Final = frozenset(
-    {"RowRefused", "RecordTooLarge", "DataLoss", "BadRecord", "NoDeadLetters", "SchemaDrift", "ToleranceExceeded"}
+    {
+        "RowRefused",
+        "RecordTooLarge",
+        "DataLoss",
+        "BadRecord",
+        "NoDeadLetters",
+        "SchemaDrift",
+        "ToleranceExceeded",
+        "SchemaChanged",
+    }  # fmt: skip
 )
 """Raised by a task where a row cannot be written, or its input cannot be read: every other attempt would fail, too."""
 
