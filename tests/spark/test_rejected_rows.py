@@ -14,15 +14,17 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.client import Producer
+from einmal.client import Admin, Producer
 from einmal.spark import OptionError, PipelineError, PreflightFailed, events, write, write_stream
 from einmal.spark.api.letter_part import TOPICS_COLUMN
+from einmal.spark.api.program import load, writer
+from einmal.spark.declare.explanation import facts_of
 from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, Selection
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.operate.progress import Progress
 from einmal.spark.protocol.query import PipelineQuery
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
-from einmal.types import Header
+from einmal.types import Header, TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.bad_rows import Letter, letter_of
 from tests.spark.topics import create, new_name, records, values
@@ -264,6 +266,26 @@ def test_the_dead_letter_of_a_record_that_no_source_has_has_only_headers(
     assert all(each.position[1] >= 100_000 for each in letters)
 
 
+def test_the_dead_letter_of_a_record_that_was_deleted_meanwhile_has_only_headers(
+    spark: SparkSession, sqlite: Loading
+) -> None:
+    sqlite.stateful = True
+    sqlite.send(range(20))
+
+    def crash(event: events.Event) -> None:
+        if isinstance(event, events.TransactionEnded) and sqlite.loaded():
+            raise Crash("Crash")
+
+    with pytest.raises(Exception, match="Crash"):
+        sqlite.start(spark, crash).awaitTermination()
+    with Admin({"bootstrap.servers": sqlite.bootstrap}) as admin:
+        admin.delete_records({TopicPartition(sqlite.topic, partition): -1 for partition in range(2)})
+    sqlite.run(spark)
+    letters = sqlite.dead()
+    assert [(each.key, each.value, each.headers) for each in letters] == [(None, None, ())] * 2
+    assert {each.reason for each in letters} == {"constraint_check"}
+
+
 def test_a_query_without_records_is_refused(spark: SparkSession, sqlite: Loading) -> None:
     sqlite.record = ""
     with pytest.raises(PreflightFailed, match="einmal_record") as refused:
@@ -345,3 +367,59 @@ def test_with_two_phase_commit_the_dead_letters_follow_in_a_transaction_of_their
         assert sorted(values(broker.bootstrap, out)) == sorted(f"secret {number}" for number in range(sent))
     finally:
         broker.stop()
+
+
+def test_each_sink_of_a_declaration_has_dead_letters_of_its_own(
+    spark: SparkSession, sqlite: Loading, tmp_path: Path
+) -> None:
+    other, out = f"{sqlite.name}-other", f"{sqlite.name}-out"
+    create(sqlite.bootstrap, other, out)
+    sqlite.execute("CREATE TABLE even (number BIGINT CHECK (number % 2 = 0))")
+    sqlite.send(range(30))
+    tolerant = 'errors.tolerance = "all"\n        errors.deadletterqueue.topic.name'
+    text = f"""
+        transactional.id = "{sqlite.name}"
+        checkpointLocation = "{tmp_path / "checkpoint"}"
+        kafka.bootstrap.servers = "{sqlite.bootstrap}"
+        trigger.availableNow = true
+        [sources.numbers]
+        subscribe = "{sqlite.topic}"
+        startingOffsets = "earliest"
+        maxOffsetsPerTrigger = 20
+        [views]
+        rows = "SELECT {", ".join(sqlite.columns)}, value FROM numbers"
+        all = "SELECT number, text, einmal_record FROM rows"
+        numbers_alone = "SELECT number, einmal_record FROM rows"
+        [sinks.all]
+        from = "all"
+        type = "sqlite"
+        path = "{sqlite.database}"
+        table = "loaded"
+        {tolerant} = "{sqlite.letters}"
+        [sinks.even]
+        from = "numbers_alone"
+        type = "sqlite"
+        path = "{sqlite.database}"
+        table = "even"
+        {tolerant} = "{other}"
+        errors.deadletterqueue.context.headers.enable = "false"
+        [sinks.topic]
+        from = "rows"
+        topic = "{out}"
+    """
+    path = tmp_path / "pipeline.toml"
+    path.write_text(text)
+    program = load(path, {})
+    for count in (9, 12, 14, 100):
+        try:
+            writer(program, spark).listener(crashing_at(count)).start().awaitTermination()
+        except Exception as error:  # noqa: BLE001 - the run that was ended
+            assert "Crash" in str(error)
+    assert sqlite.loaded() == good(range(30)) and sqlite.dead_numbers() == [9, 19, 29]
+    assert {each.context["__connect.errors.connector.name"] for each in sqlite.dead()} == {f"{sqlite.name}/all"}
+    assert sorted(sqlite.execute("SELECT number FROM even")) == [(number,) for number in range(0, 30, 2)]
+    assert sorted(values(sqlite.bootstrap, other)) == sorted(f"secret {number}" for number in range(1, 30, 2))
+    assert {record.headers for _, record in records(sqlite.bootstrap, other)} == {HEADERS}
+    assert len(values(sqlite.bootstrap, out)) == 30
+    sinks = {each.table: each.letters for each in facts_of(program.declaration, None).targets}
+    assert sorted(sinks.values()) == sorted([sqlite.letters, other])

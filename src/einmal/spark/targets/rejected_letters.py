@@ -89,9 +89,7 @@ class RejectedLetters:
         """The dead letters of a batch that ends there. ``rejected``: by the number of the sink."""
         from einmal.spark.decoding.rows import LETTER_SCHEMA
 
-        tasks = self._tasks(
-            end, [_Letter(self.sinks[number], row) for number, rows in rejected.items() for row in rows]
-        )
+        tasks = self._tasks(end, self._rejected(rejected))
         if not tasks:
             return spark.createDataFrame([], LETTER_SCHEMA)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_makes(tasks), LETTER_SCHEMA)
@@ -106,6 +104,9 @@ class RejectedLetters:
             in_words = ", ".join(f"{count:,} {reason}" for (_, reason), count in sorted(counts.items()))
             _logger.warning("%s: %s to %s", sink.name, in_words, topic)
             yield events.DeadLettersWritten(batch_id, sink.name, topic, dict(counts))
+
+    def _rejected(self, rejected: Mapping[int, Sequence[RejectedRow]]) -> list[_Letter]:
+        return [_Letter(self.sinks[number], row) for number, rows in rejected.items() for row in rows]
 
     def _tasks(self, end: tuple[Any, ...], letters: Sequence[_Letter]) -> list[_Task]:
         from einmal.spark.source.source import Piece

@@ -53,11 +53,11 @@ def find_rejected(
     found: dict[int, E] = {}
     _halve(rows, error, attempt, found, check)
     while again := [row for row, reason in found.items() if depends(reason)]:
-        rest = {row: reason for row, reason in found.items() if row not in set(again)}
-        found = dict(rest)
+        before = len(found)
+        found = {row: reason for row, reason in found.items() if not depends(reason)}
         if (failed := attempt(again)) is not None:
             _halve(again, failed, attempt, found, check)
-        if len(found) == len(rest) + len(again):
+        if len(found) == before:
             break
     return dict(sorted(found.items()))
 
