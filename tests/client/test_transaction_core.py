@@ -451,13 +451,6 @@ def test_a_transaction_that_can_be_prepared_is_of_version_2_whatever_a_broker_kn
     assert not core.needs_new_epoch
 
 
-def test_an_error_of_the_caller_aborts_an_open_transaction_but_not_a_prepared_one() -> None:
-    assert in_transaction().is_to_be_aborted
-    for core in (prepared()[0], recovered(PreparedTxnState(FIRST))):
-        assert core.may_abort
-        assert not core.is_to_be_aborted
-
-
 @pytest.mark.parametrize("is_prepared", [True, False])
 def test_a_record_that_comes_after_the_last_one_changes_nothing_about_the_transaction(is_prepared: bool) -> None:
     """Sent by another thread while EndTxn is under way: its sender learns of it, and nobody aborts for it."""
@@ -560,42 +553,3 @@ def test_after_its_end_a_transaction_is_no_longer_prepared() -> None:
     core.begin(TransactionVersion.TV_2)
     core.begin_commit()
     assert isinstance(core.commit_failed(AbortableError()), AbortableError)
-
-
-def test_a_transaction_waits_for_its_offsets() -> None:
-    """Without their answer nobody knows whether they are in it: a database would decide about half of it."""
-    core = TransactionCore("id", has_two_phase_commit=True)
-    core.begin_initialization()
-    core.initialized(FIRST)
-    core.begin(TransactionVersion.TV_2)
-    with core.committing_offsets():
-        for end in (core.begin_prepare, core.begin_commit):
-            with pytest.raises(InvalidState, match="while offsets are being committed"):
-                end()
-    core.begin_prepare()
-    assert core.prepare().has_transaction is False
-
-
-def test_a_transaction_whose_offset_commit_was_cancelled_can_only_be_aborted() -> None:
-    core = in_transaction()
-    with core.committing_offsets():
-        pass
-    core.offsets_cancelled()
-    for end in (core.begin_commit, core.begin_prepare):
-        with pytest.raises(AbortableError, match="was cancelled"):
-            end()
-    core.begin_abort()
-
-
-@pytest.mark.parametrize("is_cancelled", [True, False])
-def test_an_offset_commit_that_fails_while_its_transaction_is_aborted_does_not_spoil_the_abort(
-    is_cancelled: bool,
-) -> None:
-    core = in_transaction()
-    core.begin_abort()
-    if is_cancelled:
-        core.offsets_cancelled()
-    else:
-        core.offsets_failed(RetriableError(ErrorCode.request_timed_out))
-    core.ended(SECOND)
-    assert core.state is TxnPhase.READY
