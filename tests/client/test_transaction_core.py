@@ -431,14 +431,13 @@ def test_what_is_no_state_decides_nothing(committed: Any) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 32_766])
-def test_a_state_that_no_transaction_has_had_yet_decides_nothing(epoch: int) -> None:
-    """It is of another cluster, or of a coordinator that has lost its log: some later transaction will have it."""
+def test_the_state_of_a_later_transaction_ends_nothing_but_the_producer(epoch: int) -> None:
+    """A successor's; or one of another cluster, in which some later transaction will have it."""
     committed = PreparedTxnState(ProducerIdAndEpoch(FIRST.producer_id, ProducerEpoch(epoch)))
     for core in (prepared()[0], recovered(PreparedTxnState(FIRST)), recovered(PreparedTxnState())):
-        before = core.state
-        with pytest.raises(InvalidState, match="from another cluster"):
+        with pytest.raises(FatalError, match="from another cluster"):
             core.decision(committed)
-        assert core.state is before
+        assert core.state is TxnPhase.FATAL_ERROR
 
 
 def test_a_transaction_that_can_be_prepared_is_of_version_2_whatever_a_broker_knows() -> None:

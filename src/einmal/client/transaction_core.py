@@ -306,13 +306,17 @@ class TransactionCore:
         """Whether a database that has committed this state wants the prepared transaction committed.
 
         None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept. Raises
-        InvalidState.
+        what ``commits`` raises.
         """
-        if self.state is TxnPhase.READY and self._may_complete_nothing:
-            commits(PreparedTxnState(), committed, self.identity)
-            return None
-        self._require("complete_transaction()", TxnPhase.PREPARED)
-        return commits(self.prepared, committed, self.identity)
+        keeps_nothing = self.state is TxnPhase.READY and self._may_complete_nothing
+        if not keeps_nothing:
+            self._require("complete_transaction()", TxnPhase.PREPARED)
+        try:
+            decision = commits(PreparedTxnState() if keeps_nothing else self.prepared, committed, self.identity)
+        except FatalError as error:
+            self.failed(error)
+            raise
+        return None if keeps_nothing else decision
 
     def begin_commit(self) -> None:
         self._require("commit_transaction()", TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED)
