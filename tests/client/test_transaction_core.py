@@ -431,14 +431,13 @@ def test_what_is_no_state_decides_nothing(committed: Any) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 32_766])
-def test_a_state_that_no_transaction_has_had_yet_decides_nothing(epoch: int) -> None:
-    """It is of another cluster, or of a coordinator that has lost its log: some later transaction will have it."""
+def test_the_state_of_a_later_transaction_ends_nothing_but_the_producer(epoch: int) -> None:
+    """A successor's; or one of another cluster, in which some later transaction will have it."""
     committed = PreparedTxnState(ProducerIdAndEpoch(FIRST.producer_id, ProducerEpoch(epoch)))
     for core in (prepared()[0], recovered(PreparedTxnState(FIRST)), recovered(PreparedTxnState())):
-        before = core.state
-        with pytest.raises(InvalidState, match="from another cluster"):
+        with pytest.raises(FatalError, match="from another cluster"):
             core.decision(committed)
-        assert core.state is before
+        assert core.state is TxnPhase.FATAL_ERROR
 
 
 def test_a_transaction_that_can_be_prepared_is_of_version_2_whatever_a_broker_knows() -> None:
@@ -449,13 +448,6 @@ def test_a_transaction_that_can_be_prepared_is_of_version_2_whatever_a_broker_kn
     core.begin(TransactionVersion.TV_1)
     assert core.version is TransactionVersion.TV_2
     assert not core.needs_new_epoch
-
-
-def test_an_error_of_the_caller_aborts_an_open_transaction_but_not_a_prepared_one() -> None:
-    assert in_transaction().is_to_be_aborted
-    for core in (prepared()[0], recovered(PreparedTxnState(FIRST))):
-        assert core.may_abort
-        assert not core.is_to_be_aborted
 
 
 @pytest.mark.parametrize("is_prepared", [True, False])
@@ -560,42 +552,3 @@ def test_after_its_end_a_transaction_is_no_longer_prepared() -> None:
     core.begin(TransactionVersion.TV_2)
     core.begin_commit()
     assert isinstance(core.commit_failed(AbortableError()), AbortableError)
-
-
-def test_a_transaction_waits_for_its_offsets() -> None:
-    """Without their answer nobody knows whether they are in it: a database would decide about half of it."""
-    core = TransactionCore("id", has_two_phase_commit=True)
-    core.begin_initialization()
-    core.initialized(FIRST)
-    core.begin(TransactionVersion.TV_2)
-    with core.committing_offsets():
-        for end in (core.begin_prepare, core.begin_commit):
-            with pytest.raises(InvalidState, match="while offsets are being committed"):
-                end()
-    core.begin_prepare()
-    assert core.prepare().has_transaction is False
-
-
-def test_a_transaction_whose_offset_commit_was_cancelled_can_only_be_aborted() -> None:
-    core = in_transaction()
-    with core.committing_offsets():
-        pass
-    core.offsets_cancelled()
-    for end in (core.begin_commit, core.begin_prepare):
-        with pytest.raises(AbortableError, match="was cancelled"):
-            end()
-    core.begin_abort()
-
-
-@pytest.mark.parametrize("is_cancelled", [True, False])
-def test_an_offset_commit_that_fails_while_its_transaction_is_aborted_does_not_spoil_the_abort(
-    is_cancelled: bool,
-) -> None:
-    core = in_transaction()
-    core.begin_abort()
-    if is_cancelled:
-        core.offsets_cancelled()
-    else:
-        core.offsets_failed(RetriableError(ErrorCode.request_timed_out))
-    core.ended(SECOND)
-    assert core.state is TxnPhase.READY

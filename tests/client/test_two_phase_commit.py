@@ -5,6 +5,7 @@ The database is a text that is committed or not. What a program does with a real
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, PartitionWriter, PreparedTxnState, Producer, TransactionDriver, aio
-from einmal.client.errors import ConfigError, FatalError, InvalidState, KafkaError, ProducerFenced
+from einmal.client.errors import AbortableError, ConfigError, FatalError, InvalidState, KafkaError, ProducerFenced
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.client.conftest import NameFactory
@@ -276,6 +277,47 @@ def test_a_stored_text_that_was_not_parsed_ends_nothing(
                 successor.complete_transaction(text)
             successor.complete_transaction(PreparedTxnState.parse(text))
     assert read(broker, topic) == [b"x"]
+
+
+async def test_a_transaction_waits_for_its_offsets(
+    broker: EinmalBroker, topic: TopicPartition, name: NameFactory
+) -> None:
+    """Without their answer nobody knows whether they are in it: a database would decide about half of it."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "transactional.id": name("id"),
+        "transaction.two.phase.commit.enable": "true",
+    }
+    group = name("group")
+    async with aio.Producer(settings) as producer, aio.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        committing = asyncio.create_task(producer.send_offsets_to_transaction({topic: 7}, group))
+        await asyncio.sleep(0)
+        for end in (producer.prepare_transaction, producer.commit_transaction):
+            with pytest.raises(InvalidState, match="while offsets are being committed"):
+                await end()
+        await committing
+        await producer.complete_transaction(await producer.prepare_transaction())
+        assert (await admin.list_group_offsets(group))[topic].offset == 7
+
+        producer.begin_transaction()
+        committing = asyncio.create_task(producer.send_offsets_to_transaction({topic: 8}, group))
+        await asyncio.sleep(0)
+        committing.cancel()
+        await asyncio.wait([committing])
+        with pytest.raises(AbortableError, match="was cancelled"):
+            await producer.prepare_transaction()
+        await producer.abort_transaction()
+
+        producer.begin_transaction()
+        committing = asyncio.create_task(producer.send_offsets_to_transaction({topic: 9}, group))
+        await asyncio.sleep(0)
+        aborting = asyncio.create_task(producer.abort_transaction())
+        await asyncio.sleep(0)
+        committing.cancel()
+        await aborting
+        assert (await admin.list_group_offsets(group))[topic].offset == 7
 
 
 async def test_the_asyncio_producer_prepares_and_completes_too(

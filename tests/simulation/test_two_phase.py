@@ -9,6 +9,7 @@ import pytest
 from einmal.checker.history import OpOutcome
 from einmal.simulation.profile import TWO_PHASE, two_phase_profile_of
 from einmal.simulation.run import run_two_phase_seed, simulate
+from tests.simulation.hunt import REPLACED
 
 _SEEDS = 100
 
@@ -44,3 +45,8 @@ def test_without_faults_every_transaction_is_in_both() -> None:
     outcome = simulate(replace(two_phase_profile_of(3), faults=()))
     assert outcome.anomalies == ()
     assert OpOutcome.OK in {op.outcome for op in outcome.history.ops if op.sends}
+
+
+def test_a_writer_that_was_replaced_while_it_recovered_ends_and_decides_nothing() -> None:
+    """It acquires the database last, and finds there what its successor has prepared."""
+    assert simulate(REPLACED(1)).anomalies == ()

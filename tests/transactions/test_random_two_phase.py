@@ -18,7 +18,7 @@ from einmal.shard.decision import Decision
 from einmal.transactions.markers import WriteMarkers
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.states import AT_REST, TransactionState
-from einmal.types import EPOCH_MAX, ErrorCode, Offset, ProducerEpoch, ProducerIdAndEpoch, TopicPartition
+from einmal.types import EPOCH_MAX, ErrorCode, Offset, ProducerEpoch, ProducerIdAndEpoch, Sequence, TopicPartition
 from tests.log.making import batch, header_of
 from tests.transactions.machine import ID, TV_2, Machine, with_epoch
 
@@ -107,7 +107,7 @@ class TwoPhase(RuleBasedStateMachine):
             return
         at = self.partitions[partition]
         if not at.producers.has_open_transaction(one.pair):
-            guard = at.producers.begin_verification(one.pair, 0, TV_2)
+            guard = at.producers.begin_verification(one.pair, Sequence(0), TV_2)
             error = self.machine.add(one.pair, partition)
             if error in RETRIED:
                 return
@@ -172,7 +172,7 @@ class TwoPhase(RuleBasedStateMachine):
         one.pair = following
         return True
 
-    # --- often, these steps follow each other --------------------------------------------------------------------------
+    # --- often, these steps follow each other ----------------------------------------------------------------------
 
     @rule()
     def take_over(self) -> None:
@@ -230,9 +230,13 @@ class TwoPhase(RuleBasedStateMachine):
         error = at.producers.check_marker(action.producer, 0, action.transaction_version)
         if error is OK:
             completed = at.producers.replay_marker(
-                action.producer, committed=action.committed, coordinator_epoch=0, offset=at.end,
-                timestamp=now.wall_ms, now=now,
-            )  # fmt: skip
+                action.producer,
+                committed=action.committed,
+                coordinator_epoch=0,
+                offset=at.end,
+                timestamp=now.wall_ms,
+                now=now,
+            )
             at.end = Offset(at.end + 1)
             at.producers.advance_high_watermark(at.end)
             ended = at.open.pop(action.producer.producer_id, None)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from einmal.client.errors import InvalidState
+from einmal.client.errors import FatalError, InvalidState
 from einmal.client.producer_core import NOBODY
 from einmal.types import EPOCH_MAX, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
@@ -49,8 +49,9 @@ class PreparedTxnState:
 def commits(prepared: PreparedTxnState, committed: PreparedTxnState, client: ProducerIdAndEpoch) -> bool:
     """Whether a database that has committed this state wants the ``prepared`` transaction committed.
 
-    ``client``: the pair that the producer has now. Raises InvalidState for what is no state, and for one that no
-    transaction can have had yet: both would abort what the database may have committed.
+    ``client``: the pair that the producer has now. Raises InvalidState for what is no state: it would abort what the
+    database may have committed. Raises FatalError for a state of a later transaction: a successor has prepared it, or
+    a program on another cluster, in which some later transaction will have the same.
     """
     if not isinstance(committed, PreparedTxnState):
         raise InvalidState(
@@ -62,10 +63,12 @@ def commits(prepared: PreparedTxnState, committed: PreparedTxnState, client: Pro
         return True
     producer_id, epoch = committed.producer
     if producer_id == client.producer_id and epoch >= client.producer_epoch:
-        raise InvalidState(
-            meaning=f"the database has committed {committed}, which comes after every transaction of this cluster: the "
-            "state is from another cluster, or the cluster has lost its latest transactions",
-            what_to_do="check bootstrap.servers; if this is the right cluster, compare topic and database, abort what "
-            "is open (einmal txn abort), and empty the state in the database",
+        raise FatalError(
+            detail=f"the database has committed {committed}, this producer has {client.producer_id}:"
+            f"{client.producer_epoch}",
+            meaning="a later instance has prepared the transaction and fenced this one, or the state is from another "
+            "cluster",
+            what_to_do="close this producer; if a new one fails in the same way, check bootstrap.servers: on this "
+            "cluster the database's state is void, and empty is right",
         )
     return False

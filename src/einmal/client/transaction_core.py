@@ -14,8 +14,7 @@ Values in, values out; knows no connection and no retry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import Final, NoReturn
 
@@ -182,8 +181,6 @@ class TransactionCore:
         self._to_add: dict[TopicPartition, None] = {}
         self._groups: dict[str, None] = {}
         self._has_written = False
-        self._offset_commits = 0
-        """How many are under way."""
 
     def _move(self, state: TxnPhase) -> None:
         assert state in VALID_MOVES[self.state], f"{self.state.name} -> {state.name}"
@@ -273,22 +270,6 @@ class TransactionCore:
     def group_added(self, group_id: str) -> None:
         self._groups[group_id] = None
 
-    @contextmanager
-    def committing_offsets(self) -> Iterator[None]:
-        """Until it is left, the transaction can be neither prepared nor committed."""
-        self._offset_commits += 1
-        try:
-            yield
-        finally:
-            self._offset_commits -= 1
-
-    def _require_offsets(self, what: str) -> None:
-        if self._offset_commits:
-            raise InvalidState(
-                meaning=f"{what} is not possible while offsets are being committed: they may not be in the transaction",
-                what_to_do="wait until send_offsets_to_transaction() has returned",
-            )
-
     # --- its end --------------------------------------------------------------------------------------------------
 
     @property
@@ -308,7 +289,6 @@ class TransactionCore:
                 meaning="prepare_transaction() needs two-phase commit: without it a prepared transaction times out",
                 what_to_do="set transaction.two.phase.commit.enable=true",
             )
-        self._require_offsets("prepare_transaction()")
         self._move(TxnPhase.PREPARING)
 
     def prepare(self) -> PreparedTxnState:
@@ -326,17 +306,20 @@ class TransactionCore:
         """Whether a database that has committed this state wants the prepared transaction committed.
 
         None: there is nothing to end, because the predecessor's transaction was ended before it was to be kept. Raises
-        InvalidState.
+        what ``commits`` raises.
         """
-        if self.state is TxnPhase.READY and self._may_complete_nothing:
-            commits(PreparedTxnState(), committed, self.identity)
-            return None
-        self._require("complete_transaction()", TxnPhase.PREPARED)
-        return commits(self.prepared, committed, self.identity)
+        keeps_nothing = self.state is TxnPhase.READY and self._may_complete_nothing
+        if not keeps_nothing:
+            self._require("complete_transaction()", TxnPhase.PREPARED)
+        try:
+            decision = commits(PreparedTxnState() if keeps_nothing else self.prepared, committed, self.identity)
+        except FatalError as error:
+            self.failed(error)
+            raise
+        return None if keeps_nothing else decision
 
     def begin_commit(self) -> None:
         self._require("commit_transaction()", TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED)
-        self._require_offsets("commit_transaction()")
         self._move(TxnPhase.COMMITTING)
 
     def check_flushed(self) -> None:
@@ -357,12 +340,6 @@ class TransactionCore:
     def may_abort(self) -> bool:
         """Whether there is a transaction to abort, and a producer that may do so."""
         return self.state in (TxnPhase.IN_TRANSACTION, TxnPhase.PREPARED, TxnPhase.ABORTABLE_ERROR)
-
-    @property
-    def is_to_be_aborted(self) -> bool:
-        """Whether an error of the caller aborts the transaction: not a prepared one, which a database may have
-        committed."""
-        return self.may_abort and not self._is_prepared
 
     def begin_abort(self) -> None:
         if self.state is TxnPhase.FATAL_ERROR and self.error is not None:
@@ -414,17 +391,6 @@ class TransactionCore:
             failure = error if isinstance(error, UnknownOutcome) else as_abortable(error)
         self.failed(failure)
         return failure
-
-    def offsets_failed(self, error: KafkaError) -> KafkaError:
-        """As ``request_failed``, of an offset commit. Once the transaction is being aborted that changes nothing."""
-        failure = as_abortable(error)
-        if self.state is TxnPhase.IN_TRANSACTION or isinstance(failure, FatalError):
-            self.failed(failure)
-        return failure
-
-    def offsets_cancelled(self) -> None:
-        """The caller has cancelled an offset commit: nobody knows whether it is in the transaction."""
-        self.offsets_failed(AbortableError(detail="send_offsets_to_transaction() was cancelled"))
 
     def cancelled(self) -> None:
         """The caller has cancelled init, commit or abort: nobody knows whether the coordinator has carried it out."""

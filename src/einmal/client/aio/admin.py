@@ -346,9 +346,9 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         Raises RetriableError where a coordinator is missing, or moves meanwhile: what it has would be missing, too, and
         look like a transaction that nobody will end. Transactional ids without permission (DESCRIBE) stay hidden.
         """
-        before = await self._coordinators()
+        before = await _coordinators(self)
         listed = await self.list_transactions(states=_MANAGED, producer_ids=producer_ids)
-        if None in before.values() or await self._coordinators() != before:
+        if None in before.values() or await _coordinators(self) != before:
             raise RetriableError(
                 ErrorCode.coordinator_not_available,
                 f"partitions of {_TRANSACTION_STATE} have no leader, or a new one",
@@ -356,18 +356,6 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                 what_to_do="wait until every partition has a leader, and try again",
             )
         return listed
-
-    async def _coordinators(self) -> dict[int, tuple[int, int] | None]:
-        """Leader and epoch of each coordinator's partition; None: it has no leader."""
-        try:
-            topic = (await self.describe_topics([_TRANSACTION_STATE]))[_TRANSACTION_STATE]
-        except UnknownTopic:
-            # There has been no transaction yet.
-            return {}
-        return {
-            index: (each.leader, each.leader_epoch) if each.leader in self._cluster.metadata.brokers else None
-            for index, each in topic.partitions.items()
-        }
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
@@ -521,6 +509,21 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                     raise error_for(response.error_code, retry.what)
                 await retry.after_refusal(response.error_code)
         return answers
+
+
+async def _coordinators(admin: Admin) -> dict[int, tuple[int, int] | None]:
+    """Leader and epoch of each transaction coordinator's partition; None: it has no leader."""
+    try:
+        topic = (await admin.describe_topics([_TRANSACTION_STATE]))[_TRANSACTION_STATE]
+    except UnknownTopic:
+        # There has been no transaction yet.
+        return {}
+    brokers = (await admin.describe_cluster()).brokers
+    known = {each.node_id for each in brokers}
+    return {
+        index: (each.leader, each.leader_epoch) if each.leader in known else None
+        for index, each in topic.partitions.items()
+    }
 
 
 def _check(told: Any, what: str) -> None:

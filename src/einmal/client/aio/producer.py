@@ -250,7 +250,8 @@ class Producer:
     async def abort_if_possible(self) -> None:
         """Abort an open transaction, but not a prepared one, which a database may have committed; when the producer is
         fenced or fatally broken there is nothing to abort."""
-        if self._transaction is not None and self._transaction.is_to_be_aborted:
+        core = self._transaction
+        if core is not None and core.may_abort and core.state is not TxnPhase.PREPARED:
             await self.abort_transaction()
 
     def _transactional(self) -> Transactions:

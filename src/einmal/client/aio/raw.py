@@ -113,7 +113,7 @@ class TransactionDriver:
         """Commit the kept transaction if it is the one that the database has committed, else abort it.
 
         Returns the identity of the next transaction. Nothing is sent where nothing was kept. Raises InvalidState for
-        what is no state of this cluster.
+        what is no state, and FatalError for a later transaction's.
         """
         committed_it = commits(kept.prepared, committed, kept.identity)
         if not kept.prepared.has_transaction:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from einmal.client.aio.transaction_requests import TransactionRequests
-from einmal.client.errors import AbortableError, InvalidState, KafkaError, LocalError
+from einmal.client.errors import AbortableError, FatalError, InvalidState, KafkaError, LocalError
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
 from einmal.client.transaction_core import TransactionCore, TxnPhase, as_abortable, version_for
@@ -44,6 +44,8 @@ class Transactions:
         self.core = core
         self._requests = requests
         self._records = records
+        self._offset_commits = 0
+        """How many are under way. Without their answers nobody knows whether they are in the transaction."""
 
     async def initialize(self, *, keeps_prepared: bool = False) -> None:
         """InitProducerId: fences the former owner of the transactional.id, and aborts or keeps what it left open."""
@@ -73,24 +75,40 @@ class Transactions:
         core.check_send()
         if not positions:
             return
+        self._offset_commits += 1
         try:
-            with core.committing_offsets():
-                if core.must_add_group(group.group_id):
-                    await self._requests.add_offsets(core.identity, group.group_id)
-                    core.group_added(group.group_id)
-                await self._requests.commit_offsets(core.identity, core.version, group, positions)
+            if core.must_add_group(group.group_id):
+                await self._requests.add_offsets(core.identity, group.group_id)
+                core.group_added(group.group_id)
+            await self._requests.commit_offsets(core.identity, core.version, group, positions)
         except LocalError:
             raise
         except KafkaError as error:
-            failure = core.offsets_failed(error)
+            failure = as_abortable(error)
+            self._offsets_failed(failure)
             raise failure from _cause(failure, error)
         except asyncio.CancelledError:
-            core.offsets_cancelled()
+            self._offsets_failed(AbortableError(detail="send_offsets_to_transaction() was cancelled"))
             raise
+        finally:
+            self._offset_commits -= 1
+
+    def _offsets_failed(self, failure: KafkaError) -> None:
+        """Once the transaction is being aborted, that changes nothing."""
+        if self.core.state is TxnPhase.IN_TRANSACTION or isinstance(failure, FatalError):
+            self.core.failed(failure)
+
+    def _require_offsets(self, what: str) -> None:
+        if self._offset_commits:
+            raise InvalidState(
+                meaning=f"{what} is not possible while offsets are being committed: they may not be in the transaction",
+                what_to_do="wait until send_offsets_to_transaction() has returned",
+            )
 
     async def prepare(self) -> PreparedTxnState:
         """Flush; the transaction waits for its decision. Raises what the transaction keeps as its error."""
         core = self.core
+        self._require_offsets("prepare_transaction()")
         core.begin_prepare()
         with self._failing_by(core.request_failed):
             await self._records.flush()
@@ -108,6 +126,7 @@ class Transactions:
     async def commit(self) -> None:
         """Flush, then EndTxn. Raises what the transaction keeps as its error."""
         core = self.core
+        self._require_offsets("commit_transaction()")
         core.begin_commit()
         with self._failing_by(core.commit_failed):
             await self._records.flush()
