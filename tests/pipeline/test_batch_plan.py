@@ -131,3 +131,10 @@ def test_a_version_is_in_only_if_it_is_the_last_one(record: CommitRecord | None,
 def test_a_query_and_batch_writes_do_not_share_a_name() -> None:
     plan = plan_start(WRITTEN, HERE, stateful=False, adopt=False)
     assert isinstance(plan, Refuse) and "txnVersion 7" in plan.reason
+
+
+def test_the_hint_about_a_lost_record_names_topics_and_databases() -> None:
+    plan = plan_start(None, QueryStart(query_id="q", checkpoint="c", next_batch_id=3), stateful=False, adopt=False)
+    assert isinstance(plan, Refuse)
+    for each in ("kafka.bootstrap.servers", "url or path", "topic __einmal_commits", "table einmal_commits", "--file"):
+        assert each in plan.hint

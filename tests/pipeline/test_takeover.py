@@ -82,11 +82,13 @@ def test_there_may_be_nothing_to_adopt() -> None:
 
 
 @pytest.mark.parametrize("batch_id", [None, 9])
-def test_a_transaction_that_the_database_has_committed_keeps_its_name(batch_id: int | None) -> None:
-    """Without it the next start would abort what the topics have of the last batch."""
-    record = replace(RECORD, prepared="4:7", prepared_in="cluster")
+def test_the_plan_names_the_transaction_in_the_topics_that_the_database_has_committed(batch_id: int | None) -> None:
+    """It is committed before the record is changed, so the new one need not name it."""
+    record = replace(RECORD, prepared="4:7")
     end = None if batch_id is None else ({"in": {"0": 40}},)
     standing = Standing(checkpoint="file:/b", query_id="q2", batch_id=batch_id, end=end)
-    for change in (plan_adopt("t", record, standing), plan_reset("t", record, ({"in": {"0": 30}},))):
-        assert isinstance(change, RecordChange) and change.record is not None
-        assert (change.record.prepared, change.record.prepared_in) == ("4:7", "cluster")
+    for end_of_reset in (None, ({"in": {"0": 30}},)):
+        for change in (plan_adopt("t", record, standing), plan_reset("t", record, end_of_reset)):
+            assert isinstance(change, RecordChange)
+            assert change.record is None or not change.record.prepared
+            assert any("commit transaction 4:7 in the topics" in line for line in change.consequences)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -16,6 +19,7 @@ from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.registry_server import RegistryServer
 from einmal.schemas.settings import LoadedField
 from einmal.schemas.wire_format import framed
+from einmal.security import https
 
 AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
 
@@ -101,6 +105,63 @@ def test_a_server_that_is_no_registry_has_no_unknown_ids(status: int) -> None:
         thread.join()
 
 
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("at_once", "drop", "reason"),
+    [
+        (b"", b"H", "no complete answer in time|timed out"),
+        (_HEAD, b"X", "no complete answer in time|timed out"),
+        (_HEAD + b"Content-Length: 1000\r\n\r\n{", b" ", "no complete answer in time|timed out"),
+        (_HEAD + b"\r\n{", b" ", "no complete answer in time|timed out"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n{", b" ", "answered 404"),
+        (_HEAD + b"\r\n{", b" " * 65_536, "more than 1,048,576 bytes"),
+    ],
+    ids=["status", "header", "body", "body without a length", "error", "endless"],
+)
+def test_an_answer_that_comes_slowly_or_does_not_end_is_an_outage_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, at_once: bytes, drop: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(https, "TIMEOUT_S", 0.4)
+    began = time.monotonic()
+    with dripping(at_once, drop) as url, pytest.raises(RegistryUnavailable, match=reason):
+        client(url).schema(1)
+    # Four attempts; a drop comes long before a timeout of the socket's own.
+    assert time.monotonic() - began < 10
+
+
+@contextmanager
+def dripping(at_once: bytes, drop: bytes) -> Iterator[str]:
+    """The address of a server that sends drop after drop, for half a minute at most."""
+    ended = threading.Event()
+    deadline = time.monotonic() + 30
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(at_once)
+            while not ended.wait(0.1 if len(drop) == 1 else 0) and time.monotonic() < deadline:
+                connection.sendall(drop)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while not ended.is_set():
+                threading.Thread(target=answer, args=(listener.accept()[0],)).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            ended.set()
+            # So that the last accept ends.
+            with contextlib.suppress(OSError):
+                socket.create_connection(listener.getsockname()).close()
+            thread.join()
+
+
 def test_a_wrong_password_is_no_bad_row_and_is_not_retried_or_shown() -> None:
     pauses: list[float] = []
     with RegistryServer(user_info="user:password") as server:
@@ -146,3 +207,19 @@ def test_an_unknown_id_is_a_bad_row_and_a_schema_of_another_format_is_one(server
         decoder.decode(framed(4, b"\x0e"), seen)
     assert (seen.known, seen.unknown) == ({1, 2, 3}, {4})
     assert decoder.decode(None, seen).value is None
+
+
+def test_two_processes_that_read_by_different_schemas_of_one_id_differ_in_a_digest(server: RegistryServer) -> None:
+    """Ids are for good; a registry that was restored from a backup may break that."""
+
+    def seen_by_a_new_process() -> SeenSchemas:
+        seen = SeenSchemas()
+        RecordDecoder(LoadedField("avro", AVRO), "evolve", client(server.url)).decode(framed(1, b"\x0e"), seen)
+        return seen
+
+    server.schemas.register("payments-value", {"schema": AVRO})
+    before, same = seen_by_a_new_process(), seen_by_a_new_process()
+    server.schemas._schemas[0]["schema"] = AVRO.replace('"long"', '"int"')
+    after = seen_by_a_new_process()
+    assert before.known == after.known == {1}
+    assert before.digests == same.digests != after.digests

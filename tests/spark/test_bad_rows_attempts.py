@@ -7,7 +7,7 @@ from pyspark.accumulators import Accumulator
 
 from einmal.schemas.settings import decode_settings
 from einmal.spark import events
-from einmal.spark.decoding.bad_rows import BadRows, SchemaRegistered
+from einmal.spark.decoding.bad_rows import BadRows, SchemaChanged, SchemaRegistered
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.reports import Reports, TaskReport
 from einmal.spark.decoding.rows import Decoding
@@ -55,6 +55,18 @@ def test_rows_that_were_kept_are_not_written_after_a_schema_was_registered_meanw
         with pytest.raises(SchemaRegistered):
             rows.hear(events.OutputWritten(1))
         rows.hear(events.TransactionEnded(1, False))
+
+
+def test_a_batch_that_was_read_by_two_schemas_of_one_id_is_aborted() -> None:
+    decoded = source()
+    rows = BadRows([(0, decoded)], NoOffsets())
+    for report in (
+        TaskReport("", "orders", None, digests=frozenset({(5, "old")})),
+        TaskReport("", "orders", 0, digests=frozenset({(5, "new")})),
+    ):
+        decoded.reports.add({report: None})
+    with pytest.raises(SchemaChanged, match=r"the schemas of ids \[5\](?s:.*)hint: restore"):
+        rows.hear(events.OutputWritten(1))
 
 
 def test_rows_that_are_decoded_again_are_written_when_all_tasks_know_the_schema() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.spark.bad_rows_campaign.conductor import Conductor
 from tests.spark.bad_rows_campaign.rows import clean, is_bad, repaired, sent
+from tests.spark.targets.postgres.server import running
 
 
 @pytest.mark.parametrize("number", [99, 199, 299, 399, 499, 999_999])
@@ -21,7 +22,8 @@ def test_every_kind_of_bad_row_can_be_repaired(number: int) -> None:
 def test_each_bad_row_is_one_dead_letter_and_a_repair_makes_the_target_whole_whatever_is_killed(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    report = Conductor(bootstrap, tmp_path, rows=1_000, kills=3, seed=7).run()
+    with running() as server:
+        report = Conductor(bootstrap, server, tmp_path, rows=1_000, kills=3, seed=7).run()
     assert report.wrong == []
     assert report.dead_letters == report.replayed == 10
     assert report.kills.total() >= 4

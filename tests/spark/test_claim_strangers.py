@@ -73,7 +73,9 @@ def sent(place: tuple[str, int], data: bytes) -> bytes:
     answer = b""
     with socket.create_connection(place, timeout=20) as stranger, contextlib.suppress(ConnectionError):
         stranger.sendall(data)
-        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            # ENOTCONN, which is no ConnectionError: the service was faster.
+            stranger.shutdown(socket.SHUT_WR)
         while piece := stranger.recv(4096):
             answer += piece
     return answer

@@ -32,3 +32,9 @@ def test_two_reports_of_one_piece_count_once_and_ids_with_two_verdicts_are_undec
     assert summary.records == 10
     assert summary.undecided == {7}
     assert summary.drift == {"$.x"}
+
+
+def test_an_id_with_two_schemas_has_changed() -> None:
+    good = TaskReport("1.a", "payments", None, digests=frozenset({(7, "old"), (8, "same")}))
+    bad = TaskReport("1.a", "payments", 0, digests=frozenset({(7, "new"), (8, "same")}))
+    assert summarized([good, bad], "1.a")["payments"].changed == {7}

@@ -20,6 +20,7 @@ from einmal.spark.declare.guarantees import (
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.kinds import destination, destination_class
 from einmal.types import ErrorCode
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
@@ -72,6 +73,14 @@ def test_a_database_has_a_sink_positions_and_readers_of_its_own() -> None:
     assert "the disk is the driver's" in said(hops[2], HopVerdict.IF)
 
 
+def test_what_becomes_of_a_rejected_row_is_part_of_the_promise() -> None:
+    def sink(target: TargetFacts) -> str:
+        return said(hop(replace(FACTS, topics=(), targets=(target,)), "sink"), HopVerdict.HOLDS)
+
+    assert "rejects stops the pipeline" in sink(ROWS)
+    assert "is a dead letter in bad, once" in sink(replace(ROWS, letters="bad"))
+
+
 def test_two_targets_are_two_commit_points_unless_they_are_committed_together() -> None:
     apart = replace(FACTS, targets=(ROWS,))
     assert "one after the other" in said(hop(apart, "commit points"), HopVerdict.IF)
@@ -83,6 +92,22 @@ def test_two_targets_are_two_commit_points_unless_they_are_committed_together() 
 def test_a_target_that_does_not_hold_its_promise_is_at_least_once() -> None:
     weak = replace(ROWS, promises=(Reason(HopVerdict.NOT, "a file that is written again"),))
     assert overall(explain(replace(FACTS, targets=(weak,)))) == AT_LEAST_ONCE
+
+
+def test_each_of_several_targets_has_its_record_under_a_name_of_its_own() -> None:
+    others = (replace(ROWS, record="p/a"), replace(ROWS, record="p/b"))
+    text = str(explain(replace(FACTS, topics=(), targets=others, cluster=None)))
+    assert "under 'p/a'" in text and "under 'p/b'" in text
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite", "duckdb", "delta", "iceberg"])
+def test_a_pipeline_into_each_type_of_database_is_exactly_once(kind: str) -> None:
+    options = {
+        "url": "postgresql://h/d", "path": "/d", "table": "a.b", "catalog": "c", "catalog.uri": "sqlite:////c",
+    }  # fmt: skip
+    own = {name: value for name, value in options.items() if name in destination_class(kind).OPTIONS}
+    facts = TargetFacts(kind, "rows", destination(kind, own).promises())
+    assert overall(explain(replace(FACTS, topics=(), targets=(facts,), cluster=None))) == EXACTLY_ONCE
 
 
 def test_a_source_that_reads_aborted_records_is_no_better_than_at_least_once() -> None:

@@ -24,6 +24,7 @@ from einmal.spark.targets.part import Part
 from einmal.spark.targets.sqlite import SQLiteDestination
 from einmal.spark.targets.target import Opening, Target
 from einmal.spark.targets.together import TogetherDestination
+from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.rig import record
 from tests.spark.topics import create, fill, new_name, values
@@ -140,6 +141,29 @@ def test_two_tables_of_one_database_have_a_record_each(spark: SparkSession, boot
     declared.start().awaitTermination()
     wanted = sorted(f"{n} {2 * n}" for n in range(30))
     assert declared.in_database("drawn") == declared.in_database("others") == wanted
+
+
+def test_a_second_database_is_added_by_adopting_the_checkpoint_under_the_new_names(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    declared = Declared(spark, bootstrap, tmp_path)
+    text = declared.file.read_text()
+    topic, rows = text[text.index("[sinks.events]") : text.index("[sinks.rows]")], text[text.index("[sinks.rows]") :]
+    others = rows.replace("[sinks.rows]", "[sinks.others]").replace('table = "drawn"', 'table = "others"')
+    declared.file.write_text(text.replace(topic, ""))
+    declared.start().awaitTermination()
+    declared.file.write_text(text.replace(topic, others))
+    fill(bootstrap, f"{declared.name}-in", range(25, 30))
+    with pytest.raises(PipelineRefused, match="no commit record exists"):
+        declared.start()
+    for sink in ("rows", "others"):
+        Cli(bootstrap)(
+            *("pipeline", "adopt", f"{declared.name}/{sink}", "--checkpoint", str(tmp_path / "checkpoint")),
+            *("--file", str(declared.file), "--yes"),
+        )
+    declared.start().awaitTermination()
+    assert declared.in_database("drawn") == sorted(f"{n} {2 * n}" for n in range(30))
+    assert declared.in_database("others") == sorted(f"{n} {2 * n}" for n in range(25, 30))
 
 
 class Crash(Exception):

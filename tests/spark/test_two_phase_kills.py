@@ -62,7 +62,7 @@ type = "postgres"
 from = "drawn"
 url = "{url}"
 password = "${{env:POSTGRES_PASSWORD}}"
-dbtable = "drawn"
+table = "drawn"
 """
 
 

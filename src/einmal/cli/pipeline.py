@@ -167,6 +167,7 @@ def _owned(
 ) -> Iterator[Ownership]:
     """``sink``: of a declaration with several databases; empty: the first."""
     from einmal.client.errors import KafkaError
+    from einmal.spark.errors import PipelineRefused
     from einmal.spark.operate.ownership import Changed, KafkaOwnership
     from einmal.spark.targets.target import TargetError
 
@@ -183,6 +184,8 @@ def _owned(
             if isinstance(error.__cause__, KafkaError):
                 raise error.__cause__ from error
             _fail(str(error), "look at its status, and decide again")
+        except PipelineRefused as error:
+            _fail(error.reason, error.hint)
 
 
 def _sink_of(name: str) -> str:
@@ -216,7 +219,10 @@ def _declared(
     from einmal.spark.cluster import KafkaCluster
     from einmal.spark.operate.ownership import KafkaOwnership, Ownership
     from einmal.spark.options import client_settings
+    from einmal.spark.targets.kafka.destination import KafkaDestination
     from einmal.spark.targets.kinds import destination
+    from einmal.spark.targets.part import Part
+    from einmal.spark.targets.together import TogetherDestination
 
     if brokers or settings or command_config:
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
@@ -226,7 +232,11 @@ def _declared(
     if not others:
         return KafkaOwnership(client_settings(declaration.writer))
     chosen = next((each for each in others if each.name == sink), others[0])
-    return Ownership(destination(chosen.kind, chosen.options), KafkaCluster(clients[0]) if clients else None)
+    database = destination(chosen.kind, chosen.options)
+    topics = KafkaDestination(client_settings(declaration.writer))
+    if topics.two_phase:
+        database = TogetherDestination(Part(topics), Part(database))
+    return Ownership(database, KafkaCluster(clients[0]) if clients else None)
 
 
 def _lines(path: Path, most: int) -> Iterator[bytes]:

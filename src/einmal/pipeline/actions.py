@@ -260,12 +260,7 @@ def write_again(state: RunState, event: Ended) -> WriteBatch:
 def end_fenced(_state: RunState, event: Fenced) -> Dead:
     # Never InitProducerId: on Apache Kafka one under any earlier epoch of the producer id aborts the transaction that
     # the successor has open.
-    return Dead(
-        event.reason,
-        "another instance has started under this transactional.id, or the batch took longer than "
-        "transaction.timeout.ms: use one transactional.id per pipeline; raise kafka.transaction.timeout.ms, or "
-        "make batches smaller with maxOffsetsPerTrigger",
-    )
+    return Dead(event.reason, event.hint)
 
 
 def end_expired(state: RunState, event: Expired) -> RestartQuery:

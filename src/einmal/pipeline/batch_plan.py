@@ -68,12 +68,13 @@ BATCH_WRITES: Final = "batch writes"
 """Stands for the query id in the records of batch writes, which have no query."""
 
 _HINT_ADOPT = (
-    "if the output up to the start of this batch is known to be complete: einmal pipeline adopt NAME --checkpoint DIR, "
-    "or start once with einmal.adopt=true; "
+    "if the output up to the start of this batch is known to be complete: einmal pipeline adopt NAME --checkpoint DIR "
+    "(with --file pipeline.toml, if it writes to a database), or start once with einmal.adopt=true; "
     "otherwise set a transactional.id of its own"
 )
 _HINT_NO_RECORD = (
-    "check kafka.bootstrap.servers and transactional.id, and that __einmal_commits was not deleted; " + _HINT_ADOPT
+    "check transactional.id and the address of the target (kafka.bootstrap.servers; url or path of a database), and "
+    "that its commit records (topic __einmal_commits, table einmal_commits) were not deleted; " + _HINT_ADOPT
 )
 _HINT_BEHIND = (
     "a stateless pipeline: delete the checkpoint, it then resumes at the commit record's end; "

@@ -202,9 +202,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """PRODUCER_FENCED or INVALID_PRODUCER_EPOCH from a coordinator."""
+    """PRODUCER_FENCED or INVALID_PRODUCER_EPOCH from a coordinator, a later epoch in a database. ``hint``: what may
+    have happened in this kind of target."""
 
     reason: str
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Standing:
 
 def plan_reset(transactional_id: str, record: CommitRecord | None, end: tuple[Any, ...] | None) -> RecordChange:
     """Let a new checkpoint begin at ``end``; None: at its own starting options."""
-    lines = [_FENCE]
+    lines = _fencing(record)
     if record is not None:
         lines.append(f"forget that {_standing(record)} is committed")
     if end is None:
@@ -51,12 +51,12 @@ def plan_reset(transactional_id: str, record: CommitRecord | None, end: tuple[An
         )
     if end is None:
         return RecordChange(None, tuple(lines))
-    return RecordChange(_of_nobody(transactional_id, end, record), tuple(lines))
+    return RecordChange(_of_nobody(transactional_id, end), tuple(lines))
 
 
 def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Standing) -> RecordChange | Refuse:
     """Let the query of this checkpoint resume under the name, from the position of the checkpoint."""
-    lines = [_FENCE]
+    lines = _fencing(record)
     if standing.query_id is None or standing.batch_id is None or standing.end is None:
         if record is None:
             return Refuse(
@@ -65,8 +65,7 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
                 "start the pipeline as a new one",
             )
         lines.append(f"{standing.checkpoint} has no finished batch: it begins at {short(record.end)}, with empty state")
-        return RecordChange(_of_nobody(transactional_id, record.end, record), tuple(lines))
-    prepared, prepared_in = _prepared(record)
+        return RecordChange(_of_nobody(transactional_id, record.end), tuple(lines))
     adopted = CommitRecord(
         transactional_id=transactional_id,
         query_id=standing.query_id,
@@ -74,8 +73,6 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
         batch_id=standing.batch_id,
         end=standing.end,
         commit_text=standing.commit_text,
-        prepared=prepared,
-        prepared_in=prepared_in,
     )
     if record is not None and _same_place(record, adopted):
         return Refuse(
@@ -90,26 +87,21 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
     return RecordChange(adopted, tuple(lines))
 
 
-_FENCE = "fence the instance that runs under this name, and abort its open transaction"
+def _fencing(record: CommitRecord | None) -> list[str]:
+    lines = ["fence the instance that runs under this name, and abort its open transaction"]
+    if record is not None and record.prepared:
+        lines.append(f"commit transaction {record.prepared} in the topics, as the database has, if it is still open")
+    return lines
 
 
-def _of_nobody(transactional_id: str, end: tuple[Any, ...], record: CommitRecord | None) -> CommitRecord:
-    prepared, prepared_in = _prepared(record)
+def _of_nobody(transactional_id: str, end: tuple[Any, ...]) -> CommitRecord:
     return CommitRecord(
         transactional_id=transactional_id,
         query_id=NOBODY,
         checkpoint="",
         batch_id=-1,
         end=end,
-        prepared=prepared,
-        prepared_in=prepared_in,
     )
-
-
-def _prepared(record: CommitRecord | None) -> tuple[str, str]:
-    """A transaction in the topics that the database has committed may not be ended yet; without its name it would be
-    aborted."""
-    return ("", "") if record is None else (record.prepared, record.prepared_in)
 
 
 def _same_place(record: CommitRecord, adopted: CommitRecord) -> bool:

@@ -31,9 +31,11 @@ _NAME_MAX: Final = 200
 
 @dataclass(slots=True)
 class SeenSchemas:
-    """What decoding has met, beside values: ids that the registry has and has not, and unknown fields."""
+    """What decoding has met, beside values: ids that the registry has and has not, and unknown fields. ``digests``: of
+    the schemas by which values were read."""
 
     known: set[int] = field(default_factory=set)
+    digests: set[tuple[int, str]] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
     drift: set[str] = field(default_factory=set)
 
@@ -67,6 +69,8 @@ class RecordDecoder:
         self._decoder = decoder_of(loaded, self._limits)
         self._writers: dict[int, AvroSchema | None | str] = {}
         """By id: the schema; None where the format needs none; or why it cannot be used."""
+        self._digests: dict[int, tuple[int, str]] = {}
+        """Of those that values are read by."""
 
     @property
     def ddl(self) -> str:
@@ -119,9 +123,15 @@ class RecordDecoder:
                 seen.unknown.add(schema_id)
                 raise UnknownSchemaId(f"the registry has no schema with id {schema_id}") from error
             if len(self._writers) >= _WRITERS_MAX:
-                self._writers.pop(next(iter(self._writers)))
+                oldest = next(iter(self._writers))
+                self._writers.pop(oldest)
+                self._digests.pop(oldest, None)
             self._writers[schema_id] = self._usable(registered)
+            if isinstance(self._decoder, AvroDecoder):
+                self._digests[schema_id] = (schema_id, registered.digest)
         seen.known.add(schema_id)
+        if schema_id in self._digests:
+            seen.digests.add(self._digests[schema_id])
         writer = self._writers[schema_id]
         if isinstance(writer, str):
             raise UnusableSchema(f"schema id {schema_id}: {writer}")

@@ -1,12 +1,14 @@
 """A client of schema registries with Confluent's REST API: bounded, cached, and for readers only.
 
-An id's schema never changes, so it is cached for good. An unknown id is not: it may be registered a moment later. No
+An id's schema never changes, by contract, so it is cached for good, in each process; a digest shows where a registry
+broke the contract. An unknown id is not: it may be registered a moment later. No
 answer is an outage (RegistryUnavailable), after a bounded number of retries.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import ssl
 import threading
@@ -51,6 +53,12 @@ class RegisteredSchema:
     kind: str
     text: str
     references: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Over everything that defines it."""
+        whole = json.dumps([self.kind, self.text, [*self.references.items()]])
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 class SchemaRegistry:

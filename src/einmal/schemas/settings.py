@@ -1,4 +1,5 @@
-"""The options of a source that declare its format, its schema, and what happens to bad rows. Pure.
+"""The options of a source that declare its format, its schema, and what happens to bad rows; the last also of a sink.
+Pure.
 
 ``errors.*`` are Kafka Connect's properties, ``key.format`` and ``value.format`` Flink's, those of the registry
 Confluent's, and the values of ``schema.contract`` dlt's.
@@ -28,7 +29,8 @@ LIMIT: Final = "errors.deadletterqueue.limit"
 TOPIC: Final = "errors.deadletterqueue.topic.name"
 CONTEXT: Final = "errors.deadletterqueue.context.headers.enable"
 _FIELDS: Final = tuple(f"{part}.{name}" for part in ("key", "value") for name in ("format", "schema", "message"))
-NAMES: Final = (*_FIELDS, *registry.SETTINGS, CONTRACT, TOLERANCE, LIMIT, TOPIC, CONTEXT)
+ERRORS: Final = (TOLERANCE, LIMIT, TOPIC, CONTEXT)
+NAMES: Final = (*_FIELDS, *registry.SETTINGS, CONTRACT, *ERRORS)
 _RECORDS_MIN: Final = 100
 _LIMIT: Final = re.compile(r"(\d{1,12})|(\d{1,3}(?:\.\d{1,6})?)\s*%")
 
@@ -61,16 +63,22 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeSettings:
-    key: FieldSettings | None
-    value: FieldSettings | None
-    registry: Mapping[str, str] = field(default_factory=dict)
-    contract: str = EVOLVE
+class ErrorSettings:
+    """What happens to bad rows: those of a source, or those that a sink's target rejects."""
+
     tolerates: bool = False
     """``errors.tolerance=all``: a bad row becomes a dead letter. Otherwise it stops the pipeline."""
     topic: str | None = None
     context_headers: bool = True
     limit: Limit = Limit()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSettings(ErrorSettings):
+    key: FieldSettings | None
+    value: FieldSettings | None
+    registry: Mapping[str, str] = field(default_factory=dict)
+    contract: str = EVOLVE
 
 
 def decode_settings(given: Mapping[str, str]) -> DecodeSettings:
@@ -79,17 +87,31 @@ def decode_settings(given: Mapping[str, str]) -> DecodeSettings:
         if name not in NAMES:
             near = nearest_name(name, NAMES)
             raise SettingError(f"unknown option {name!r}\nhint: " + (f"did you mean {near!r}?" if near else "see docs"))
+    errors = error_settings(given)
     settings = DecodeSettings(
         key=_field("key", given),
         value=_field("value", given),
         registry=_registry(given),
         contract=_one_of(given, CONTRACT, CONTRACTS),
+        tolerates=errors.tolerates,
+        topic=errors.topic,
+        context_headers=errors.context_headers,
+        limit=errors.limit,
+    )
+    _check(settings)
+    return settings
+
+
+def error_settings(given: Mapping[str, str]) -> ErrorSettings:
+    """From the options of ``ERRORS``. Raises SettingError."""
+    settings = ErrorSettings(
         tolerates=_one_of(given, TOLERANCE, ("none", "all")) == "all",
         topic=given.get(TOPIC),
         context_headers=_one_of(given, CONTEXT, ("true", "false")) == "true",
         limit=_limit(given.get(LIMIT)),
     )
-    _check(settings)
+    if settings.tolerates and not settings.topic:
+        raise SettingError(f"{TOLERANCE}=all drops no row: it needs a dead-letter topic\nhint: set {TOPIC}")
     return settings
 
 
@@ -100,8 +122,6 @@ def _check(settings: DecodeSettings) -> None:
         if part is not None and part.schema is None and (part.format == "protobuf" or not settings.registry):
             hint = "a JSON Schema, an .avsc file, or descriptors of Protobuf"
             raise SettingError(f"format {part.format} has no schema\nhint: value.schema names {hint}")
-    if settings.tolerates and not settings.topic:
-        raise SettingError(f"{TOLERANCE}=all drops no row: it needs a dead-letter topic\nhint: set {TOPIC}")
     if settings.contract == DISCARD_ROW and not settings.tolerates:
         raise SettingError(
             f"{CONTRACT}={DISCARD_ROW} makes dead letters of rows\nhint: set {TOLERANCE}=all and {TOPIC}, or "

@@ -17,6 +17,7 @@ from typing import Any, Final
 from einmal.client.config import ConsumerSettings, ProducerSettings
 from einmal.misspelt import nearest_name
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
+from einmal.schemas import settings as decoding_settings
 from einmal.spark.client_options import ClientOptionError, ClientOptions, Kind, client_options
 from einmal.types import TopicPartition
 
@@ -331,6 +332,18 @@ def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOption
         checkpoint=checkpoint,
         adopt=options.flag("einmal.adopt", False),
     )
+
+
+def error_options(options: Options) -> decoding_settings.ErrorSettings:
+    """What happens to rows that a sink's target rejects: the options ``errors.*`` of a source. Raises OptionError."""
+    given = {name: text for name in decoding_settings.ERRORS if (text := options.text(name)) is not None}
+    try:
+        settings = decoding_settings.error_settings(given)
+    except decoding_settings.SettingError as error:
+        raise OptionError(str(error)) from error
+    if settings.topic in RESERVED_TOPICS:
+        raise OptionError(f'option "{decoding_settings.TOPIC}": {reserved(str(settings.topic))}')
+    return settings
 
 
 def _need_transactions(guarantee: str) -> None:

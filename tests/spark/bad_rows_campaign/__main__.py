@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.bad_rows_campaign.conductor import Conductor
+from tests.spark.targets.postgres.server import running
 
 
 def main() -> int:
@@ -24,8 +25,9 @@ def main() -> int:
     broker = EinmalBroker(directory / "broker")
     broker.start()
     try:
-        run = Conductor(broker.bootstrap, directory, rows=asked.rows, kills=asked.kills, seed=asked.seed)
-        report = run.run()
+        with running() as server:
+            run = Conductor(broker.bootstrap, server, directory, rows=asked.rows, kills=asked.kills, seed=asked.seed)
+            report = run.run()
     finally:
         broker.stop()
     print(

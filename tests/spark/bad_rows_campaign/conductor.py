@@ -19,22 +19,25 @@ from typing import Any, Final
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.spark.cluster import KafkaCluster
 from tests.spark.bad_rows import Letter, Payments, letter_of
-from tests.spark.bad_rows_campaign.rows import BAD_IN, is_bad, output, reason, sent
+from tests.spark.bad_rows_campaign.rows import BAD_IN, TABLE, is_bad, output, reason, sent
+from tests.spark.targets.postgres.server import PostgresServer
 from tests.spark.topics import create
 
 _REPOSITORY: Final = Path(__file__).parents[3]
 _LIFE_S: Final = 600.0
-_MOMENTS: Final = (
-    "NameTaken",
-    "BatchStarted",
-    "PartitionClaimed",
-    "PartitionWritten",
-    "OutputWritten",
-    "BatchWritten",
-    "TransactionEnded",
-    "BatchFinished",
-    "any",
-)
+_MOMENTS: Final = {
+    "NameTaken": 3,
+    "BatchStarted": 2,
+    "PartitionClaimed": 4,
+    "PartitionWritten": 4,
+    "OutputWritten": 6,
+    "BatchWritten": 6,
+    "TransactionEnded": 6,
+    "BatchFinished": 2,
+    "any": 1,
+}
+"""And how many of each a driver has in about two batches: of decoded dead letters, of the table, and of the dead
+letters of the rows that it rejects."""
 _ANY_S: Final = 8.0
 
 
@@ -50,9 +53,12 @@ class Report:
 
 
 class Conductor:
-    """``bootstrap``: of a cluster; ``directory``: for checkpoints and logs."""
+    """``bootstrap``: of a cluster; ``server``: of the table; ``directory``: for checkpoints and logs."""
 
-    def __init__(self, bootstrap: str, directory: Path, *, rows: int, kills: int, seed: int) -> None:
+    def __init__(
+        self, bootstrap: str, server: PostgresServer, directory: Path, *, rows: int, kills: int, seed: int
+    ) -> None:
+        self._server = server
         self._directory = directory
         self._random = random.Random(seed)
         self._kills = kills
@@ -67,6 +73,7 @@ class Conductor:
         began = time.monotonic()
         payments = self._payments
         payments.create()
+        self._server.rows(TABLE)
         create(payments.bootstrap, f"{payments.name}-repair")
         self._fill()
         for number in range(self._kills):
@@ -88,16 +95,16 @@ class Conductor:
                 producer.send(self._payments.topic, sent(number), str(number))
 
     def _plan(self) -> list[Any]:
-        moment = self._random.choice(_MOMENTS)
+        moment = self._random.choice(list(_MOMENTS))
         if moment == "any":
             return [moment, self._random.uniform(0, _ANY_S)]
-        # Batch 0 is empty: it has no partitions to claim.
-        return [moment, self._random.randrange(2)]
+        return [moment, self._random.randrange(_MOMENTS[moment])]
 
     def _live(self, number: int, kind: str, kill: list[Any] | None) -> None:
         """One driver, to its end: by kill, or because its input is done."""
         settings = {
             "bootstrap": self._payments.bootstrap,
+            "url": self._server.url,
             "directory": str(self._directory),
             "name": self._payments.name,
             "kind": kind,
@@ -132,7 +139,7 @@ class Conductor:
     def _check_first(self) -> None:
         """Good rows loaded once, and each bad row in the dead-letter topic once."""
         good = Counter(output(number) for number in range(self._rows) if not is_bad(number))
-        self._compare("output", Counter(_text(each.value) for each in self._records(self._payments.out)), good)
+        self._compare("table", self._table(), good)
         letters = [letter_of(each) for each in self._records(self._payments.letters)]
         self.report.dead_letters = len(letters)
         bad = {number for number in range(self._rows) if is_bad(number)}
@@ -155,10 +162,13 @@ class Conductor:
         if len(repaired) != self._rows // BAD_IN:
             self.report.wrong.append(f"{len(repaired)} records are replayed, not {self._rows // BAD_IN}")
         clean = Counter(output(number) for number in range(self._rows))
-        self._compare("target", Counter(_text(each.value) for each in self._records(self._payments.out)), clean)
+        self._compare("table", self._table(), clean)
         again = sum(1 for _ in self._records(self._payments.letters))
         if again != self.report.dead_letters:
             self.report.wrong.append(f"{again} dead letters, {self.report.dead_letters} before the repair")
+
+    def _table(self) -> Counter[str]:
+        return Counter(f"{number}:{amount}" for number, amount in self._server.rows("SELECT id, amount FROM payments"))
 
     def _compare(self, what: str, found: Counter[Any], wanted: Counter[Any]) -> None:
         lost, more = wanted - found, found - wanted

@@ -1,8 +1,9 @@
 """A driver of the campaign: runs one pipeline to the end of its input, unless it kills itself before.
 
 Run as ``python -m tests.spark.bad_rows_campaign.driver <settings.json>``; begins when it has read a line. The settings:
-``bootstrap``, ``directory``, ``name``, ``kind`` ("load" or "repair"), ``batch`` (offsets per trigger), and ``kill``:
-null, or the name of an event and how many of them come before it, or "any" and seconds. It dies with -9, its JVM too.
+``bootstrap``, ``url`` (of PostgreSQL), ``directory``, ``name``, ``kind`` ("load" or "repair"), ``batch`` (offsets per
+trigger), and ``kill``: null, or the name of an event and how many of them come before it, or "any" and seconds. It dies
+with -9, its JVM too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 from einmal.spark import events, session, write_stream
 from tests.spark.bad_rows import Payments
 from tests.spark.bad_rows_campaign.rows import repaired
+from tests.spark.targets.postgres.server import PASSWORD
 
 
 def main(settings: dict[str, Any]) -> int:
@@ -36,14 +38,22 @@ def main(settings: dict[str, Any]) -> int:
     sys.stdin.readline()
     payments = Payments(settings["bootstrap"], directory, name=settings["name"])
     payments.settings = payments.tolerant
-    writer = (load if settings["kind"] == "load" else repair)(spark, payments, settings["batch"])
+    batch = settings["batch"]
+    writer = (
+        load(spark, payments, batch, settings["url"]) if settings["kind"] == "load" else repair(spark, payments, batch)
+    )
     writer.listener(killer(spark, settings["kill"])).start().awaitTermination()
     return 0
 
 
-def load(spark: SparkSession, payments: Payments, batch: int) -> Any:
+def load(spark: SparkSession, payments: Payments, batch: int, url: str) -> Any:
+    """Into the table, which rejects some of the rows that can be decoded."""
     frame = payments.source(spark, maxOffsetsPerTrigger=str(batch))
-    return payments.writer(frame.selectExpr("key", "concat(value.id, ':', value.amount) AS value"))
+    rows = frame.selectExpr("value.id", "value.amount", "struct(topic, partition, offset) AS einmal_record")
+    writer = write_stream(rows).format("postgres").option("url", url).option("password", PASSWORD)
+    writer = writer.option("table", "payments").options(**payments.tolerant).trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(payments.directory / payments.name))
+    return writer.option("transactional.id", payments.name)
 
 
 def repair(spark: SparkSession, payments: Payments, batch: int) -> Any:

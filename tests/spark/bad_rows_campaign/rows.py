@@ -1,4 +1,7 @@
-"""The rows of the campaign, by number: five kinds of bad ones, and what repairs them. Pure."""
+"""The rows of the campaign, by number: five kinds of bad ones, and what repairs them. Pure.
+
+Four kinds cannot be decoded. The fifth can, and is rejected by a constraint of the table.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from tests.spark.bad_rows import KINDS, bad
 
 BAD_IN: Final = 100
 """One row in so many is bad."""
+TABLE: Final = "CREATE TABLE payments (id bigint NOT NULL, amount double precision CHECK (amount >= 0))"
+"""Without a key: a row that was loaded twice would be there twice."""
+_REASONS: Final = (*KINDS[:4], "check_violation")
 _NUMBERS: Final = re.compile(rb"\d+")
 
 
@@ -19,7 +25,7 @@ def is_bad(number: int) -> bool:
 
 def reason(number: int) -> str:
     """Of a bad row."""
-    return KINDS[(number // BAD_IN) % 5]
+    return _REASONS[(number // BAD_IN) % 5]
 
 
 def clean(number: int) -> bytes:
@@ -33,8 +39,11 @@ def sent(number: int) -> bytes:
 
 
 def _bad(number: int) -> bytes:
+    kind = (number // BAD_IN) % 5
     # The last digit decides the kind, the others are the row's number.
-    return bad(10 * number + (number // BAD_IN) % 5)
+    if kind < len(_REASONS) - 1:
+        return bad(10 * number + kind)
+    return json.dumps({"id": 10 * number, "amount": -1}).encode()
 
 
 def repaired(value: bytes) -> bytes:
@@ -46,5 +55,5 @@ def repaired(value: bytes) -> bytes:
 
 
 def output(number: int) -> str:
-    """What the pipeline makes of a clean row."""
+    """What the pipeline makes of a clean row: id and amount."""
     return f"{number}:{number % 1000}.0"

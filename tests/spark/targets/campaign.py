@@ -191,7 +191,7 @@ class Conductor:
 
     def _note(self, kind: str) -> None:
         self.verdict.kills[kind] += 1
-        print(f"kill {self.verdict.kills.total()}: {kind}", flush=True)
+        print(f"kill {self.verdict.kills.total()}: {kind}", file=sys.stderr, flush=True)
 
     def _count_ends(self, driver: DriverProcess) -> None:
         for line in driver.ends:

@@ -114,6 +114,7 @@ class Campaign:
                 name = self._happens(fault)
                 self._report.kills[name] += 1
                 self._progress()
+                print(f"kill {self._report.kills.total()}: {name}", file=sys.stderr, flush=True)
                 self._faults.append((self._number(), name))
             while 0 not in self._stop_writers():
                 self._progress()

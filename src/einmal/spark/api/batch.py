@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from einmal.pipeline.batch_plan import BATCH_WRITES
 from einmal.pipeline.effects import Ready
 from einmal.pipeline.run_state import Query
+from einmal.schemas.settings import TOLERANCE
 from einmal.spark import events
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plan_redaction import redact_plans
@@ -103,11 +104,16 @@ class BatchWriter:
         """Raises OptionError."""
         if self._kind not in KAFKA:
             own = destination_class(self._kind).OPTIONS
-            return version_options(self._options, own, _new_name), destination(self._kind, self._options)
-        options = write_options(self._options, _new_name)
-        if options.without_effect:
-            _logger.warning("options without effect here: %s", ", ".join(options.without_effect))
-        return options, KafkaDestination(options.client, options.topic)
+            options, target = version_options(self._options, own, _new_name), destination(self._kind, self._options)
+            if target.errors.tolerates:
+                raise OptionError(
+                    f"{TOLERANCE}=all is of a stream: a batch write has no dead letters\nhint: leave it out"
+                )
+            return options, target
+        to_topics = write_options(self._options, _new_name)
+        if to_topics.without_effect:
+            _logger.warning("options without effect here: %s", ", ".join(to_topics.without_effect))
+        return to_topics, KafkaDestination(to_topics.client, to_topics.topic)
 
     def _save(self, options: VersionOptions, target: Destination) -> Written:
         for attempt in range(_RUNS_MAX):

@@ -1,9 +1,13 @@
-"""Where the dead letters of a query go: to its topics, or to topics of the source's cluster beside other targets."""
+"""Where the dead letters of a query go: to its topics, or to topics of the source's cluster beside other targets.
+
+Those of rows that targets reject have a commit point of their own in the source's cluster: they are known only when the
+targets have committed, which is after the topics of the query.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -11,11 +15,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from einmal.client.config import ProducerSettings, dotted
+from einmal.schemas.settings import TOLERANCE
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.rows import LETTER_SCHEMA
-from einmal.spark.options import OptionError, QueryOptions, SinkOptions, client_settings
+from einmal.spark.options import OptionError, QueryOptions, SinkOptions, client_settings, source_options
+from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.part import Part
+from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
 from einmal.spark.targets.together import TogetherDestination
 
 TOPICS_COLUMN: Final = "einmal_topics"
@@ -51,7 +58,8 @@ def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decode
         return LetterPart((topics,), None, partial(_named, options.topic))
     if any(_has_topics(part) for part in parts):
         return LetterPart(parts, TOPICS_COLUMN, _unchanged)
-    letters = Part(KafkaDestination(_client(options, decoded)), TOPICS_COLUMN)
+    tolerant = [each.options for _, each in decoded if each.settings.tolerates and each.options is not None]
+    letters = Part(KafkaDestination(_client(options.transactional_id, tolerant)), TOPICS_COLUMN)
     if len(parts) > 1:
         return LetterPart((letters, *parts), TOPICS_COLUMN, _beside_letters)
     rows = Part(parts[0].destination, _ROWS_COLUMN)
@@ -78,17 +86,52 @@ def _beside_letters(frame: DataFrame) -> DataFrame:
     return frame.withColumn(TOPICS_COLUMN, F.lit(None).cast(_LETTERS))
 
 
-def _client(options: QueryOptions, decoded: Decoded) -> dict[str, str]:
-    """As the source's: dead letters stay in its cluster."""
+def _client(name: str | None, sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """As that of the sources with these options: dead letters stay in their cluster. Raises OptionError."""
     names = {dotted(field.name) for field in dataclasses.fields(ProducerSettings)}
     found = {
-        tuple(sorted((name, value) for name, value in client_settings(source.options).items() if name in names))
-        for _, source in decoded
-        if source.settings.tolerates and source.options is not None
+        tuple(sorted((name, value) for name, value in client_settings(options).items() if name in names))
+        for options in sources
     }
     if len({dict(each).get("bootstrap.servers") for each in found}) != 1:
         raise OptionError(
-            "the sources with errors.tolerance=all are in several clusters, and dead letters are one transaction in one"
+            "the sources of dead letters (errors.tolerance=all) are in several clusters, and dead letters are one "
+            "transaction in one"
         )
     client = dict(next(iter(found)))
-    return client | {"client.id": options.transactional_id or "einmal-dead-letters"}
+    return client | {"client.id": name or "einmal-dead-letters"}
+
+
+def rejected_letters(
+    options: QueryOptions, parts: Sequence[Part], sources: Sequence[tuple[str, Mapping[str, str]]]
+) -> RejectedLetters | None:
+    """Where the dead letters go of rows that targets reject; None where no sink tolerates them. ``sources``: format and
+    options of each, in the order of its positions. Raises OptionError."""
+    name = options.transactional_id
+    sinks = {
+        number: RejectingSink(part.name or str(name), errors, _class_of(part))
+        for number, part in enumerate(parts)
+        if (errors := part.destination.errors).tolerates
+    }
+    if not sinks:
+        return None
+    ours = {number: given for number, (kind, given) in enumerate(sources) if kind == KafkaDataSource.name()}
+    if not ours:
+        raise OptionError(
+            f"{TOLERANCE}=all of a sink reads the records of rejected rows again, from einmal's source\n"
+            f'hint: spark.readStream.format("einmal"), or leave {TOLERANCE} out'
+        )
+    own_name = f"{name}/rejected"
+    return RejectedLetters(
+        destination=KafkaDestination(_client(own_name, list(ours.values()))),
+        name=own_name,
+        sources={number: source_options(given, streaming=True) for number, given in ours.items()},
+        sinks=sinks,
+    )
+
+
+def _class_of(part: Part) -> str:
+    destination = part.destination
+    if isinstance(destination, TogetherDestination):
+        destination = destination.parts[1].destination
+    return f"{type(destination).__module__}.{type(destination).__qualname__}"

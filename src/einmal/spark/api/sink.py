@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from einmal.spark import events
-from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, topics_with_letters, with_letters
+from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, rejected_letters, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
@@ -52,6 +52,7 @@ from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kinds import KAFKA, destination, destination_class
 from einmal.spark.targets.part import Part
+from einmal.spark.targets.rejected_letters import RejectedLetters
 from einmal.spark.targets.together import TogetherDestination, check_two_phase
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
@@ -185,9 +186,10 @@ class StreamWriter:
             letters = with_letters(options, parts, decoded)
             parts = letters.parts
             self._topics = (*self._topics, *topics_with_letters(options, decoded))
+        rejected = rejected_letters(options, parts, sources(self._frame))
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
-        setting = self._setting(options, parts, stateful)
+        setting = self._setting(options, parts, stateful, rejected)
         if decoded:
             shape, column = (None, None) if letters is None else (letters.shape, letters.column)
             self._bad_rows = BadRows(decoded, setting.checkpoint, self._transform, shape, column)
@@ -202,7 +204,7 @@ class StreamWriter:
                 query_name=self._query_name,
                 output_mode=self._output_mode,
             )
-            preflight(planned, parts, setting.checkpoint)
+            preflight(planned, parts, setting.checkpoint, rejected)
             metrics.served(setting.spark)
         except BaseException:
             setting.close()
@@ -247,7 +249,9 @@ class StreamWriter:
         name = Options(self._options).text("transactional.id")
         return f"{name}/{sink}" if len(self._others) > 1 else None
 
-    def _setting(self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool) -> Setting:
+    def _setting(
+        self, options: QueryOptions, parts: tuple[Part, ...], stateful: bool, letters: RejectedLetters | None
+    ) -> Setting:
         return Setting(
             spark=self._frame.sparkSession,
             options=options,
@@ -256,6 +260,7 @@ class StreamWriter:
             parts=parts,
             checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
             notify=self._notify,
+            letters=letters,
         )
 
     def _notify(self, event: events.Event) -> None:

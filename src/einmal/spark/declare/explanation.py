@@ -37,7 +37,7 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
         name=declaration.name,
         sources=tuple(_source(source) for source in declaration.sources),
         topics=topics,
-        targets=tuple(_target(sink) for sink in declaration.sinks if not sink.is_topic),
+        targets=_targets(declaration),
         together=declaration.writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true",
         plan=plan,
         plan_problem=plan_problem,
@@ -46,9 +46,15 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
     )
 
 
-def _target(sink: Sink) -> TargetFacts:
+def _targets(declaration: Declaration) -> tuple[TargetFacts, ...]:
+    sinks = [sink for sink in declaration.sinks if not sink.is_topic]
+    return tuple(_target(sink, f"{declaration.name}/{sink.name}" if len(sinks) > 1 else None) for sink in sinks)
+
+
+def _target(sink: Sink, record: str | None) -> TargetFacts:
     with closing(destination(sink.kind, sink.options)) as found:
-        return TargetFacts(sink.kind, found.table, found.promises())
+        letters = str(found.errors.topic) if found.errors.tolerates else ""
+        return TargetFacts(sink.kind, found.table, found.promises(), record, letters)
 
 
 def _source(source: Source) -> SourceFacts:

@@ -59,11 +59,15 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """A sink that is no topic. ``promises``: its own reasons, without asking it."""
+    """A sink that is no topic. ``promises``: its own reasons, without asking it. ``record``: the name of its commit
+    record, where that is not the pipeline's. ``letters``: the topic of the dead letters of rows that it rejects, ""
+    where such a row stops the pipeline."""
 
     kind: str
     table: str
     promises: tuple[Reason, ...]
+    record: str | None = None
+    letters: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +305,14 @@ def _target(target: TargetFacts) -> Hop:
     if any(reason.verdict is HopVerdict.NOT for reason in target.promises):
         guarantee = AT_LEAST_ONCE
     held = Reason(HopVerdict.HOLDS, "the rows of a batch and its commit record are one transaction of the target")
-    return Hop("sink", f"{target.kind} {target.table}", guarantee, (held, *target.promises))
+    rejected = "a row that the table rejects stops the pipeline"
+    if target.letters:
+        rejected = (
+            f"a row that the table rejects is recorded in the transaction of the others, and is a dead letter in "
+            f"{target.letters}, once: in a transaction of its own, after that of the table"
+        )
+    reasons = (held, Reason(HopVerdict.HOLDS, rejected), *target.promises)
+    return Hop("sink", f"{target.kind} {target.table}", guarantee, reasons)
 
 
 def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
@@ -327,7 +338,8 @@ def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
 
 def _behind(facts: PipelineFacts, target: TargetFacts) -> Iterator[Hop]:
     """Positions and readers of a sink that is no topic."""
-    record = Reason(HopVerdict.HOLDS, f"in its commit record under {facts.name!r}, in the same transaction as the rows")
+    name = target.record or facts.name
+    record = Reason(HopVerdict.HOLDS, f"in its commit record under {name!r}, in the same transaction as the rows")
     yield Hop("positions", target.kind, EXACTLY_ONCE, (record,))
     seen = Reason(HopVerdict.HOLDS, f"readers of {target.table} see the rows of a batch together, or none of them")
     yield Hop("readers", target.kind, EXACTLY_ONCE, (seen,))

@@ -33,6 +33,7 @@ from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissin
 from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.part import Part
+from einmal.spark.targets.rejected_letters import RejectedLetters
 from einmal.spark.targets.target import Destination, TargetError
 from einmal.spark.targets.together import TogetherDestination
 from einmal.types import ErrorCode
@@ -70,8 +71,10 @@ class PlannedQuery:
     output_mode: str | None = None
 
 
-def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint) -> None:
-    """Raises PreflightFailed."""
+def preflight(
+    query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint, letters: RejectedLetters | None = None
+) -> None:
+    """``letters``: of the rows that targets reject. Raises PreflightFailed."""
     options, spark = query.options, query.frame.sparkSession
     missing: Missing = []
     for part in _separate(parts):
@@ -80,6 +83,8 @@ def preflight(query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint
             _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
         else:
             _check_destination(missing, part.destination, part.name or str(options.transactional_id), schema)
+    if letters is not None:
+        _check_letters(missing, letters)
     _check_sources(missing, query.frame, options)
     _note(missing, lambda: _check_checkpoint(spark, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))
@@ -151,15 +156,29 @@ def _check_topics(
         transactional_id=options.transactional_id if in_transactions else None,
         group_id=group_id if in_transactions else None,
     )
-    if facts is None:
-        return
+    if facts is not None:
+        _check_outputs(missing, cluster, facts, wanted)
+        if in_transactions:
+            missing += transaction_problems(facts)
+
+
+def _check_letters(missing: Missing, letters: RejectedLetters) -> None:
+    wanted = [*letters.topics, COMMIT_TOPIC]
+    destination = letters.destination
+    facts = _looked_at(missing, destination.client, wanted, transactional_id=letters.name)
+    if facts is not None:
+        _check_outputs(missing, destination.cluster, facts, wanted)
+        missing += [each for each in transaction_problems(facts) if each not in missing]
+
+
+def _check_outputs(missing: Missing, cluster: KafkaCluster, facts: ClusterFacts, wanted: Sequence[str]) -> None:
     for name in wanted:
         if facts.topics[name].exists:
-            missing += write_problems(facts.topics[name], reads=name == COMMIT_TOPIC)
+            missing += [
+                each for each in write_problems(facts.topics[name], reads=name == COMMIT_TOPIC) if each not in missing
+            ]
         else:
             _note(missing, partial(_create, cluster, name))
-    if in_transactions:
-        missing += transaction_problems(facts)
 
 
 def _check_sources(missing: Missing, frame: DataFrame, sink: QueryOptions) -> None:

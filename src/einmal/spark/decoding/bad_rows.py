@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import ToleranceExceeded
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.reports import BatchSummary, summarized
 from einmal.spark.decoding.rows import LETTER_SCHEMA, TURN, LetterTasks, letters
@@ -33,12 +34,12 @@ _logger = logging.getLogger(__name__)
 Transform = Callable[[DataFrame, int], DataFrame]
 
 
-class ToleranceExceeded(Exception):
-    """A batch has more bad rows than ``errors.deadletterqueue.limit`` allows. Another attempt would have as many."""
-
-
 class SchemaRegistered(Exception):
     """A schema id was unknown to some tasks and known to others: the batch has to be decoded again."""
+
+
+class SchemaChanged(Exception):
+    """A schema id had two schemas in two tasks: a row could be neither good nor a dead letter, or both."""
 
 
 class Planned(Protocol):
@@ -135,7 +136,8 @@ class BadRows:
     # --- events -------------------------------------------------------------------------------------------------
 
     def hear(self, event: events.Event) -> list[events.Event]:
-        """The events that come before this one. Raises ToleranceExceeded, SchemaRegistered: the batch is aborted."""
+        """The events that come before this one. Raises ToleranceExceeded, SchemaRegistered, SchemaChanged: the batch is
+        aborted."""
         match event:
             case events.OutputWritten(batch_id):
                 return self._check(batch_id)
@@ -161,6 +163,12 @@ class BadRows:
             summary = self._summaries.get(name, BatchSummary())
             if summary.undecided:
                 raise SchemaRegistered(f"{name}: schema ids {sorted(summary.undecided)} were registered meanwhile")
+            if summary.changed:
+                raise SchemaChanged(
+                    f"{name}: the registry has changed the schemas of ids {sorted(summary.changed)}: tasks have read "
+                    "the batch by different ones\nhint: restore these schemas, or start the pipeline again, which then "
+                    "reads by the new ones; a registry gives each schema an id of its own"
+                )
             bad = sum(summary.dead_letters.values())
             if source.settings.limit.is_exceeded(bad, summary.records):
                 raise ToleranceExceeded(

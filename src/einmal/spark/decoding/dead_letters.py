@@ -2,7 +2,8 @@
 
 A dead letter has the raw key and value, the timestamp and all headers of its record, and, before ``replay`` removes
 them again, the headers below, whose values are text. Connect's names and stages, with these differences: there is no
-``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the pipeline's source.
+``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the pipeline's source, or the
+name of the commit record where a target has rejected the row.
 """
 
 from __future__ import annotations
@@ -62,13 +63,26 @@ class FailedRecord:
     timestamp: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that a target has rejected, by the record that it was made of. ``exception``: the target's kind and its
+    name for the error, such as postgres.unique_violation; ``message``: without values of the row."""
+
+    topic: str
+    partition: int
+    offset: int
+    exception: str
+    message: str
+
+
+class ToleranceExceeded(Exception):
+    """A batch has more bad rows than ``errors.deadletterqueue.limit`` allows. Another attempt would have as many."""
+
+
 def dead_letter(
     record: FailedRecord, failure: RowFailure, topic: str, *, context_headers: bool = True
 ) -> dict[str, Any]:
-    """A row for the dead-letter ``topic``: the columns topic, key, value, headers and timestamp of the sink.
-
-    Also for targets: a database that rejects a row calls this with the stage TASK_PUT.
-    """
+    """A row for the dead-letter ``topic``: the columns topic, key, value, headers and timestamp of the sink."""
     headers = [{"key": each.key, "value": each.value} for each in record.headers]
     if context_headers:
         headers += [{"key": name, "value": text.encode()} for name, text in context(record, failure).items()]

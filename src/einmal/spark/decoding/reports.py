@@ -18,8 +18,8 @@ from pyspark.accumulators import AccumulatorParam
 class TaskReport:
     """``turn``: of the batch; ``source``: the decoded source; ``piece``: of its records, None for the good rows.
 
-    ``known`` and ``unknown``: schema ids that the registry had and had not. ``counts``: dead letters by (stage,
-    reason).
+    ``known`` and ``unknown``: schema ids that the registry had and had not. ``digests``: of the schemas, with their
+    ids. ``counts``: dead letters by (stage, reason).
     """
 
     turn: str
@@ -28,6 +28,7 @@ class TaskReport:
     records: int = 0
     known: frozenset[int] = frozenset()
     unknown: frozenset[int] = frozenset()
+    digests: frozenset[tuple[int, str]] = frozenset()
     drift: frozenset[str] = frozenset()
     counts: tuple[tuple[tuple[str, str], int], ...] = ()
 
@@ -52,12 +53,15 @@ class BatchSummary:
     drift: set[str] = field(default_factory=set)
     undecided: set[int] = field(default_factory=set)
     """Schema ids that some tasks found and others did not: registered meanwhile."""
+    changed: set[int] = field(default_factory=set)
+    """Schema ids that had two schemas in two tasks."""
 
 
 def summarized(reports: Iterable[TaskReport], turn: str) -> Mapping[str, BatchSummary]:
     """By source. Reports of other turns are of tasks that ended late."""
     found: dict[str, BatchSummary] = {}
     ids: dict[str, tuple[set[int], set[int]]] = {}
+    digests: dict[str, set[tuple[int, str]]] = {}
     pieces: dict[tuple[str, int], TaskReport] = {}
     for report in reports:
         if report.turn != turn:
@@ -66,6 +70,7 @@ def summarized(reports: Iterable[TaskReport], turn: str) -> Mapping[str, BatchSu
         known, unknown = ids.setdefault(report.source, (set(), set()))
         known |= report.known
         unknown |= report.unknown
+        digests.setdefault(report.source, set()).update(report.digests)
         summary.drift |= report.drift
         if report.piece is not None:
             # Two attempts that saw different registries are two reports of one piece.
@@ -75,4 +80,6 @@ def summarized(reports: Iterable[TaskReport], turn: str) -> Mapping[str, BatchSu
         found[source].dead_letters.update(dict(report.counts))
     for source, (known, unknown) in ids.items():
         found[source].undecided = known & unknown
+        by_id = Counter(schema_id for schema_id, _ in digests[source])
+        found[source].changed = {schema_id for schema_id, several in by_id.items() if several > 1}
     return found

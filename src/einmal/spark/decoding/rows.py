@@ -1,7 +1,8 @@
 """The tasks: Arrow batches of records to batches with typed columns, or to dead letters.
 
 Both decode with the same function, so that a row is either good or a dead letter. The only input that could differ
-between them is the schema registry, where an id can be registered meanwhile: tasks report the ids that they found.
+between them is the schema registry, where an id can be registered meanwhile, or get another schema against all rules:
+tasks report the ids that they found, and digests of the schemas.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RESCUED: Final = "_rescued_data"
 LETTER_SCHEMA: Final = (
     "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp"
 )
-_LETTER: Final = pyarrow.schema(
+LETTER: Final = pyarrow.schema(
     [
         ("topic", pyarrow.string()),
         ("key", pyarrow.binary()),
@@ -247,7 +248,7 @@ def _letters(
             rows = batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())).to_pylist()
             made = [_letter(decoding, codec, row, each) for row, each in zip(rows, bad, strict=True)]
             counts.update((_STAGES[each.part], type(each.error).__name__) for each in bad)
-            yield pyarrow.RecordBatch.from_pylist(made, schema=_LETTER)
+            yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     report = _report(turn, decoding, codec.seen, number)
     reports.add({replace(report, records=records, counts=tuple(sorted(counts.items()))): None})
 
@@ -287,5 +288,6 @@ def _report(turn: str, decoding: Decoding, seen: SeenSchemas, piece: int | None)
         piece,
         known=frozenset(seen.known),
         unknown=frozenset(seen.unknown),
+        digests=frozenset(seen.digests),
         drift=frozenset(seen.drift),
     )

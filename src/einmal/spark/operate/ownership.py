@@ -21,7 +21,9 @@ from einmal.spark.cluster import KafkaCluster
 from einmal.spark.offsets import SourcePosition
 from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.target import Committed, Destination, Opening
+from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.spark.targets.target import Committed, Destination, Opening, TargetFailed
+from einmal.spark.targets.together import TogetherDestination
 from einmal.types import ErrorCode
 
 
@@ -94,10 +96,18 @@ class Ownership:
     # --- changing -----------------------------------------------------------------------------------------------
 
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
-        """Fence the name, and make ``record`` its commit record (None: delete it).
+        """Fence the name, and make ``record`` its commit record (None: delete it). A transaction in topics that the
+        old record has decided is committed before.
 
         Raises Changed where the record was not ``expected`` any more, KafkaError, TargetError.
         """
+        if expected is not None and expected.prepared and not isinstance(self._destination, TogetherDestination):
+            # Its name would be lost: the next start would abort what the database has committed.
+            raise TargetFailed(
+                f"the record of {transactional_id!r} decides that transaction {expected.prepared} in the topics is "
+                f"committed, and the change needs to commit it first. Hint: --file FILE, with the "
+                f'declaration\'s topics and kafka.{TWO_PHASE_COMMIT} = "true"'
+            )
         with closing(self._destination.target(Opening(name=transactional_id))) as target:
             identity = target.acquire(None)
             # Only now nobody else can commit any more.

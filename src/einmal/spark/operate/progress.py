@@ -84,7 +84,7 @@ class Progress:
         self._started: events.BatchStarted | None = None
         self._began = 0.0
         self._outcome = WRITTEN
-        self._records = self._aborts = 0
+        self._records = self._uncommitted = self._aborts = 0
         self._spent: dict[str, float] = {}
         self._spans: deque[_Span] = deque()
 
@@ -105,7 +105,7 @@ class Progress:
                 self._open(now)
                 self._enter(RECORD, now)
             case events.BatchWritten(_, records):
-                self._records = records
+                self._uncommitted = records
                 self._enter(COMMIT if self._transactional else OTHER, now)
             case events.TransactionEnded(_, committed):
                 self._end_transaction(committed, now)
@@ -130,7 +130,8 @@ class Progress:
 
     def _begin(self, event: events.BatchStarted, now: float) -> None:
         self._started, self.batch_id, self._began = event, event.batch_id, now
-        self._outcome, self._records, self._aborts = WRITTEN, 0, 0
+        self._outcome = WRITTEN
+        self._records = self._uncommitted = self._aborts = 0
         self._spent, self.phase = {}, None
         self._enter(READING, now)
 
@@ -140,6 +141,9 @@ class Progress:
 
     def _end_transaction(self, committed: bool, now: float) -> None:
         self.open_since = None
+        # Of several targets each has a transaction with its part of the batch.
+        self._records += self._uncommitted if committed else 0
+        self._uncommitted = 0
         if committed:
             self.committed += 1
             self._enter(OTHER, now)
@@ -162,6 +166,8 @@ class Progress:
         if started is None:
             return
         self._leave(now)
+        # Without transactions nothing has said that they are committed.
+        self._records += self._uncommitted
         spent = {phase: round(self._spent.get(phase, 0.0) * 1000) for phase in (READING, WRITING, RECORD, COMMIT)}
         report = BatchReport(
             pipeline=self.pipeline,

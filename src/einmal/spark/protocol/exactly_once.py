@@ -7,21 +7,29 @@ A query with several targets has several commit points, one after the other, eac
 driver that dies between two of them runs the batch again, and writes it only where it is not in. So each target has
 each batch once; where a query is not deterministic, two targets may have it from two different runs. The last target's
 record is the one that Spark's state belongs to.
+
+Where targets tolerate rows that they reject, the dead letters of these rows are one more commit point, the last one of
+a batch. What they are made of is in the targets' own records (``Target.rejected``), so the batch is not computed for
+them again. A batch begins only when they are committed: Spark runs the batch again until then, and the commit file of
+its state is not completed before.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from einmal.pipeline.batch_plan import Batch
+from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.effects import Failed, Finished
 from einmal.pipeline.positions import are_same, short, topics_in
 from einmal.pipeline.run_state import Query
 from einmal.spark import events
 from einmal.spark.errors import PipelineFenced, PipelineRefused
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
-from einmal.spark.protocol.execution import empty_commit_file, offset_metadata, sources, state_format
+from einmal.spark.protocol.execution import Execution, empty_commit_file, offset_metadata, sources, state_format
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.protocol.transaction_run import Additions, NoAdditions, TransactionRun
@@ -57,30 +65,45 @@ class ExactlyOnce:
             adopt=options.adopt,
         )
         self._runs: list[TransactionRun] = []
-        for part, kept in zip(setting.parts, held or [None] * len(setting.parts), strict=True):
+        self._letters: TransactionRun | None = None
+        keeps = iter(held)
+        for part in setting.parts:
             has_state = setting.stateful and part is setting.parts[-1]
-            additions = SparkCommit(checkpoint, stateful=True) if has_state else self._without_state()
+            additions = self._with_state() if has_state else self._without_state()
             name = part.name or self._id
             of_part = replace(query, transactional_id=name, stateful=has_state)
             target = part.destination.target(
                 Opening(name=name, spark=setting.spark, notify=setting.notify, sources=self._sources)
             )
-            self._runs.append(TransactionRun(target, of_part, additions, setting.notify, kept))
+            self._runs.append(TransactionRun(target, of_part, additions, setting.notify, next(keeps, None)))
+        if setting.letters is not None:
+            name = setting.letters.name
+            target = setting.letters.destination.target(Opening(name=name, spark=setting.spark, notify=setting.notify))
+            query = replace(query, transactional_id=name, stateful=False)
+            self._letters = TransactionRun(target, query, NoAdditions(), setting.notify, next(keeps, None))
+
+    def _with_state(self) -> Additions:
+        commit = SparkCommit(self._setting.checkpoint, stateful=True)
+        return commit if self._setting.letters is None else _LettersFirst(commit, self._complete_letters)
 
     def _without_state(self) -> Additions:
         # Where a later target has the state, this one has nothing to check.
         return NoAdditions() if self._setting.stateful else SparkCommit(self._setting.checkpoint, stateful=False)
 
     @property
+    def _all(self) -> list[TransactionRun]:
+        return [*self._runs, *([] if self._letters is None else [self._letters])]
+
+    @property
     def held(self) -> Kept:
-        return tuple(run.held for run in self._runs)
+        return tuple(run.held for run in self._all)
 
     @property
     def is_undecided(self) -> bool:
-        return any(run.is_undecided for run in self._runs)
+        return any(run.is_undecided for run in self._all)
 
     def close(self) -> None:
-        for run in self._runs:
+        for run in self._all:
             run.close()
 
     def start(self) -> None:
@@ -95,6 +118,9 @@ class ExactlyOnce:
             raise PipelineRefused(str(error), "restore the newest checkpoint") from error
 
     def _start(self) -> None:
+        if self._letters is not None:
+            # Before the target with the state, whose last batch it may have to complete.
+            self._letters.start()
         ready = [run.start() for run in self._runs][-1]
         checkpoint = self._setting.checkpoint
         self._token = checkpoint.begin_run(self._id, self._cluster_id)
@@ -106,7 +132,7 @@ class ExactlyOnce:
 
     def _resume_from(self) -> tuple[Any, ...] | None:
         """See ``Committer.resume_from``."""
-        ends = [run.resume_from() for run in self._runs]
+        ends = [run.resume_from() for run in self._all]
         if any((end is None) != (ends[0] is None) or not are_same(end, ends[0]) for end in ends[1:]):
             raise PipelineRefused(
                 f"the checkpoint {self._setting.checkpoint.name} is new, and the targets of {self._id!r} are committed "
@@ -130,10 +156,31 @@ class ExactlyOnce:
         finally:
             if frame is not batch.frame:
                 frame.unpersist()
+        has_letters = self._write_letters(planned, batch.execution)
         if all(already_in):
-            self._setting.notify(events.BatchAlreadyIn(planned.batch_id))
+            if not has_letters:
+                self._setting.notify(events.BatchAlreadyIn(planned.batch_id))
             # Sources that count on being read are read; nothing is written.
             batch.frame.write.format("noop").mode("append").save()
+
+    def _write_letters(self, planned: Batch, execution: Execution | None) -> bool:
+        """The dead letters of the rows that the targets have rejected; whether they were not in yet."""
+        letters = self._setting.letters
+        if letters is None or self._letters is None:
+            return False
+        batch_id = planned.batch_id
+        rejected = {number: self._runs[number].rejected(batch_id) for number in letters.sinks}
+        frame = letters.frame(self._setting.spark, planned.end, rejected)
+        if self._letters.batch(planned, CurrentBatch(batch_id, frame, execution)).already_in:
+            return False
+        for event in letters.written(batch_id, rejected):
+            self._setting.notify(event)
+        return True
+
+    def _complete_letters(self, record: CommitRecord) -> None:
+        """Of the last batch of a predecessor. Spark will not run it again, because its state is complete."""
+        if self._setting.checkpoint.latest_batch_id() == record.batch_id:
+            self._write_letters(self._planned(record.batch_id), None)
 
     def _planned(self, batch_id: int) -> Batch:
         """The batch as the checkpoint describes it."""
@@ -161,7 +208,7 @@ class ExactlyOnce:
         if last.transactional_id != self._id:
             return f"under transactional.id {last.transactional_id!r}"
         if None not in (last.cluster_id, self._cluster_id) and last.cluster_id != self._cluster_id:
-            return f"in cluster {last.cluster_id}, not in {self._cluster_id}"
+            return f"in cluster or database {last.cluster_id}, not in {self._cluster_id}"
         return ""
 
     def _resume(self, end: tuple[Any, ...]) -> None:
@@ -189,3 +236,18 @@ class ExactlyOnce:
     def _begins_empty(self) -> bool:
         """Whether batch 0 has no rows, as with our source always."""
         return all(kind == "einmal" for kind, _ in self._sources)
+
+
+class _LettersFirst:
+    """See ``transaction_run.Additions``: Spark's commit file, once the dead letters of its batch are committed."""
+
+    def __init__(self, commit: SparkCommit, complete: Callable[[CommitRecord], None]) -> None:
+        self._commit = commit
+        self._complete = complete
+
+    def finish_spark_commit(self, record: CommitRecord) -> Finished | Failed:
+        self._complete(record)
+        return self._commit.finish_spark_commit(record)
+
+    def commit_text(self, batch: CurrentBatch) -> str | None:
+        return self._commit.commit_text(batch)

@@ -13,12 +13,14 @@ from einmal.spark.options import QueryOptions
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
 from einmal.spark.targets.part import Part
+from einmal.spark.targets.rejected_letters import RejectedLetters
 from einmal.spark.targets.target import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a run works with; the same for every run of a query. ``parts``: in the order in which they are committed."""
+    """What a run works with; the same for every run of a query. ``parts``: in the order in which they are committed;
+    ``letters``: of the rows that they reject, where that is tolerated."""
 
     spark: SparkSession
     options: QueryOptions
@@ -27,6 +29,7 @@ class Setting:
     parts: tuple[Part, ...]
     checkpoint: Checkpoint
     notify: events.Listener
+    letters: RejectedLetters | None = None
 
     @property
     def destination(self) -> Destination:
@@ -37,6 +40,8 @@ class Setting:
     def close(self) -> None:
         for part in self.parts:
             part.destination.close()
+        if self.letters is not None:
+            self.letters.destination.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class CurrentBatch:
 
 
 Kept = tuple[Held | None, ...]
-"""What a run leaves to the next one in the same process: for each part, the identity under which it was written."""
+"""What a run leaves to the next one in the same process: for each part, the identity under which it was written; that
+of the dead letters comes last."""
 
 
 class Run(Protocol):

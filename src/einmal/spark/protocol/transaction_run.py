@@ -7,7 +7,7 @@ transactions, it adds through ``Additions``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.committer import Committer
 from einmal.pipeline.run_state import Held, Query
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
@@ -34,7 +35,16 @@ _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, proto
 _ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
 """After an error that nobody has explained, these may have happened. Every other effect did not."""
 _WILL_AGAIN: Final = frozenset(
-    {"RowRefused", "RecordTooLarge", "DataLoss", "BadRecord", "NoDeadLetters", "SchemaDrift", "ToleranceExceeded"}
+    {
+        "RowRefused",
+        "RecordTooLarge",
+        "DataLoss",
+        "BadRecord",
+        "NoDeadLetters",
+        "SchemaDrift",
+        "ToleranceExceeded",
+        "SchemaChanged",
+    }  # fmt: skip
 )
 """Raised by a task where a row cannot be written, or its input cannot be read: every other attempt would fail, too."""
 
@@ -101,6 +111,15 @@ class TransactionRun:
         """Write one micro-batch, unless it is committed already."""
         return self._converse(self._committer.batch(planned), batch)
 
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        """The rows of a committed batch that the target has rejected."""
+        try:
+            return self._target.rejected(batch_id)
+        except TargetError as error:
+            # The batch is committed; a new run finds them.
+            self._is_undecided = True
+            raise PipelineFailed(str(error), "the next start reads the rejected rows again") from error
+
     def write(self, batch: CurrentBatch) -> protocol.Ready:
         """Write the one batch of a batch write."""
         return self._converse(self._committer.write(), batch)
@@ -141,7 +160,7 @@ class TransactionRun:
         if not isinstance(effect, _IN_TRANSACTION) or not isinstance(event, protocol.Failed):
             return event
         reason = self._target.overdue()
-        return protocol.Fenced(reason) if reason else event
+        return protocol.Fenced(reason, self._target.fenced_hint) if reason else event
 
     def _perform(self, effect: protocol.Effect, batch: CurrentBatch | None) -> _Answer:
         try:
@@ -154,7 +173,7 @@ class TransactionRun:
                 f"einmal pipeline adopt {self._id} --checkpoint DIR, or einmal pipeline reset {self._id}, replaces it",
             ) from error
         except TargetError as error:
-            return _Answer(_event_of(error, effect), error.__cause__ or error)
+            return _Answer(_event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
 
     def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
         target = self._target
@@ -218,10 +237,10 @@ def _explained(effect: protocol.Effect) -> Iterator[None]:
         raise TargetFailed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN) from error
 
 
-def _event_of(error: TargetError, effect: protocol.Effect) -> protocol.Event:
+def _event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
     match error:
         case TargetFenced():
-            return protocol.Fenced(str(error))
+            return protocol.Fenced(str(error), fenced_hint)
         case IdentityExpired():
             return protocol.Expired(str(error))
         case TargetFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:

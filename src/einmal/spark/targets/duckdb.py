@@ -10,13 +10,14 @@ different columns of a row, or where one of them sets a column to the value that
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from einmal.spark.options import Options
 from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
+from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, Rejections, Rows, find_rejected
 from einmal.spark.targets.staged_files import StagedFile
 
 _BUSY_TIMEOUT_MS: Final = 30_000
@@ -103,6 +104,103 @@ class DuckDB(Database):
             [[str(file.path) for file in files]],
         ).fetchone()
         return int(row[0])
+
+    def load_others(self, connection: Any, table: str, files: Sequence[StagedFile], rejections: Rejections) -> int:
+        """DuckDB has no savepoints, and an error ends the transaction. So the rows are tried in transactions of another
+        session, which are all rolled back, before the one that has the record loads the others."""
+        for file in files:
+            file.compare()
+        trial = connection.cursor()
+        try:
+            rejected = _Trial(trial, table, files).rejected(rejections)
+        finally:
+            trial.close()
+        loaded = 0
+        for number, file in enumerate(files):
+            row = connection.execute(
+                f"INSERT INTO {quoted(table)} BY NAME SELECT * EXCLUDE ({RECORD}, file_row_number) "
+                "FROM read_parquet(?, hive_partitioning = false, file_row_number = true) "
+                "WHERE file_row_number NOT IN (SELECT unnest(?::BIGINT[]))",
+                [str(file.path), rejected.get(number, [])],
+            ).fetchone()
+            loaded += int(row[0])
+        return loaded
+
+
+class _Trial:
+    """Finds rejected rows in the session ``connection``, in which nothing is committed but temporary tables."""
+
+    def __init__(self, connection: Any, table: str, files: Sequence[StagedFile]) -> None:
+        self._connection = connection
+        self._table = table
+        every = " UNION ALL BY NAME ".join(
+            f"SELECT *, {number} AS einmal_file FROM read_parquet(?, hive_partitioning = false, file_row_number = true)"
+            for number in range(len(files))
+        )
+        # In the order of the records: of two rows that exclude each other the later one is rejected.
+        connection.execute(
+            "CREATE TEMPORARY TABLE einmal_rows AS SELECT *, false AS einmal_kept, "
+            f"row_number() OVER (ORDER BY {RECORD}, einmal_file, file_row_number) AS einmal_number FROM ({every})",
+            [str(file.path) for file in files],
+        )
+
+    def rejected(self, rejections: Rejections) -> Mapping[int, Sequence[int]]:
+        """The rejected rows: their numbers in the file, by the number of the file."""
+        ((count,),) = self._connection.execute("SELECT count(*) FROM einmal_rows").fetchall()
+        every = range(1, count + 1)
+        error = self._attempt(every)
+        if error is None:
+            return {}
+        found = find_rejected(every, error, self._attempt, depends=_depends, check=rejections.check)
+        rows: dict[int, list[int]] = {}
+        for number, why in found.items():
+            ((record, file, row),) = self._connection.execute(
+                f"SELECT {RECORD}, einmal_file, file_row_number FROM einmal_rows WHERE einmal_number = ?", [number]
+            ).fetchall()
+            rejections.add([(record or {}).get(name) for name in RECORD_FIELDS], *_described(why))
+            rows.setdefault(file, []).append(row)
+        return rows
+
+    def _attempt(self, some: Rows) -> Exception | None:
+        """All rows that are kept so far, and these: they are kept, too, unless one of them is rejected."""
+        import duckdb
+
+        condition, parameters = "einmal_number IN (SELECT unnest(?::BIGINT[]))", [list(some)]
+        if isinstance(some, range):
+            condition = f"einmal_number >= {some.start} AND einmal_number < {some.stop}"
+            parameters = []
+        self._connection.execute("BEGIN TRANSACTION")
+        try:
+            self._connection.execute(
+                f"INSERT INTO {quoted(self._table)} BY NAME "
+                f"SELECT * EXCLUDE ({RECORD}, file_row_number, einmal_file, einmal_kept, einmal_number) "
+                f"FROM einmal_rows WHERE einmal_kept OR {condition}",
+                parameters,
+            )
+        except (duckdb.ConstraintException, duckdb.ConversionException, duckdb.OutOfRangeException) as error:
+            return error
+        finally:
+            self._connection.execute("ROLLBACK")
+        self._connection.execute(f"UPDATE einmal_rows SET einmal_kept = true WHERE {condition}", parameters)
+        return None
+
+
+def _depends(error: Exception) -> bool:
+    """Whether a row may need another one of its batch."""
+    return _described(error)[0] == "duckdb.foreign_key"
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """The exception's name and message. DuckDB quotes the keys of rows in its own messages."""
+    text = str(error).partition("\n")[0]
+    for word, name in (("NOT NULL constraint failed", "not_null"), ("CHECK constraint failed", "check")):
+        if word in text:
+            return f"duckdb.{name}", text.partition(": ")[2]
+    if "foreign key" in text:
+        return "duckdb.foreign_key", "violates a foreign key constraint"
+    if "uplicate key" in text:
+        return "duckdb.duplicate_key", "violates a primary key or unique constraint"
+    return f"duckdb.{type(error).__name__}", "rejected by the table"
 
 
 class DuckDBDestination(EmbeddedDestination):

@@ -6,7 +6,8 @@ identity, and the last epoch of all names. So an epoch never comes back, also wh
 the meantime.
 
     acquire   next epoch of all names -> epoch of this name; then older staging is removed
-    record    BEGIN; epoch and last record compared; rows loaded and counted; record updated. It stays open
+    record    BEGIN; epoch and last record compared; rows loaded and counted, those that the table rejects recorded,
+              where that is tolerated; record updated. It stays open
     commit    COMMIT
 
 Between ``record`` and ``commit`` nobody can acquire the name: in SQLite the writer's lock is held, in DuckDB the second
@@ -26,10 +27,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.schemas.settings import ERRORS, ErrorSettings
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.options import OptionError, Options
+from einmal.spark.options import OptionError, Options, error_options
 from einmal.spark.targets import stored_record
+from einmal.spark.targets.rejections import (
+    REJECTED,
+    Rejections,
+    as_columns,
+    record_problems,
+    stored_rows,
+    stored_schema,
+)
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
 from einmal.spark.targets.target import (
     Committed,
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COMMITS: Final = "einmal_commits"
+INTERNAL: Final = frozenset({COMMITS, REJECTED})
 _ITSELF: Final = ""
 """The row of the database: ``record`` is its identity, ``epoch`` the last one of all names."""
 _CREATE: Final = (
@@ -57,6 +69,13 @@ _CREATE: Final = (
     "(pipeline VARCHAR PRIMARY KEY, epoch BIGINT NOT NULL, record VARCHAR, timestamp_ms BIGINT NOT NULL, "
     "changes BIGINT NOT NULL DEFAULT 0)"
 )
+_CREATE_REJECTED: Final = (
+    f"CREATE TABLE IF NOT EXISTS {REJECTED} (pipeline VARCHAR NOT NULL, batch_id BIGINT NOT NULL, "
+    'number INTEGER NOT NULL, "topic" VARCHAR NOT NULL, "partition" INTEGER NOT NULL, "offset" BIGINT NOT NULL, '
+    "exception VARCHAR NOT NULL, message VARCHAR NOT NULL)"
+)
+"""An outbox: see ``rejections.REJECTED``. The rows of the batch before are deleted in the transaction of the next one,
+which begins only when their dead letters are committed (``protocol/exactly_once``)."""
 _CREATE_ROW: Final = f"INSERT INTO {COMMITS} VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING"
 
 
@@ -116,11 +135,17 @@ class Database(ABC):
     def load(self, connection: Any, table: str, files: Sequence[StagedFile]) -> int:
         """Insert the rows of the files; how many. Raises ``errors``, TargetFailed."""
 
+    @abstractmethod
+    def load_others(self, connection: Any, table: str, files: Sequence[StagedFile], rejections: Rejections) -> int:
+        """As ``load``, but for the rows that the table rejects, which it adds to ``rejections``. The files have the
+        column ``RECORD``. Raises ``errors``, TargetFailed, ToleranceExceeded."""
+
 
 class EmbeddedTarget(Target):
-    def __init__(self, database: Database, table: str, staging: Path, opening: Opening) -> None:
+    def __init__(self, database: Database, table: str, staging: Path, opening: Opening, errors: ErrorSettings) -> None:
         self._database = database
         self._table = table
+        self._tolerated = errors
         self._name = opening.name
         self._notify = opening.notify
         self._files = StagedFiles(staging, opening.name)
@@ -145,9 +170,12 @@ class EmbeddedTarget(Target):
         with self._connection(creating=True) as connection:
             self._database.begin(connection)
             connection.execute(_CREATE)
+            if self._tolerated.tolerates:
+                connection.execute(_CREATE_REJECTED)
             if held is not None:
                 self._compare(connection, held)
             epoch = _next_epoch(connection)
+            self._know_files(connection)
             connection.execute(_CREATE_ROW, [self._name, 0, None, _now_ms()])
             connection.execute(
                 f"UPDATE {COMMITS} SET changes = changes + 1, epoch = ? WHERE pipeline = ?", [epoch, self._name]
@@ -173,7 +201,8 @@ class EmbeddedTarget(Target):
             self._compare(connection, identity)
         if not self._is_checked:
             self._check(frame.schema)
-        outputs = self._files.write(frame, self._table, identity, batch_id)
+        rows = frame if self._tolerated.tolerates else stored_rows(frame)
+        outputs = self._files.write(rows, self._table, identity, batch_id)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
         return outputs
@@ -187,16 +216,36 @@ class EmbeddedTarget(Target):
             stored_record.compare(
                 self._name, self._last, text, str(self._database.path), "the file was restored or replaced"
             )
-            files = self._files.compared(identity)
-            loaded = self._database.load(self._transaction, self._table, files) if files else 0
-            staged = sum(file.count for file in files)
-            if loaded != staged:
-                raise TargetFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
+            self._load(self._files.compared(identity), None if record is None else record.batch_id)
             self._candidate = (None if record is None else record.encode().decode(),)
             self._transaction.execute(
                 f"UPDATE {COMMITS} SET changes = changes + 1, record = ?, timestamp_ms = ? WHERE pipeline = ?",
                 [*self._candidate, _now_ms(), self._name],
             )
+
+    def _load(self, files: Sequence[StagedFile], batch_id: int | None) -> None:
+        """Into the open transaction."""
+        staged = sum(file.count for file in files)
+        if batch_id is None or not self._tolerated.tolerates:
+            loaded = self._database.load(self._transaction, self._table, files) if files else 0
+        else:
+            rejections = Rejections(self._name, self._tolerated, batch_id, staged)
+            loaded = self._database.load_others(self._transaction, self._table, files, rejections) if files else 0
+            loaded += rejections.count
+            self._transaction.execute(f"DELETE FROM {REJECTED} WHERE pipeline = ?", [self._name])
+            for row in as_columns(rejections.found):
+                values = [self._name, batch_id, *row]
+                self._transaction.execute(f"INSERT INTO {REJECTED} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        if loaded != staged:
+            raise TargetFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
+
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        query = f'SELECT "topic", "partition", "offset", exception, message FROM {REJECTED}'
+        with self._connection() as connection:
+            rows = connection.execute(
+                f"{query} WHERE pipeline = ? AND batch_id = ? ORDER BY number", [self._name, batch_id]
+            ).fetchall()
+        return [RejectedRow(*row) for row in rows]
 
     def commit(self, identity: Identity) -> Identity:
         connection = self._transaction
@@ -213,6 +262,9 @@ class EmbeddedTarget(Target):
     def abort(self, identity: Identity) -> Identity:
         was_open = self._transaction is not None
         self._rollback()
+        if self._epoch is None:
+            with self._connection() as connection:
+                self._know_files(connection)
         try:
             was_staged = self._files.discard(identity)
         except OSError as error:
@@ -239,9 +291,15 @@ class EmbeddedTarget(Target):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
+    def _know_files(self, connection: Any) -> None:
+        """By path and identity: a file can be copied, and two machines can have the same path."""
+        row = _row(connection, _ITSELF) if _has_commits(connection) else None
+        self._files.belong_to(f"{self._database.path.resolve()}\0{'' if row is None else row[1]}")
+
     def _check(self, schema: StructType) -> None:
         with self._connection() as connection:
-            problems = prepare_table(self._database, connection, self._table, schema)
+            problems = record_problems(self._tolerated, schema)
+            problems += prepare_table(self._database, connection, self._table, stored_schema(schema))
         if problems:
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
             raise TargetFailed(reason, will_again=True)
@@ -262,7 +320,7 @@ class EmbeddedTarget(Target):
             raise TargetFailed(
                 f"{self._database.path}: {error}", will_again=self._database.refuses_rows(error)
             ) from error
-        except (TargetError, PipelineRefused):
+        except (TargetError, PipelineRefused, ToleranceExceeded):
             self._rollback()
             raise
 
@@ -296,7 +354,7 @@ class EmbeddedDestination(Destination):
     """``path``: of the database's file; ``table``: created, with the columns of the rows, if it does not exist;
     ``staging``: a directory that the driver and all executors share, by default beside the database."""
 
-    OPTIONS = ("path", "table", "staging", "busyTimeout")
+    OPTIONS = ("path", "table", "staging", "busyTimeout", *ERRORS)
     KIND: ClassVar[str]
     EXAMPLE: ClassVar[str]
 
@@ -306,10 +364,11 @@ class EmbeddedDestination(Destination):
             raise OptionError(f'option "path" is the path of a {self.KIND} file, not {path!r}')
         self._path = Path(path).absolute()
         self._table = options.required("table", "words")
-        if self._table.lower() == COMMITS or self._table.lower().startswith("sqlite_"):
+        if self._table.lower() in INTERNAL or self._table.lower().startswith("sqlite_"):
             raise OptionError(f'option "table": {self._table} is an internal table; write to a table of your own')
         self._staging = Path(options.text("staging") or f"{self._path}.staging").absolute()
         self._database = self.database(self._path, options)
+        self._errors = error_options(options)
 
     @abstractmethod
     def database(self, path: Path, options: Options) -> Database:
@@ -320,7 +379,11 @@ class EmbeddedDestination(Destination):
         return f"{self._table} in {self._path}"
 
     def target(self, opening: Opening) -> Target:
-        return EmbeddedTarget(self._database, self._table, self._staging, opening)
+        return EmbeddedTarget(self._database, self._table, self._staging, opening, self._errors)
+
+    @property
+    def errors(self) -> ErrorSettings:
+        return self._errors
 
     def identity(self) -> str | None:
         if not self._path.exists():
@@ -352,7 +415,10 @@ class EmbeddedDestination(Destination):
                 connection.execute(_CREATE)
                 _create_itself(connection)
                 connection.execute("COMMIT")
-            return [] if schema is None else prepare_table(self._database, connection, self._table, schema)
+            if schema is None:
+                return []
+            found = record_problems(self._errors, schema)
+            return found + prepare_table(self._database, connection, self._table, stored_schema(schema))
 
     @contextlib.contextmanager
     def _connection(self, *, creating: bool = False) -> Iterator[Any]:

@@ -27,12 +27,19 @@ KINDS: Final[Mapping[str, str]] = {
 
 _PACKAGES: Final[Mapping[str, str]] = {"delta": "deltalake", "duckdb": "duckdb", "iceberg": "pyiceberg"}
 """What a type needs and imports later."""
+_SPARKS_FILES: Final = ("parquet", "orc", "json", "csv", "text", "avro")
 
 
 def destination_class(kind: str) -> type[Destination]:
     """Raises OptionError for an unknown type, and where its packages are not installed."""
     module, _, name = KINDS.get(kind, kind).partition(":")
     if not name:
+        if kind.lower() in _SPARKS_FILES:
+            raise OptionError(
+                f"there is no target type {kind!r}: a directory of files has no transaction for rows and record\n"
+                f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/targets.md, '
+                "Parquet directories); or use delta"
+            )
         near = nearest_name(kind, (*KINDS, *KAFKA))
         known = ", ".join(sorted((*KINDS, KAFKA[0])))
         raise OptionError(

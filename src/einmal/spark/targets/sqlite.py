@@ -16,6 +16,7 @@ from typing import Any, Final
 from einmal.spark.options import Options
 from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
+from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, Rejections, Rows, find_rejected
 from einmal.spark.targets.staged_files import StagedFile
 from einmal.spark.targets.target import TargetFailed
 
@@ -44,6 +45,10 @@ _KEEPS: Final = {
 }
 """The affinities that change no value of a type: a number in a text column becomes text, a text that looks like a
 number becomes one."""
+
+
+class NotStorable(TargetFailed):
+    """A value that SQLite would store as another one."""
 
 
 class SQLite(Database):
@@ -109,6 +114,81 @@ class SQLite(Database):
                 loaded += connection.executemany(insert, rows).rowcount
         return loaded
 
+    def load_others(self, connection: Any, table: str, files: Sequence[StagedFile], rejections: Rejections) -> int:
+        """Under savepoints, some thousand rows at a time. (A row that needs another one by a trigger of the table's is
+        loaded if that one is among these.)"""
+        loaded = 0
+        for file in files:
+            file.compare()
+            for batch in _batches_of(file.path):
+                loaded += _Inserting(connection, table, batch, rejections).insert()
+        return loaded
+
+
+class _Inserting:
+    """One Arrow batch into a table that may reject some of its rows."""
+
+    def __init__(self, connection: sqlite3.Connection, table: str, batch: Any, rejections: Rejections) -> None:
+        self._connection = connection
+        self._records = batch.column(RECORD)
+        self._rows = batch.drop_columns([RECORD])
+        names = self._rows.schema.names
+        columns, marks = ", ".join(map(quoted, names)), ", ".join("?" * len(names))
+        self._statement = f"INSERT INTO {quoted(table)} ({columns}) VALUES ({marks})"
+        self._rejections = rejections
+        self._loaded = 0
+
+    def insert(self) -> int:
+        """How many rows are loaded."""
+        every = range(self._rows.num_rows)
+        error = self._attempt(every)
+        if error is not None:
+            found = find_rejected(every, error, self._attempt, depends=_depends, check=self._rejections.check)
+            for number, why in found.items():
+                record = self._records[number].as_py() or {}
+                self._rejections.add([record.get(name) for name in RECORD_FIELDS], *_described(why))
+        return self._loaded
+
+    def _attempt(self, some: Rows) -> Exception | None:
+        import pyarrow
+
+        rows = self._rows.take(pyarrow.array(some, pyarrow.int64()))
+        try:
+            values = [_values(name, rows.column(name)) for name in rows.schema.names]
+        except (NotStorable, UnicodeDecodeError) as error:
+            return error
+        self._connection.execute("SAVEPOINT einmal_rows")
+        rejected: Exception | None = None
+        try:
+            loaded = self._connection.executemany(self._statement, zip(*values, strict=True)).rowcount
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            if not self._connection.in_transaction:
+                reason = f"{_described(error)[1]}: a trigger or a conflict clause has rolled back the transaction"
+                raise TargetFailed(reason, will_again=True) from None
+            self._connection.execute("ROLLBACK TO einmal_rows")
+            rejected, loaded = error, 0
+        self._connection.execute("RELEASE einmal_rows")
+        self._loaded += loaded
+        return rejected
+
+
+def _depends(error: Exception) -> bool:
+    """Whether a row may need another one of its batch."""
+    return getattr(error, "sqlite_errorcode", 0) in (
+        sqlite3.SQLITE_CONSTRAINT_TRIGGER,
+        sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY,
+    )
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """The exception's name and message, without values of the row: a trigger's own text may have some."""
+    if isinstance(error, UnicodeDecodeError):
+        return "sqlite.invalid_text", "text that is not UTF-8"
+    if isinstance(error, NotStorable):
+        return "sqlite.not_a_number", str(error)
+    name = str(getattr(error, "sqlite_errorname", "error")).removeprefix("SQLITE_").lower()
+    return f"sqlite.{name}", "raised by a trigger" if name == "constraint_trigger" else str(error)
+
 
 def _affinity(declared: str) -> str:
     """https://sqlite.org/datatype3.html, section 3.1."""
@@ -123,25 +203,29 @@ def _affinity(declared: str) -> str:
 
 
 def _rows_of(path: Path) -> Iterator[tuple[list[str], Any]]:
+    for batch in _batches_of(path):
+        columns = [_values(name, batch.column(name)) for name in batch.schema.names]
+        yield batch.schema.names, zip(*columns, strict=True)
+
+
+def _batches_of(path: Path) -> Iterator[Any]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(_ROWS):
-            columns = [_values(name, batch.column(name)) for name in batch.schema.names]
-            yield batch.schema.names, zip(*columns, strict=True)
+        yield from file.iter_batches(_ROWS)
 
 
 def _values(name: str, column: Any) -> list[Any]:
     """Exact values for SQLite, which has no type for decimals and times.
 
-    Raises TargetFailed for NaN, which would become NULL.
+    Raises NotStorable for NaN, which would become NULL.
     """
     import pyarrow
     from pyarrow import compute, types
 
     kind = column.type
     if types.is_floating(kind) and compute.any(compute.is_nan(column)).as_py():
-        raise TargetFailed(
+        raise NotStorable(
             f"column {name!r} has NaN, which SQLite would store as NULL: replace it (nanvl)", will_again=True
         )
     if types.is_timestamp(kind):

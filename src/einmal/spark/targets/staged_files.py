@@ -67,18 +67,25 @@ class StagedFile:
             raise TargetFailed(f"the staged file {self.path} has CRC {crc:08x}, its task has written {self.crc:08x}")
 
 
-def directory_of(name: str) -> str:
-    """The name of a pipeline as a name of a directory: different for each, also where case does not count."""
+def directory_of(name: str, database: str = "") -> str:
+    """The name of a pipeline as a name of a directory: different for each, also where case does not count.
+    ``database``: which one it writes to, where several can have the same staging directory."""
     readable = _NOT_PLAIN.sub("_", name)[:_READABLE_MAX]
-    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    whole = f"{name}\0{database}" if database else name
+    return f"{readable}-{hashlib.sha256(whole.encode()).hexdigest()[:16]}"
 
 
 class StagedFiles:
     """The driver's side, for one pipeline."""
 
     def __init__(self, root: Path, name: str) -> None:
+        self._root, self._name = root, name
         self._home = root / directory_of(name)
         self._reported: dict[Identity, tuple[StagedFile, ...]] = {}
+
+    def belong_to(self, database: str) -> None:
+        """Keep apart from the same pipeline in other databases with this root. To be called before anything else."""
+        self._home = self._root / directory_of(self._name, database)
 
     def write(self, frame: DataFrame, table: str, identity: Identity, batch_id: int) -> tuple[Output, ...]:
         """Run the job. Raises TargetFailed, and what Spark raises."""

@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.schemas.settings import ErrorSettings
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.options import Options
 from einmal.spark.reasons import Reason
 from einmal.types import ProducerEpoch, ProducerIdAndEpoch
@@ -83,6 +85,9 @@ class Target(ABC):
     """What one run does with one name. Called by one thread at a time; ``einmal.spark.errors.PipelineRefused`` may be
     raised by every verb where the pipeline must not run as it is."""
 
+    fenced_hint: ClassVar[str] = "another instance has started under this transactional.id: use one per pipeline"
+    """What a user should look at where a run was fenced."""
+
     @abstractmethod
     def look(self) -> CommitRecord | None:
         """The last committed record, or None. It may be out of date by the time of the answer. Raises TargetError."""
@@ -126,6 +131,11 @@ class Target(ABC):
     def positions(self, identity: Identity, batch_id: int, end: tuple[Any, ...]) -> None:
         """Show the source positions to tools that look for them in the target. By default there are none."""
         return
+
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        """The rows of a committed batch that the target has rejected, as its transaction has recorded them; also for
+        the next driver. By default a row that is rejected fails the batch. Raises TargetError."""
+        return ()
 
     def overdue(self) -> str:
         """Why the open transaction can no longer be committed, if its time is over. By default no time ends it."""
@@ -192,6 +202,11 @@ class Destination(ABC):
     def table(self) -> str:
         """What is written, for a reader: a table's name, a directory."""
 
+    @property
+    def errors(self) -> ErrorSettings:
+        """What happens to rows that it rejects. Where they are tolerated, its targets have ``rejected``."""
+        return ErrorSettings()
+
     @abstractmethod
     def identity(self) -> str | None:
         """Which cluster or database this is, whatever its address: a checkpoint belongs to one. None: it has no
@@ -205,9 +220,10 @@ class Destination(ABC):
         """
         return []
 
-    @abstractmethod
     def promises(self) -> tuple[Reason, ...]:
-        """Why its commits are exactly once, and under which conditions, for ``einmal explain``. Asks nobody."""
+        """Why its commits are exactly once, and under which conditions, for ``einmal explain``. Asks nobody. None by
+        default: ``explain`` describes topics from their cluster."""
+        return ()
 
     @abstractmethod
     def target(self, opening: Opening) -> Target:

@@ -26,21 +26,25 @@ Invariants, and the ordering that keeps them:
 
 Between COMMIT and the last marker of EndTxn a reader sees the batch in the database, and not yet in the topics; readers
 of the topics wait there (last stable offset), until the transaction is ended by this run or by the next one.
+
+Dead letters of rows that the database rejects are not in this transaction: it is complete before the database is asked.
+They have a commit point of their own after it (``protocol/exactly_once``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from einmal.client import PreparedTxnState
 from einmal.pipeline.batch_plan import BATCH_WRITES, NOBODY
 from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.schemas.settings import ErrorSettings
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError
-from einmal.spark.reasons import Reason
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
@@ -79,7 +83,13 @@ class TogetherTarget(Target):
     def acquire(self, held: Identity | None) -> Identity:
         identity = self._database.acquire(held)
         kept = self._topics.keep()
-        record = self._database.read()
+        try:
+            record = self._database.read()
+        except UnreadableCommitRecord as error:
+            raise TargetFailed(
+                f"{error}. It decides how the transaction in the topics ends, which stays open. Hint: restore the "
+                "record; or commit or abort that transaction by hand, and delete the record"
+            ) from error
         self._check(record, self._topics.read())
         committed = PreparedTxnState.parse("" if record is None else record.prepared)
         self._transaction = self._topics.complete(kept, committed)
@@ -144,6 +154,9 @@ class TogetherTarget(Target):
         self._transaction = self._topics.abort(self._kafka) or self._kafka
         return following
 
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        return self._database.rejected(batch_id)
+
     def abandon(self) -> None:
         # The transaction in the topics may be prepared: only the database knows how it ends.
         self._database.abandon()
@@ -172,17 +185,15 @@ class TogetherDestination(Destination):
     def table(self) -> str:
         return self._database.table
 
+    @property
+    def errors(self) -> ErrorSettings:
+        return self._database.errors
+
     def identity(self) -> str | None:
         return self._database.identity()
 
-    def promises(self) -> tuple[Reason, ...]:
-        return self._database.promises()
-
     def target(self, opening: Opening) -> Target:
-        database = self._database.target(opening)
-        if opening.spark is None:
-            return database
-        return TogetherTarget(self._topics.target(opening), database, self.parts)
+        return TogetherTarget(self._topics.target(opening), self._database.target(opening), self.parts)
 
     def committed(self) -> Mapping[str, Committed]:
         return self._database.committed()

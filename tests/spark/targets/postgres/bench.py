@@ -127,8 +127,8 @@ def _jdbc(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
 
 def _copy(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
     """The tasks of the target, whose staging table is the table itself."""
-    options = postgres_options(Options({"url": server.url, "password": PASSWORD, "dbtable": "public.orders"}))
-    session = Session(options.connecting, "bench")
+    options = postgres_options(Options({"url": server.url, "password": PASSWORD, "table": "public.orders"}))
+    session = Session(options.connecting, options.schema, "bench")
     shape = session.in_transaction("reading the table", lambda: find_table(session, options.table))
     session.close()
     assert shape is not None
@@ -144,7 +144,7 @@ def _copy(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
 
 def _einmal(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
     writer = write_stream(frame).format("postgres").option("url", server.url).option("password", PASSWORD)
-    writer = writer.option("dbtable", "orders").option("checkpointLocation", checkpoint)
+    writer = writer.option("table", "orders").option("checkpointLocation", checkpoint)
     writer.option("transactional.id", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
@@ -162,7 +162,7 @@ def _empty(spark: SparkSession, server: PostgresServer, directory: Path, schema:
 
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().where("false")
     writer = write_stream(frame).format("postgres").option("url", server.url).option("password", PASSWORD)
-    writer = writer.option("dbtable", "ticks").option("checkpointLocation", str(directory / "empty"))
+    writer = writer.option("table", "ticks").option("checkpointLocation", str(directory / "empty"))
     query = writer.option("transactional.id", "empty").listener(listen).start()
     while len(times) < _EMPTY and query.isActive:
         time.sleep(0.1)

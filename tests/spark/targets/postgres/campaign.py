@@ -70,6 +70,7 @@ class Campaign:
                 self._happens(fault)
                 self._report.kills[fault] += 1
                 self._progress()
+                print(f"kill {self._report.kills.total()}: {fault}", file=sys.stderr, flush=True)
             self._kill_drivers()
             self._start_driver()
             self._progress()

@@ -36,7 +36,7 @@ def main() -> int:
         )
         frame = numbers.select(functions.col("value").alias("n"))
         writer = write_stream(frame if name == "append" else frame.selectExpr(f"n % {KEYS} AS key", "n", "n AS turn"))
-        writer = writer.format("postgres").option("url", url).option("password", PASSWORD).option("dbtable", name)
+        writer = writer.format("postgres").option("url", url).option("password", PASSWORD).option("table", name)
         if name == "upsert":
             writer = writer.option("mode", "upsert").option("key", "key").option("order", "turn")
         writer = writer.option("checkpointLocation", str(directory / "checkpoints" / name))

@@ -83,7 +83,7 @@ class Rig:
 
     def options(self, port: int | None = None, **options: str) -> dict[str, str]:
         url = self.server.url_of(self.database, port)
-        return {"url": url, "password": PASSWORD, "dbtable": "numbers", **options}
+        return {"url": url, "password": PASSWORD, "table": "numbers", **options}
 
     def destination(self, port: int | None = None, **options: str) -> PostgresDestination:
         return PostgresDestination(Options(self.options(port, **options)))
@@ -118,7 +118,7 @@ class Query:
 
     def __init__(self, rig: Rig, **options: str) -> None:
         self.rig = rig
-        self.driver = rig.driver(None, NAME, **{"dbtable": "t", **options})
+        self.driver = rig.driver(None, NAME, **{"table": "t", **options})
         self.driver.start()
         self.batch_id = 0
 

@@ -98,7 +98,7 @@ def test_the_permissions_of_the_page_suffice_for_append_and_less_does_not(rig: R
     # The table of the records, made by somebody else.
     assert rig.destination(None, schema="einmal").problems("p", None) == []
     granted = statements.replace("loader", role).replace("DATABASE shop", f"DATABASE {rig.database}")
-    options = rig.options(None, schema="einmal", dbtable="sales.orders", user=role)
+    options = rig.options(None, schema="einmal", table="sales.orders", user=role)
 
     def save() -> None:
         write(rig.spark.range(5)).format("postgres").options(**options).save()

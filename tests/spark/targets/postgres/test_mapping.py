@@ -20,6 +20,7 @@ def column(base: str, modifier: int) -> TableColumn:
         has_default=False,
         identity="",
         generated="",
+        is_domain=False,
     )
 
 

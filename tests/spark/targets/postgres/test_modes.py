@@ -26,7 +26,7 @@ def test_a_partitioned_table_and_quoted_names_are_written(rig: Rig) -> None:
         'CREATE TABLE "My Schema".low PARTITION OF "My Schema"."Orders ""x""" FOR VALUES FROM (0) TO (10)',
     )
     rig.rows('CREATE TABLE "My Schema".rest PARTITION OF "My Schema"."Orders ""x""" DEFAULT')
-    query = Query(rig, dbtable='"My Schema"."Orders ""x"""')
+    query = Query(rig, table='"My Schema"."Orders ""x"""')
     query.write("SELECT col1 AS `Key`, col2 AS `select` FROM VALUES (1, 'a'), (99, 'b')")
     assert rig.rows('SELECT * FROM "My Schema".low') == [(1, "a")]
     assert rig.rows('SELECT * FROM "My Schema".rest') == [(99, "b")]
@@ -130,6 +130,28 @@ def test_scd2_refuses_to_rewrite_history_and_ambiguous_versions(rig: Rig) -> Non
     assert "1 rows are not later than the current version" in query.refused(f"{_VERSION} (1, 'Hof', false, 5)")
     assert "with equal valid_from" in query.refused(f"{_VERSION} (1, 'Hof', false, 6), (1, 'Kiel', false, 6)")
     assert query.rows("id, city") == [(1, "Ulm")]
+
+
+def test_scd2_refuses_a_row_before_the_end_of_a_deleted_key(rig: Rig) -> None:
+    query = Query(rig, mode="scd2", key="id", delete="gone")
+    query.write(f"{_VERSION} (1, 'Ulm', false, 0), (1, null, true, 5), (2, 'Bonn', false, 0)")
+    for late in ("(1, 'Hof', false, 3)", "(1, null, true, 4)"):
+        reason = query.refused(f"{_VERSION} (2, 'Kiel', false, 9), {late}")
+        assert "1 rows are earlier than the end of the last version of their key (id)" in reason
+    query.write(f"{_VERSION} (1, 'Trier', false, 5)")
+    day = "2026-01-0{} 00:00:00".format
+    assert query.rows(HISTORY, "id, valid_from") == [
+        (1, "Ulm", day(1), day(6), False),
+        (1, "Trier", day(6), None, True),
+        (2, "Bonn", day(1), None, True),
+    ]
+
+
+def test_scd2_finds_late_rows_of_deleted_keys_by_an_index(rig: Rig) -> None:
+    query = Query(rig, mode="scd2", key="id", delete="gone")
+    query.write(f"{_VERSION} (1, 'Ulm', false, 0)")
+    definitions = [text for (text,) in rig.rows("SELECT indexdef FROM pg_indexes WHERE tablename = 't'")]
+    assert any(text.endswith("(id, valid_to)") for text in definitions), definitions
 
 
 def test_scd2_compares_null_and_composite_keys(rig: Rig) -> None:

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from einmal.spark.declare.declaration import DeclarationError, parse
 from einmal.spark.options import OptionError, Options
+from einmal.spark.targets.kinds import destination_class
 from einmal.spark.targets.postgres.names import (
     NAME_BYTES_MAX,
     TableName,
@@ -23,7 +25,7 @@ URL = "postgresql://loader@db.example.com:5432/shop"
 
 
 def options(**given: str) -> PostgresOptions:
-    return postgres_options(Options({"url": URL, "dbtable": "orders", **given}))
+    return postgres_options(Options({"url": URL, "table": "orders", **given}))
 
 
 @pytest.mark.parametrize(
@@ -37,13 +39,13 @@ def options(**given: str) -> PostgresOptions:
     ],
 )
 def test_table_names_are_read_as_sql_reads_them(text: str, schema: str | None, name: str) -> None:
-    assert table_name("dbtable", text) == TableName(schema, name)
+    assert table_name("table", text) == TableName(schema, name)
 
 
 @pytest.mark.parametrize("text", ["a.b.c", "a b", "a.", "1a", 'a"b', '""', "x" * 64, "orders; DROP TABLE orders"])
 def test_text_that_is_no_table_name_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match='option "dbtable"'):
-        options(dbtable=text)
+    with pytest.raises(OptionError, match='option "table"'):
+        options(table=text)
 
 
 def test_names_of_staging_tables_fit_and_carry_the_epoch() -> None:
@@ -54,11 +56,12 @@ def test_names_of_staging_tables_fit_and_carry_the_epoch() -> None:
 
 
 def test_a_session_is_recognised_by_pipeline_and_epoch() -> None:
-    name = application_name("p", 7)
+    name = application_name("s", "p", 7)
     assert len(name) <= NAME_BYTES_MAX
-    assert epoch_of_application("p", name) == 7
-    assert epoch_of_application("q", name) is None
-    assert epoch_of_application("p", application_name("p", None)) is None
+    assert epoch_of_application("s", "p", name) == 7
+    assert epoch_of_application("s", "q", name) is None
+    assert epoch_of_application("t", "p", name) is None
+    assert epoch_of_application("s", "p", application_name("s", "p", None)) is None
 
 
 def test_defaults_are_an_append_into_a_table_that_is_created() -> None:
@@ -94,3 +97,12 @@ def test_no_text_of_the_options_has_the_password() -> None:
 def test_records_are_managed_without_spark() -> None:
     program = "import sys, einmal.spark.targets.postgres.destination; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite", "duckdb", "iceberg"])
+def test_the_name_of_a_table_in_sparks_jdbc_source_is_refused_with_ours(kind: str) -> None:
+    with pytest.raises(OptionError, match='unknown option "dbtable"\nhint: did you mean "table"'):
+        Options({"dbtable": "orders"}).refuse_unknown(destination_class(kind).OPTIONS)
+    text = f'[sources.a]\nsubscribe = "a"\n[sinks.b]\nfrom = "a"\ntype = "{kind}"\ndbtable = "orders"'
+    with pytest.raises(DeclarationError, match="unknown key 'dbtable'\nhint: did you mean 'table'"):
+        parse(text, {}, {})

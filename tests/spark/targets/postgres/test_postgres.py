@@ -33,7 +33,7 @@ def _address(server: PostgresServer) -> Iterator[None]:
 class PostgresHooks(TargetTests):
     def destination(self, location: Path) -> PostgresDestination:
         return PostgresDestination(
-            Options({"url": self._url(location), "password": PASSWORD, "dbtable": "words", "lock_timeout": "900ms"})
+            Options({"url": self._url(location), "password": PASSWORD, "table": "words", "lock_timeout": "900ms"})
         )
 
     def rows(self, location: Path) -> list[tuple[int, str]]:

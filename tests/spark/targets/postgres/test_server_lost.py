@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from einmal.spark import write_stream
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed
+from einmal.spark.operate.ownership import Ownership
+from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
 from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record
 from tests.spark.targets.postgres.server import PostgresServer, running, until
 
@@ -217,6 +218,54 @@ def test_another_pipelines_staging_table_is_never_removed(rig: Rig) -> None:
     assert rig.numbers() == list(range(5))
 
 
+def test_a_pipeline_of_the_same_name_in_another_schema_ends_no_sessions(rig: Rig) -> None:
+    rig.rows("CREATE SCHEMA other")
+    mine, other = rig.driver(lock_timeout="500ms"), rig.driver(schema="other", table="others")
+    other.start()
+    other.stage(0, rig.frame(range(5)))
+    other.record(0)
+    # Of the same epoch as that of the others, which holds its record all the time.
+    mine.start()
+    mine.stage(0, rig.frame(range(5)))
+    (left,) = _of(mine, rig, "public")
+    with rig.server.connect(rig.database) as holds:
+        holds.execute("BEGIN")
+        holds.execute(f"LOCK TABLE {left} IN ROW EXCLUSIVE MODE")
+        # It looks for sessions of its predecessor, because the table is in use, and again because the record is.
+        rig.driver().start()
+        holds.execute("SELECT FROM einmal_commits FOR UPDATE")
+        with pytest.raises(TargetFailed, match="locked by another session"):
+            rig.driver(lock_timeout="500ms").start()
+    other.commit()
+    assert rig.rows("SELECT count(*) FROM others") == [(5,)]
+
+
+def test_epochs_do_not_begin_again_after_a_reset(rig: Rig) -> None:
+    # With the same epoch the two drivers would have staging tables of one name.
+    older, newer = rig.driver(), rig.driver()
+    older.start()
+    older.batch(0, rig.frame(range(5)))
+    older.stage(1, rig.frame(range(5, 9)))
+    (left,) = rig.staging()
+    with Ownership(rig.destination()) as owned:
+        owned.change(NAME, record(0, 5), None)
+    assert rig.committed_batch() is None
+    assert newer.start() is None
+    newer.batch(0, rig.frame(range(10, 15)))
+    newer.stage(1, rig.frame(range(15, 19)))
+    (staged,) = rig.staging()
+    assert staged != left
+    with pytest.raises(TargetFenced):
+        older.record(1)
+    with pytest.raises(TargetError):
+        older.commit()
+    older.abort()
+    assert rig.staging() == [staged]
+    newer.record(1)
+    newer.commit()
+    assert rig.numbers() == [*range(5), *range(10, 19)]
+
+
 def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the_successor(rig: Rig) -> None:
     first = rig.driver()
     first.start()
@@ -224,7 +273,7 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     (left,) = rig.staging()
     from einmal.spark.targets.postgres.names import application_name
 
-    with rig.server.connect(rig.database, application_name=application_name(NAME, 1)) as zombie:
+    with rig.server.connect(rig.database, application_name=application_name("public", NAME, 1)) as zombie:
         zombie.execute("BEGIN")
         zombie.execute(f"LOCK TABLE {left} IN ROW EXCLUSIVE MODE")
         successor = rig.driver()
@@ -236,7 +285,8 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     assert rig.numbers() == list(range(5))
 
 
-def _of(driver: Driver, rig: Rig) -> list[str]:
+def _of(driver: Driver, rig: Rig, schema: str = "public") -> list[str]:
     from einmal.spark.targets.postgres.names import staging_prefix
 
-    return [name for name in rig.staging() if name.startswith(staging_prefix(driver.name))]
+    found = rig.rows("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,))
+    return [name for (name,) in found if name.startswith(staging_prefix(driver.name))]

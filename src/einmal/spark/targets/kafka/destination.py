@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from einmal.client.errors import KafkaError
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.kafka.committed import committed
 from einmal.spark.targets.kafka.source_positions import SourcePositions
 from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
@@ -57,13 +55,6 @@ class KafkaDestination(Destination):
             return self.cluster.cluster_id()
         except KafkaError as error:
             raise TargetFailed(str(error)) from error
-
-    def promises(self) -> tuple[Reason, ...]:
-        return (
-            Reason(
-                HopVerdict.HOLDS, f"output and the record in {COMMIT_TOPIC} are one transaction, which the driver ends"
-            ),
-        )
 
     def target(self, opening: Opening) -> KafkaTarget:
         positions = None

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from einmal.client import PreparedTxnState
 from einmal.client.aio.transaction_requests import KeptTransaction
@@ -75,6 +75,12 @@ class KafkaOpening:
 
 class KafkaTarget(Target):
     """See ``Target``."""
+
+    fenced_hint: ClassVar[str] = (
+        "another instance has started under this transactional.id, or the batch took longer than "
+        "transaction.timeout.ms: use one transactional.id per pipeline; raise kafka.transaction.timeout.ms, or "
+        "make batches smaller with maxOffsetsPerTrigger"
+    )
 
     def __init__(self, opening: KafkaOpening) -> None:
         self._notify = opening.notify

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 from psycopg import sql
 
+from einmal.schemas.settings import ErrorSettings
 from einmal.spark.options import Options
 from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.postgres import options as own
 from einmal.spark.targets.postgres.record_table import RecordTable
 from einmal.spark.targets.postgres.refusals import cause, failed
+from einmal.spark.targets.postgres.rejected_table import RejectedTable
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.target import PostgresTarget
 from einmal.spark.targets.target import Committed, Destination, Opening
@@ -39,6 +41,10 @@ class PostgresDestination(Destination):
     def table(self) -> str:
         return str(self._options.table)
 
+    @property
+    def errors(self) -> ErrorSettings:
+        return self._options.errors
+
     def identity(self) -> str | None:
         """A standby has its primary's, as long as it replicates it and after its promotion."""
         query = sql.SQL(
@@ -56,8 +62,9 @@ class PostgresDestination(Destination):
 
         def ask(session: Session) -> list[tuple[str, str]]:
             found = server_problems(session)
-            if problem := self._records.problem(session):
-                found.append(problem)
+            found += filter(None, [self._records.problem(session)])
+            if self._options.errors.tolerates:
+                found += filter(None, [RejectedTable(self._options.schema).problem(session)])
             if schema is not None and not found:
                 found += table_problems(session, self._options, schema)
             return found
@@ -77,9 +84,9 @@ class PostgresDestination(Destination):
                 "an asynchronous standby may lack the last batches: a run that meets it is refused",
             ),
             Reason(
-                HopVerdict.NOT,
-                "effects of triggers outside the database, and values of sequences: an attempt that is rolled back "
-                "has had them",
+                HopVerdict.IF,
+                "triggers have no effects outside the database, and nobody needs sequences without gaps",
+                "an attempt that is rolled back has had such effects, and has used up values of sequences",
             ),
         )
 
@@ -95,7 +102,7 @@ class PostgresDestination(Destination):
 
     def _asked(self, name: str, ask: Callable[[Session], Any]) -> Any:
         """In a session and a transaction of its own. Raises TargetError."""
-        with closing(Session(self._options.connecting, name)) as session:
+        with closing(Session(self._options.connecting, self._options.schema, name)) as session:
             try:
                 return session.in_transaction(f"asking {self._options.connecting}", lambda: ask(session))
             except psycopg.Error as error:

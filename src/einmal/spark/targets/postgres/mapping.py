@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from einmal.spark.targets.postgres.names import NAME_BYTES_MAX, quoted
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.staging import StagingColumn
+from einmal.spark.targets.postgres.staging import StagingColumn, Wide
 from einmal.spark.targets.postgres.table import TableColumn, TableShape
 
 VALID_FROM: Final = "valid_from"
@@ -62,6 +62,8 @@ _DIGITS: Final[dict[type[DataType], int]] = {
 _OF_TEXT: Final = "SEIU"
 """Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
 What is no value of theirs is rejected row by row."""
+_TEXT: Final = "S"
+_TEXT_ARRAYS: Final = frozenset({"_text", "_varchar", "_bpchar"})
 _JSON: Final = frozenset({"json", "jsonb"})
 _TIMES: Final = frozenset({"timestamp", "timestamptz"})
 _MICROSECONDS: Final = 6
@@ -150,7 +152,8 @@ def sought(schema: StructType, options: PostgresOptions, shape: TableShape | Non
 
 
 def mapped(schema: StructType, shape: TableShape, options: PostgresOptions) -> list[StagingColumn]:
-    """The columns of the staging table for a frame that has no problems."""
+    """The columns of the staging table for a frame that has no problems; of types that COPY can fill with every row,
+    where rows that the table's types reject are tolerated."""
     columns = []
     for number, each in enumerate(sought(schema, options, shape)):
         column = None if each.column is None else shape.find(each.column)
@@ -163,9 +166,30 @@ def mapped(schema: StructType, shape: TableShape, options: PostgresOptions) -> l
                 definition=sql.SQL(definition or "text"),
                 source=each.field.name,
                 column=None if column is None else column.name,
+                wide=_wide(f"c{number}", each.field.dataType, column) if options.errors.tolerates else None,
             )
         )
     return columns
+
+
+def _wide(name: str, data_type: DataType, column: TableColumn | None) -> Wide | None:
+    """None: no value of the type is rejected for its type. The cast of an INSERT is not that of CAST, which cuts text
+    to the length of its type: text becomes a type that is text only by the INSERT itself."""
+    if column is None:
+        return None
+    value = sql.Identifier(name)
+    if isinstance(data_type, types.ArrayType) and not is_json(data_type):
+        is_text = isinstance(data_type.elementType, types.StringType)
+        definition, is_plain = "text[]", column.base in _TEXT_ARRAYS
+    else:
+        is_text = isinstance(data_type, types.StringType) or is_json(data_type)
+        definition, is_plain = "text", column.category == _TEXT
+    if not is_text:
+        return Wide(sql.SQL(created_type(data_type) or "text"), value) if column.is_domain else None
+    if column.definition == definition:
+        return None
+    cast = sql.SQL("CAST({} AS {})").format(value, sql.SQL(column.definition))
+    return Wide(sql.SQL(definition), value if is_plain else cast)
 
 
 def problems(schema: StructType, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
@@ -277,6 +301,8 @@ def create_statement(schema: StructType, options: PostgresOptions) -> list[sql.C
         statements.append(
             sql.SQL("CREATE UNIQUE INDEX ON {} ({}) WHERE {}").format(name, key, sql.Identifier(IS_CURRENT))
         )
+        # By which late rows of deleted keys are found.
+        statements.append(sql.SQL("CREATE INDEX ON {} ({}, {})").format(name, key, sql.Identifier(VALID_TO)))
     return [sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(", ").join(columns)), *statements]
 
 

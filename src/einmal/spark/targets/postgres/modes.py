@@ -6,15 +6,17 @@ MERGE fires the triggers of what it does; INSERT ... ON CONFLICT would fire thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
 from einmal.spark.targets.postgres.names import quoted
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
+from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.session import Session
-from einmal.spark.targets.postgres.staging import Staged, StagingColumn
+from einmal.spark.targets.postgres.staging import StagedRows, StagingColumn
 from einmal.spark.targets.postgres.table import TableShape
 from einmal.spark.targets.target import TargetFailed
 
@@ -22,53 +24,99 @@ _VALID_FROM: Final = "valid_from"
 _DELETES: Final = "deletes"
 _VERSIONS: Final = "einmal_versions"
 """A temporary table, gone with the transaction."""
-_WHAT: Final = "writing the rows"
+WRITING: Final = "writing the rows"
 
 
-def apply(session: Session, options: PostgresOptions, shape: TableShape, staged: Staged) -> None:
+def apply(session: Session, options: PostgresOptions, shape: TableShape, rows: StagedRows) -> None:
     """Put the staged rows into the table, in the open transaction. Raises TargetFailed."""
-    if options.mode is Mode.APPEND:
-        _append(session, shape, staged)
-        return
-    key = [_of(staged, name) for name in options.key]
-    order = [_of(staged, name) for name in options.order]
-    _refuse_null_keys(session, staged, key)
-    if options.mode is Mode.UPSERT:
-        _refuse_ambiguity(session, staged, key, order)
-        _upsert(session, shape, staged, key, order)
-        return
-    order = [_of(staged, _VALID_FROM), *(each for each in order if each.column != _VALID_FROM)]
-    _refuse_ambiguity(session, staged, key, order)
-    _refuse_late(session, shape, staged, key)
-    _version(session, shape, staged, key, order)
+    places = Places(options, rows)
+    if options.mode is not Mode.APPEND:
+        _refuse_null_keys(session, rows, places)
+        refuse_ambiguity(session, rows, places)
+    if options.mode is Mode.SCD2:
+        _refuse_late(session, shape, rows, places)
+    try:
+        put(session, options, shape, rows)
+    except psycopg.Error as error:
+        raise failed(error, WRITING) from cause(error)
 
 
-def _append(session: Session, shape: TableShape, staged: Staged) -> None:
-    stored = _stored(staged)
+def put(session: Session, options: PostgresOptions, shape: TableShape, rows: StagedRows) -> None:
+    """As ``apply``, of rows that were checked. Raises psycopg.Error."""
+    places = Places(options, rows)
+    match options.mode:
+        case Mode.APPEND:
+            _append(session, shape, rows)
+        case Mode.UPSERT:
+            _upsert(session, shape, rows, places)
+        case Mode.SCD2:
+            _version(session, shape, rows, places)
+
+
+class Places:
+    """The staging columns that the options name. ``order``: of the rows of a key."""
+
+    def __init__(self, options: PostgresOptions, rows: StagedRows) -> None:
+        self.key = [_of(rows, name) for name in options.key]
+        self.order = [_of(rows, name) for name in options.order]
+        self.since: StagingColumn | None = None
+        if options.mode is Mode.SCD2:
+            self.since = _of(rows, _VALID_FROM)
+            self.order = [self.since, *(each for each in self.order if each.column != _VALID_FROM)]
+
+    @property
+    def has_no_key(self) -> sql.Composed:
+        """The condition for rows that no key can find."""
+        return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(each.name)) for each in self.key)
+
+    def last(self, rows: StagedRows) -> sql.Composed:
+        """The last row of each key, as a query."""
+        if not self.order:
+            return sql.SQL("SELECT * FROM {} WHERE {}").format(rows.id, rows.counted)
+        return sql.SQL("SELECT DISTINCT ON ({0}) * FROM {1} WHERE {2} ORDER BY {0}, {3}").format(
+            names_of(self.key), rows.id, rows.counted, _descending(self.order)
+        )
+
+    def late(self, shape: TableShape) -> list[tuple[sql.Composed, str]]:
+        """Conditions for rows ``s`` that would rewrite the history of their key, and what is wrong with these.
+
+        A key whose last version has ended, because it was deleted, has a history without a current version. Semi-joins:
+        an index on key and valid_to answers the second for the keys of the batch alone.
+        """
+        assert self.since is not None
+        places = {"table": shape.id, "same": _same(self.key, "t", "s"), "since": sql.Identifier(self.since.name)}
+        return [
+            (sql.SQL("EXISTS (SELECT FROM {table} AS t WHERE {same} AND " + condition + ")").format(**places), what)
+            for condition, what in (
+                ("t.is_current AND s.{since} <= t.valid_from", "not later than the current version of their key"),
+                (
+                    "NOT t.is_current AND s.{since} < t.valid_to",
+                    "earlier than the end of the last version of their key",
+                ),
+            )
+        ]
+
+    @property
+    def has_no_time(self) -> sql.Composed:
+        assert self.since is not None
+        return sql.SQL("{} IS NULL").format(sql.Identifier(self.since.name))
+
+
+def _append(session: Session, shape: TableShape, rows: StagedRows) -> None:
+    stored = _stored(rows)
     statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
-        shape.id, _columns(stored), _names(stored), staged.id, staged.counted
+        shape.id, _columns(stored), names_of(stored), rows.id, rows.counted
     )
-    session.execute(_WHAT, statement)
+    session.attempt(statement)
 
 
 # --- upsert -----------------------------------------------------------------------------------------------------
 
 
-def _upsert(
-    session: Session,
-    shape: TableShape,
-    staged: Staged,
-    key: Sequence[StagingColumn],
-    order: Sequence[StagingColumn],
-) -> None:
-    stored = _stored(staged)
-    others = [each for each in stored if each not in key]
-    deletes = any(each.name == _DELETES for each in staged.columns)
-    last = sql.SQL("SELECT * FROM {} WHERE {}").format(staged.id, staged.counted)
-    if order:
-        last = sql.SQL("SELECT DISTINCT ON ({0}) * FROM {1} WHERE {2} ORDER BY {0}, {3}").format(
-            _names(key), staged.id, staged.counted, _descending(order)
-        )
+def _upsert(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:
+    stored = _stored(rows)
+    others = [each for each in stored if each not in places.key]
+    deletes = any(each.name == _DELETES for each in rows.columns)
     matched = [sql.SQL("WHEN MATCHED AND s.{} THEN DELETE").format(sql.Identifier(_DELETES))] if deletes else []
     if others:
         matched.append(
@@ -82,41 +130,36 @@ def _upsert(
         _listed(sql.SQL("s.{}").format(sql.Identifier(each.name)) for each in stored),
     )
     statement = sql.SQL("MERGE INTO {} AS t USING ({}) AS s ON {} {} {}").format(
-        shape.id, last, _same(key, "t", "s"), sql.SQL(" ").join(matched), missing
+        shape.id, places.last(rows), _same(places.key, "t", "s"), sql.SQL(" ").join(matched), missing
     )
-    session.execute(_WHAT, statement)
+    session.attempt(statement)
 
 
 # --- SCD type 2 -------------------------------------------------------------------------------------------------
 
 
-def _version(
-    session: Session,
-    shape: TableShape,
-    staged: Staged,
-    key: Sequence[StagingColumn],
-    order: Sequence[StagingColumn],
-) -> None:
+def _version(session: Session, shape: TableShape, rows: StagedRows, which: Places) -> None:
     """Each change of a key ends its current version and begins the next; a row that changes nothing is no version."""
-    stored = _stored(staged)
-    since = _of(staged, _VALID_FROM)
+    stored = _stored(rows)
+    key, since = which.key, which.since
+    assert since is not None
     attributes = [each for each in stored if each not in key and each is not since]
-    deletes = any(each.name == _DELETES for each in staged.columns)
+    deletes = any(each.name == _DELETES for each in rows.columns)
     gone = sql.SQL("coalesce({}, false)").format(sql.Identifier(_DELETES)) if deletes else sql.SQL("false")
     places = {
         "versions": sql.Identifier(_VERSIONS),
         "table": shape.id,
-        "staged": staged.id,
-        "counted": staged.counted,
-        "names": _names(stored),
+        "staged": rows.id,
+        "counted": rows.counted,
+        "names": names_of(stored),
         "columns": _listed(sql.SQL("t.{}").format(_column(each)) for each in stored),
         "all_columns": _columns(stored),
-        "key": _names(key),
-        "order": _names(order),
+        "key": names_of(key),
+        "order": names_of(which.order),
         "since": sql.Identifier(since.name),
         "gone": gone,
         "same": _same(key, "t", "s"),
-        "attributes": sql.SQL("ROW({})").format(_names(attributes)),
+        "attributes": sql.SQL("ROW({})").format(names_of(attributes)),
     }
     # Number 0 is the current version in the table, the others are staged. A version that equals the one before it
     # changes nothing, and so does the end of what has ended.
@@ -133,33 +176,31 @@ def _version(
         " changed AS (SELECT * FROM compared WHERE n = 0 OR gone <> was_gone OR (NOT gone AND is_new))"
         " SELECT {names}, gone, n, lead({since}) OVER (PARTITION BY {key} ORDER BY n) AS until FROM changed"
     ).format(**places)
-    session.execute(_WHAT, versions)
+    session.attempt(versions)
     ended = sql.SQL(
         "UPDATE {table} AS t SET valid_to = s.until, is_current = false FROM {versions} AS s"
         " WHERE t.is_current AND s.n = 0 AND s.until IS NOT NULL AND {same}"
     ).format(**places)
-    session.execute(_WHAT, ended)
+    session.attempt(ended)
     begun = sql.SQL(
         "INSERT INTO {table} ({all_columns}, valid_to, is_current)"
         " SELECT {names}, until, until IS NULL FROM {versions} WHERE n > 0 AND NOT gone"
     ).format(**places)
-    session.execute(_WHAT, begun)
+    session.attempt(begun)
+    # The next rows of the same transaction have a table of their own.
+    session.attempt(sql.SQL("DROP TABLE {versions}").format(**places))
 
 
-def _refuse_late(session: Session, shape: TableShape, staged: Staged, key: Sequence[StagingColumn]) -> None:
-    since = sql.Identifier(_of(staged, _VALID_FROM).name)
-    statement = sql.SQL(
-        "SELECT count(*) FROM {} AS s JOIN {} AS t ON {} WHERE t.is_current AND s.{} <= t.valid_from AND s.{}"
-    ).format(staged.id, shape.id, _same(key, "t", "s"), since, staged.counted)
-    ((late,),) = session.execute(_WHAT, statement).fetchall()
-    if late:
-        raise TargetFailed(
-            f"{late:,} rows are not later than the current version of their key ({_titles(key)}) in {shape.name}: "
-            f"history is not rewritten. Hint: filter them out, or correct {_VALID_FROM}",
-            will_again=True,
-        )
-    unset = sql.SQL("SELECT count(*) FROM {} WHERE {} IS NULL AND {}").format(staged.id, since, staged.counted)
-    ((without,),) = session.execute(_WHAT, unset).fetchall()
+def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:
+    for condition, what in places.late(shape):
+        late = counted(session, rows, condition)
+        if late:
+            raise TargetFailed(
+                f"{late:,} rows are {what} ({_titles(places.key)}) in {shape.name}: history is not rewritten. "
+                f"Hint: filter them out, or correct {_VALID_FROM}",
+                will_again=True,
+            )
+    without = counted(session, rows, places.has_no_time)
     if without:
         raise TargetFailed(f"{without:,} rows have no {_VALID_FROM}. Hint: filter them out", will_again=True)
 
@@ -167,32 +208,32 @@ def _refuse_late(session: Session, shape: TableShape, staged: Staged, key: Seque
 # --- what both refuse -------------------------------------------------------------------------------------------
 
 
-def _refuse_null_keys(session: Session, staged: Staged, key: Sequence[StagingColumn]) -> None:
-    statement = sql.SQL("SELECT count(*) FROM {} WHERE {} AND ({})").format(
-        staged.id,
-        staged.counted,
-        sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(each.name)) for each in key),
-    )
-    ((nulls,),) = session.execute(_WHAT, statement).fetchall()
+def counted(session: Session, rows: StagedRows, condition: sql.Composable) -> int:
+    """How many of the rows, here ``s``, have a condition."""
+    statement = sql.SQL("SELECT count(*) FROM {} AS s WHERE {} AND ({})").format(rows.id, rows.counted, condition)
+    ((count,),) = session.execute(WRITING, statement).fetchall()
+    return int(count)
+
+
+def _refuse_null_keys(session: Session, rows: StagedRows, places: Places) -> None:
+    nulls = counted(session, rows, places.has_no_key)
     if nulls:
         raise TargetFailed(
-            f"{nulls:,} rows have NULL in their key ({_titles(key)}). Hint: filter them out", will_again=True
+            f"{nulls:,} rows have NULL in their key ({_titles(places.key)}). Hint: filter them out", will_again=True
         )
 
 
-def _refuse_ambiguity(
-    session: Session, staged: Staged, key: Sequence[StagingColumn], order: Sequence[StagingColumn]
-) -> None:
+def refuse_ambiguity(session: Session, rows: StagedRows, places: Places) -> None:
     """Several rows of a key, and nothing that defines which one is the last: the result would depend on the plan."""
     statement = sql.SQL(
         "SELECT count(*) FROM (SELECT FROM {} WHERE {} GROUP BY {} HAVING count(*) > 1) AS several"
-    ).format(staged.id, staged.counted, _names([*key, *order]))
-    ((several,),) = session.execute(_WHAT, statement).fetchall()
+    ).format(rows.id, rows.counted, names_of([*places.key, *places.order]))
+    ((several,),) = session.execute(WRITING, statement).fetchall()
     if several:
-        equal = f", with equal {_titles(order)}" if order else ""
+        equal = f", with equal {_titles(places.order)}" if places.order else ""
         raise TargetFailed(
-            f"{several:,} keys ({_titles(key)}) have several rows in the batch{equal}: it is not defined which one is "
-            'the last. Hint: option "order" names the columns that decide, for example partition,offset',
+            f"{several:,} keys ({_titles(places.key)}) have several rows in the batch{equal}: it is not defined which "
+            'one is the last. Hint: option "order" names the columns that decide, for example partition,offset',
             will_again=True,
         )
 
@@ -200,12 +241,12 @@ def _refuse_ambiguity(
 # --- statements -------------------------------------------------------------------------------------------------
 
 
-def _of(staged: Staged, name: str) -> StagingColumn:
-    return next(each for each in staged.columns if each.source.lower() == name.lower())
+def _of(rows: StagedRows, name: str) -> StagingColumn:
+    return next(each for each in rows.columns if each.source.lower() == name.lower())
 
 
-def _stored(staged: Staged) -> list[StagingColumn]:
-    return [each for each in staged.columns if each.column is not None]
+def _stored(rows: StagedRows) -> list[StagingColumn]:
+    return [each for each in rows.columns if each.column is not None]
 
 
 def _column(each: StagingColumn) -> sql.Identifier:
@@ -218,7 +259,7 @@ def _columns(columns: Iterable[StagingColumn]) -> sql.Composed:
     return _listed(_column(each) for each in columns)
 
 
-def _names(columns: Iterable[StagingColumn]) -> sql.Composed:
+def names_of(columns: Iterable[StagingColumn]) -> sql.Composed:
     """In the staging table."""
     return _listed(sql.Identifier(each.name) for each in columns)
 

@@ -95,12 +95,18 @@ def epoch_of_staging(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def application_name(pipeline: str, epoch: int | None) -> str:
-    """What ``pg_stat_activity`` shows for the sessions of a pipeline: driver and tasks."""
-    return f"einmal {short_hash(pipeline)}" + ("" if epoch is None else f" {epoch}")
+def application_name(schema: str, pipeline: str, epoch: int | None) -> str:
+    """What ``pg_stat_activity`` shows for the sessions of a pipeline, of driver and tasks. ``schema``: of its record;
+    two schemas of a database can have pipelines of one name."""
+    return f"einmal {_session_hash(schema, pipeline)}" + ("" if epoch is None else f" {epoch}")
 
 
-def epoch_of_application(pipeline: str, name: str) -> int | None:
+def epoch_of_application(schema: str, pipeline: str, name: str) -> int | None:
     """The epoch that a session of this pipeline works under; None: another's, or it has not acquired one."""
     match = _APPLICATION.fullmatch(name)
-    return int(match[2]) if match and match[2] and match[1] == short_hash(pipeline) else None
+    return int(match[2]) if match and match[2] and match[1] == _session_hash(schema, pipeline) else None
+
+
+def _session_hash(schema: str, pipeline: str) -> str:
+    # No name has a NUL, so no two pairs are one text.
+    return short_hash(f"{schema}\0{pipeline}")

@@ -10,14 +10,15 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from einmal.schemas.settings import ERRORS, ErrorSettings
 from einmal.security.redaction import RedactedDict
-from einmal.spark.options import OptionError, Options
+from einmal.spark.options import OptionError, Options, error_options
 from einmal.spark.targets.postgres.names import TableName, identifier, table_name
 
 SSL: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 NAMES: Final = (
-    "url", "user", "password", *SSL, "dbtable", "mode", "key", "order", "delete", "createTable", "schema",
-    "statement_timeout", "lock_timeout",
+    "url", "user", "password", *SSL, "table", "mode", "key", "order", "delete", "createTable", "schema",
+    "statement_timeout", "lock_timeout", *ERRORS,
 )  # fmt: skip
 SECRETS: Final = ("password",)
 _DEFAULTS: Final = {
@@ -58,7 +59,8 @@ class Connecting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
     """``key``: the columns by which rows are found. ``order``: the columns that define which row of a key is the
-    last of a batch. ``delete``: the boolean column of rows that delete. ``schema``: of einmal's own tables."""
+    last of a batch. ``delete``: the boolean column of rows that delete. ``schema``: of einmal's own tables.
+    ``errors``: what happens to rows that the table rejects."""
 
     connecting: Connecting
     table: TableName
@@ -68,6 +70,7 @@ class PostgresOptions:
     delete: str | None = None
     create_table: bool = True
     schema: str = field(default="public")
+    errors: ErrorSettings = field(default_factory=ErrorSettings)
 
 
 def postgres_options(options: Options) -> PostgresOptions:
@@ -91,13 +94,14 @@ def postgres_options(options: Options) -> PostgresOptions:
             statement_timeout_ms=options.duration_ms("statement_timeout", 0),
             lock_timeout_ms=options.duration_ms("lock_timeout", 30_000),
         ),
-        table=table_name("dbtable", options.required("dbtable", "public.orders")),
+        table=table_name("table", options.required("table", "public.orders")),
         mode=Mode(mode),
         key=key,
         order=order,
         delete=delete,
         create_table=options.flag("createTable", True),
         schema=identifier("schema", options.text("schema") or "public"),
+        errors=error_options(options),
     )
 
 

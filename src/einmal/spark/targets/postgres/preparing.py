@@ -11,6 +11,7 @@ from einmal.spark.targets.postgres.mapping import create_statement, problems
 from einmal.spark.targets.postgres.options import PostgresOptions
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.table import TableShape, find_table
+from einmal.spark.targets.rejections import record_problems, stored_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -31,7 +32,9 @@ def table_problems(session: Session, options: PostgresOptions, schema: StructTyp
 
 def _checked(session: Session, options: PostgresOptions, schema: StructType) -> tuple[TableShape | None, Problems]:
     found = find_table(session, options.table)
-    missing = problems(schema, options, found)
+    missing = record_problems(options.errors, schema)
+    schema = stored_schema(schema)
+    missing += problems(schema, options, found)
     if found is not None or missing:
         return found, missing
     statements = create_statement(schema, options)

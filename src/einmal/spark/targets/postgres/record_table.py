@@ -5,7 +5,8 @@ when the outcome is decided. ``acquire`` changes the row, so it waits for a pred
 then returns the epoch above the one that this COMMIT saw.
 
 An epoch alone does not identify its holder: after a failover that lost an ``acquire``, two instances can be granted the
-same number. ``holder`` is random, and compared as well.
+same number. ``holder`` is random, and compared as well. A pipeline that is reset keeps its row, without a record: names
+of staging tables carry the epoch, and a task of an old run must not find its table again.
 """
 
 from __future__ import annotations
@@ -118,19 +119,18 @@ class RecordTable:
         return None if found is None else _epoch(found)
 
     def write(self, session: Session, pipeline: str, record: CommitRecord | None) -> None:
-        """Set the record of a row that is locked; None deletes the row."""
-        if record is None:
-            session.execute(
-                "deleting the commit record",
-                sql.SQL("DELETE FROM {} WHERE pipeline = {}").format(self._id, pipeline),
-            )
-            return
+        """Set the record of a row that is locked; None deletes it, and the row stays."""
+        text, now = (None, None) if record is None else (record.encode().decode(), sql.SQL("clock_timestamp()"))
         session.execute(
             "writing the commit record",
-            sql.SQL("UPDATE {} SET record = {}::json, committed_at = clock_timestamp() WHERE pipeline = {}").format(
-                self._id, record.encode().decode(), pipeline
+            sql.SQL("UPDATE {} SET record = {}::json, committed_at = {} WHERE pipeline = {}").format(
+                self._id, text, now, pipeline
             ),
         )
+
+    def delete(self, session: Session, pipeline: str) -> None:
+        """Delete a row that is locked."""
+        session.execute("deleting a name", sql.SQL("DELETE FROM {} WHERE pipeline = {}").format(self._id, pipeline))
 
     def delete_unused(self, session: Session, pipeline: str, holder: str) -> None:
         """Delete the row of a name that this holder has committed nothing under."""

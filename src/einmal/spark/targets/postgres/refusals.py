@@ -15,6 +15,9 @@ _OF_ROWS: Final = frozenset({"22", "23", "44"})
 OPTION."""
 _WILL_AGAIN: Final = _OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
 """Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
+_RAISED: Final = "P0001"
+_LANGUAGES: Final = ("pl_", "plpy", "plperl", "pltcl")
+"""How the source files of procedural languages begin: their errors have the text of a function's author."""
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 """transaction_resolution_unknown, statement_completion_unknown."""
 _FATAL: Final = frozenset({"FATAL", "PANIC"})
@@ -27,6 +30,16 @@ _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MU
 def is_of_rows(error: psycopg.Error) -> bool:
     """Whether a row is at fault, not the server or a permission."""
     return (error.sqlstate or "")[:2] in _OF_ROWS
+
+
+def rejects_row(error: psycopg.Error) -> bool:
+    """Whether the table takes the other rows without this one: also where a trigger has raised an exception."""
+    return is_of_rows(error) or error.sqlstate == _RAISED
+
+
+def condition(error: psycopg.Error) -> str:
+    """PostgreSQL's name for an error, such as unique_violation."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
 
 
 def ended_session(error: psycopg.Error) -> bool:
@@ -59,7 +72,8 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
     text = (diag.message_primary or "").strip()
     if is_of_rows(error) and (error.sqlstate not in _SAY_NO_VALUES or _WITH_VALUE.match(text)):
         text = ""
-    if error.sqlstate.startswith("P0"):
+    if error.sqlstate.startswith("P0") or (diag.source_file or "").startswith(_LANGUAGES):
+        # It may have values, whatever its SQLSTATE is.
         text = "raised by a function or trigger"
     where = [
         f"{kind} {name}"
@@ -71,9 +85,8 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
         )
         if name
     ]
-    condition = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
     return (
-        f"{condition} (SQLSTATE {error.sqlstate})"
+        f"{condition(error)} (SQLSTATE {error.sqlstate})"
         + (f": {text}" if text else "")
         + (f" [{', '.join(where)}]" if where else "")
     )

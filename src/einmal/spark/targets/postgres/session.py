@@ -82,10 +82,12 @@ def begin(connection: psycopg.Connection[Row], connecting: Connecting, name: str
 
 
 class Session:
-    """Raises TargetError; ``what`` names the step in the message. Used by one thread at a time."""
+    """Raises TargetError; ``what`` names the step in the message. Used by one thread at a time. ``schema``: where the
+    record of the pipeline is."""
 
-    def __init__(self, connecting: Connecting, pipeline: str) -> None:
+    def __init__(self, connecting: Connecting, schema: str, pipeline: str) -> None:
         self._connecting = connecting
+        self._schema = schema
         self._pipeline = pipeline
         self._connection: psycopg.Connection[Row] | None = None
         self._has_connected = False
@@ -103,7 +105,7 @@ class Session:
     def begin(self, what: str, **local: str) -> None:
         """Begin a transaction, on a new connection if the last one broke. Raises TargetFailed."""
         assert not self.is_open or self._broken(), "a transaction is open"
-        name = application_name(self._pipeline, self.epoch)
+        name = application_name(self._schema, self._pipeline, self.epoch)
         while True:
             fresh = self._connection is None or self._broken()
             try:
@@ -188,7 +190,7 @@ class Session:
         )
         ended = []
         for pid, name in self.execute(what, query).fetchall():
-            theirs = epoch_of_application(self._pipeline, name)
+            theirs = epoch_of_application(self._schema, self._pipeline, name)
             if theirs is not None and theirs <= epoch:
                 self.execute(what, sql.SQL("SELECT pg_terminate_backend(%s, %s)"), (pid, _TERMINATED_MS))
                 ended.append(pid)

@@ -30,6 +30,19 @@ _DROP_MS: Final = "500"
 _logger = logging.getLogger(__name__)
 
 
+REFUSAL: Final = "refusal"
+"""Why COPY could not take a row, of which only its record is staged then: a column where rows may be rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """How a column is staged where its own type may reject values. ``conversion``: into that type, raising where an
+    INSERT would."""
+
+    definition: sql.Composable
+    conversion: sql.Composable
+
+
 @dataclass(frozen=True, slots=True)
 class StagingColumn:
     """``source``: the frame's column; ``column``: the table's, None for what is only needed to decide."""
@@ -38,15 +51,27 @@ class StagingColumn:
     definition: sql.Composable
     source: str
     column: str | None
+    wide: Wide | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows with these columns: those of a table that a condition selects."""
+
+    id: sql.Identifier
+    columns: Sequence[StagingColumn]
+    counted: sql.Composable
 
 
 @dataclass(slots=True)
 class Staged:
-    """What was staged in one transaction: ``counts``, by task attempt, as the tasks reported it."""
+    """What was staged in one transaction: ``counts``, by task attempt, as the tasks reported it. ``tolerates``: rows
+    may be rejected, and have their record."""
 
     schema: str
     name: str
     columns: Sequence[StagingColumn]
+    tolerates: bool = False
     counts: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -60,6 +85,15 @@ class Staged:
         return sql.SQL("{} = ANY(ARRAY[{}]::bigint[])").format(sql.Identifier(ATTEMPT), attempts)
 
     @property
+    def rows(self) -> StagedRows:
+        return StagedRows(self.id, self.columns, self.counted)
+
+    @property
+    def copied(self) -> list[str]:
+        """The columns that tasks send."""
+        return [*(each.name for each in self.columns), *([REFUSAL] if self.tolerates else [])]
+
+    @property
     def titles(self) -> dict[str, str]:
         """What the columns of the staging table stand for, in messages."""
         return {each.name: each.source for each in self.columns}
@@ -67,7 +101,14 @@ class Staged:
 
 def create(session: Session, staged: Staged, pipeline: str) -> None:
     """In the open transaction, which has compared the epoch. Raises TargetFailed."""
-    columns = [sql.SQL("{} {}").format(sql.Identifier(each.name), each.definition) for each in staged.columns]
+    columns = [
+        sql.SQL("{} {}").format(
+            sql.Identifier(each.name), each.definition if each.wide is None else each.wide.definition
+        )
+        for each in staged.columns
+    ]
+    if staged.tolerates:
+        columns.append(sql.SQL("{} text").format(sql.Identifier(REFUSAL)))
     attempt = sql.SQL("{} bigint NOT NULL DEFAULT current_setting({})::bigint").format(
         sql.Identifier(ATTEMPT), sql.Literal(ATTEMPT_SETTING)
     )

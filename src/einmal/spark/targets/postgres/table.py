@@ -22,7 +22,8 @@ _COLUMNS: Final = sql.SQL(
     " UNION ALL SELECT b.attnum, t.oid, t.typtype, t.typbasetype, d.typtypmod FROM bases b"
     "  JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd')"
     " SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typcategory::text, b.mod,"
-    " a.attnotnull OR d.typnotnull, a.atthasdef, a.attidentity::text, a.attgenerated::text"
+    " a.attnotnull OR d.typnotnull, a.atthasdef, a.attidentity::text, a.attgenerated::text,"
+    " d.typtype = 'd'"
     " FROM pg_attribute a JOIN bases b ON b.attnum = a.attnum AND b.typtype <> 'd' JOIN pg_type t ON t.oid = b.oid"
     " JOIN pg_type d ON d.oid = a.atttypid WHERE a.attrelid = %(table)s ORDER BY a.attnum"
 )
@@ -47,7 +48,7 @@ _KINDS: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
     """``definition``: the type as DDL has it. ``base``: its name in the catalog, under all domains; ``modifier``: of
-    that, -1 for none; ``category``: pg_type.typcategory."""
+    that, -1 for none; ``category``: pg_type.typcategory; ``is_domain``: it may have constraints of its own."""
 
     name: str
     definition: str
@@ -58,6 +59,7 @@ class TableColumn:
     has_default: bool
     identity: str
     generated: str
+    is_domain: bool
 
     @property
     def is_written(self) -> bool:
@@ -113,6 +115,7 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
                 has_default=each[6],
                 identity=each[7],
                 generated=each[8],
+                is_domain=each[9],
             )
             for each in columns
         ),

@@ -4,7 +4,8 @@
     acquire  the next epoch, for this holder; waits for a COMMIT under way; removes what earlier epochs staged
     read     SELECT ... FOR SHARE, which waits, too
     stage    compare the epoch under FOR SHARE, create the staging table; tasks COPY, each in a transaction of its own
-    record   BEGIN; SELECT ... FOR UPDATE: compare epoch, holder and record; count; INSERT or MERGE; update the record
+    record   BEGIN; SELECT ... FOR UPDATE: compare epoch, holder and record; count; INSERT or MERGE; record the rows
+             that were rejected, where they are tolerated; update the record
     commit   COMMIT
 
 Invariants, and the ordering that keeps them:
@@ -23,6 +24,7 @@ Invariants, and the ordering that keeps them:
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -32,6 +34,7 @@ import psycopg
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.spark import events
+from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.postgres import staging
 from einmal.spark.targets.postgres.modes import apply
@@ -39,8 +42,11 @@ from einmal.spark.targets.postgres.names import RECORDS, staging_name
 from einmal.spark.targets.postgres.options import PostgresOptions
 from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable
 from einmal.spark.targets.postgres.refusals import cause, failed
+from einmal.spark.targets.postgres.rejected_table import RejectedTable
+from einmal.spark.targets.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.table import TableShape
+from einmal.spark.targets.rejections import Rejections, stored_schema
 from einmal.spark.targets.stored_record import decoded
 from einmal.spark.targets.target import Identity, Opening, Target, TargetError, TargetFailed, TargetFenced
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
@@ -92,7 +98,8 @@ class PostgresTarget(Target):
         self._is_new = opening.is_new
         self._notify = opening.notify
         self._records = RecordTable(options.schema)
-        self._session = Session(options.connecting, opening.name)
+        self._rejected = RejectedTable(options.schema)
+        self._session = Session(options.connecting, options.schema, opening.name)
         self._held: PostgresIdentity | None = None
         """Granted to this run."""
         self._last: _Read | None = None
@@ -136,6 +143,8 @@ class PostgresTarget(Target):
 
     def _prepared(self) -> HeldRow | None:
         problem = self._records.problem(self._session)
+        if problem is None and self._options.errors.tolerates:
+            problem = self._rejected.problem(self._session)
         if problem is not None:
             raise PipelineRefused(*problem)
         return self._records.row(self._session, self._name)
@@ -187,8 +196,10 @@ class PostgresTarget(Target):
             # First: a fenced driver makes nothing.
             _compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"), self._own_identity, self._name)
             self._shape = prepared(self._session, self._options, frame.schema)
-            columns = mapped(frame.schema, self._shape, self._options)
-            staged = staging.Staged(self._options.schema, name, columns)
+            tolerates = self._options.errors.tolerates
+            columns = mapped(stored_schema(frame.schema), self._shape, self._options)
+            columns += RECORD_COLUMNS if tolerates else ()
+            staged = staging.Staged(self._options.schema, name, columns, tolerates)
             staging.create(self._session, staged, self._name)
             return staged
 
@@ -211,12 +222,27 @@ class PostgresTarget(Target):
         if staged is not None:
             assert self._shape is not None
             staging.compare_counts(self._session, staged)
-            if staged.counts:
-                apply(self._session, self._options, self._shape, staged)
+            if not staged.tolerates:
+                if staged.counts:
+                    apply(self._session, self._options, self._shape, staged.rows)
+            elif record is not None:
+                self._reject(staged, self._shape, record.batch_id)
         self._records.write(self._session, self._name, record)
         self._candidate = _Read(None if record is None else record.encode().decode())
         if staged is not None and not staging.drop_in_transaction(self._session, staged):
             self._remains.append(staged)
+
+    def _reject(self, staged: staging.Staged, shape: TableShape, batch_id: int) -> None:
+        rejections = Rejections(self._name, self._options.errors, batch_id, sum(staged.counts.values()))
+        if staged.counts:
+            apply_and_reject(self._session, self._options, shape, staged, rejections)
+        self._rejected.replace(self._session, self._name, batch_id, rejections.found)
+
+    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
+        found: Sequence[RejectedRow] = self._session.in_transaction(
+            "reading the rejected rows", lambda: self._rejected.rows(self._session, self._name, batch_id)
+        )
+        return found
 
     def commit(self, identity: Identity) -> Identity | None:
         if self._candidate is None:
@@ -259,6 +285,15 @@ class PostgresTarget(Target):
                     self._session.in_transaction("removing the name", self._forget_unused)
         except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
             _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
+
+    def forget(self) -> None:
+        self.acquire(None)
+
+        def delete() -> None:
+            _compare_epoch(self._row("FOR UPDATE"), self._own_identity, self._name)
+            self._records.delete(self._session, self._name)
+
+        self._session.in_transaction("deleting the name", delete)
 
     def _forget_unused(self) -> None:
         """A COMMIT under way holds the row until its record is there."""

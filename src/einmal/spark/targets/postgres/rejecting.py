@@ -1,0 +1,208 @@
+"""Staged rows into a table that rejects some of them: these are found, and all others are put there.
+
+Everything happens in the driver's transaction, under savepoints. A batch without a rejected row costs one savepoint
+more than a batch that may not have any, and a copy of the rows where the table's types are narrower than Spark's:
+
+    refused     rows that no COPY could take: a character NUL, a date before year 1
+    converted   from the types of the frame to those of the table, where they differ: too long, not a uuid, not JSON
+    unusable    rows without a key; in SCD type 2 without a time, and late ones
+    put         as without rejections; deferred constraints are checked, too
+
+Where one of the last steps fails, its rows are numbered in the order of their records, and halved (``rejections``).
+A number stands for what is rejected together: a row, in SCD type 2 all rows of a key, whose versions are one history.
+Of several rows of a key an upsert has the last one, which is the one that can be rejected.
+
+After the first success in a transaction that has failed before, ``SET CONSTRAINTS`` makes deferred constraints
+immediate for the rows that follow: a constraint that is broken between two statements of SCD type 2 can then reject
+rows beside the one that is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, put, refuse_ambiguity
+from einmal.spark.targets.postgres.options import Mode, PostgresOptions
+from einmal.spark.targets.postgres.refusals import cause, condition, failed, reason, rejects_row
+from einmal.spark.targets.postgres.session import Session
+from einmal.spark.targets.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
+from einmal.spark.targets.postgres.table import TableShape
+from einmal.spark.targets.rejections import NO_KEY, RECORD, RECORD_FIELDS, TOO_LATE, Rejections, Rows, find_rejected
+
+KIND: Final = "postgres."
+"""How the names of exceptions begin."""
+_DEPENDS: Final = frozenset({"23503", "P0001"})
+"""foreign_key_violation, raise_exception: a row may need another one of its batch."""
+_CONVERTED: Final = sql.Identifier("einmal_rows")
+_NUMBERED: Final = sql.Identifier("einmal_numbered")
+"""Temporary tables, gone with the transaction."""
+_NUMBER: Final = sql.Identifier("number")
+_ALL: Final = sql.SQL("true")
+
+RECORD_COLUMNS: Final = tuple(
+    StagingColumn(f"record_{name}", sql.SQL(kind), f"{RECORD}_{name}", None)
+    for name, kind in zip(RECORD_FIELDS, ("text", "integer", "bigint"), strict=True)
+)
+"""Their ``source``: see ``copying``."""
+
+
+def apply_and_reject(
+    session: Session, options: PostgresOptions, shape: TableShape, staged: Staged, rejections: Rejections
+) -> None:
+    """Put the staged rows into the table, in the open transaction, but for the rejected ones.
+
+    Raises TargetFailed, ToleranceExceeded.
+    """
+    _Rejecting(session, options, shape, rejections).apply(staged)
+
+
+class _Rejecting:
+    def __init__(self, session: Session, options: PostgresOptions, shape: TableShape, rejections: Rejections) -> None:
+        self._session = session
+        self._options = options
+        self._shape = shape
+        self._rejections = rejections
+
+    def apply(self, staged: Staged) -> None:
+        refused = sql.SQL("{} IS NOT NULL").format(sql.Identifier(REFUSAL))
+        self._take(staged.rows, refused, "", sql.Identifier(REFUSAL))
+        rows = self._converted(staged)
+        if self._options.mode is not Mode.APPEND:
+            places = Places(self._options, rows)
+            self._take(rows, places.has_no_key, NO_KEY, sql.Literal("the key is NULL"))
+            if self._options.mode is Mode.SCD2:
+                self._take(rows, places.has_no_time, NO_KEY, sql.Literal("valid_from is NULL"))
+                for is_late, what in places.late(self._shape):
+                    self._take(rows, is_late, TOO_LATE, sql.Literal(what))
+            refuse_ambiguity(self._session, rows, places)
+        self._halved(rows, self._numbered, lambda some: put(self._session, self._options, self._shape, some))
+
+    def _take(self, rows: StagedRows, is_rejected: sql.Composable, exception: str, message: sql.Composable) -> None:
+        """Remove rows that are rejected before they are tried. An empty ``exception`` is in the message, before a
+        colon."""
+        count = counted(self._session, rows, is_rejected)
+        if not count:
+            return
+        self._rejections.check(count)
+        statement = sql.SQL("DELETE FROM {} AS s WHERE {} AND ({}) RETURNING {}, {}").format(
+            rows.id, rows.counted, is_rejected, names_of(RECORD_COLUMNS), message
+        )
+        found = self._session.execute(WRITING, statement).fetchall()
+        for *record, text in sorted(found, key=str):
+            name, _, told = (exception, "", text) if exception else text.partition(": ")
+            self._rejections.add(record, KIND + name, told)
+
+    # --- types --------------------------------------------------------------------------------------------------
+
+    def _converted(self, staged: Staged) -> StagedRows:
+        """The rows with the types of the table."""
+        if all(each.wide is None for each in staged.columns):
+            return staged.rows
+        columns = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(each.name), each.definition) for each in staged.columns
+        )
+        self._session.execute(
+            WRITING, sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(_CONVERTED, columns)
+        )
+        values = sql.SQL(", ").join(
+            sql.Identifier(each.name) if each.wide is None else each.wide.conversion for each in staged.columns
+        )
+
+        def convert(some: StagedRows) -> None:
+            self._session.attempt(
+                sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
+                    _CONVERTED, names_of(staged.columns), values, some.id, some.counted
+                )
+            )
+
+        self._halved(staged.rows, self._numbered_one_by_one, convert, staged.titles)
+        return StagedRows(_CONVERTED, staged.columns, _ALL)
+
+    # --- halves -------------------------------------------------------------------------------------------------
+
+    def _halved(
+        self,
+        rows: StagedRows,
+        number: Callable[[StagedRows], int],
+        work: Callable[[StagedRows], None],
+        titles: dict[str, str] | None = None,
+    ) -> None:
+        """``work`` on all rows but those with which it fails."""
+        error = self._tried(lambda: work(rows))
+        if error is None:
+            return
+        total = number(rows)
+        numbered = replace(rows, id=_NUMBERED)
+
+        def attempt(some: Rows) -> psycopg.Error | None:
+            return self._tried(lambda: work(replace(numbered, counted=_among(some))))
+
+        found = find_rejected(
+            range(1, total + 1),
+            error,
+            attempt,
+            depends=lambda each: each.sqlstate in _DEPENDS,
+            check=self._rejections.check,
+        )
+        query = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4").format(
+            _NUMBER, names_of(RECORD_COLUMNS), _NUMBERED, _among(list(found))
+        )
+        for which, *record in self._session.execute(WRITING, query).fetchall():
+            self._rejections.add(record, KIND + condition(found[which]), reason(found[which], titles))
+        self._session.execute(WRITING, sql.SQL("DROP TABLE {}").format(_NUMBERED))
+
+    def _tried(self, work: Callable[[], None]) -> psycopg.Error | None:
+        """Why a row is rejected, and then nothing has changed. Raises TargetFailed."""
+        self._session.execute(WRITING, sql.SQL("SAVEPOINT einmal_rows"))
+        rejected = None
+        try:
+            work()
+            self._session.attempt(sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+        except psycopg.Error as error:
+            if not rejects_row(error):
+                raise failed(error, WRITING) from cause(error)
+            rejected = error
+            self._session.execute(WRITING, sql.SQL("ROLLBACK TO SAVEPOINT einmal_rows"))
+        self._session.execute(WRITING, sql.SQL("RELEASE SAVEPOINT einmal_rows"))
+        return rejected
+
+    def _numbered(self, rows: StagedRows) -> int:
+        """A table of the rows, in which equal numbers are rejected together. How many numbers there are."""
+        if self._options.mode is Mode.APPEND:
+            return self._numbered_one_by_one(rows)
+        places = Places(self._options, rows)
+        if self._options.mode is Mode.UPSERT:
+            return self._numbered_by("row_number()", RECORD_COLUMNS, places.last(rows))
+        return self._numbered_by("dense_rank()", places.key, _selected(rows))
+
+    def _numbered_one_by_one(self, rows: StagedRows) -> int:
+        return self._numbered_by("row_number()", RECORD_COLUMNS, _selected(rows))
+
+    def _numbered_by(self, function: str, order: Sequence[StagingColumn], query: sql.Composed) -> int:
+        self._session.execute(
+            WRITING,
+            sql.SQL(
+                "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT *, {} OVER (ORDER BY {}) AS {} FROM ({}) AS rows"
+            ).format(_NUMBERED, sql.SQL(function), names_of(order), _NUMBER, query),
+        )
+        self._session.execute(WRITING, sql.SQL("CREATE INDEX ON {} ({})").format(_NUMBERED, _NUMBER))
+        ((most,),) = self._session.execute(
+            WRITING, sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(_NUMBER, _NUMBERED)
+        ).fetchall()
+        return int(most)
+
+
+def _selected(rows: StagedRows) -> sql.Composed:
+    return sql.SQL("SELECT * FROM {} WHERE {}").format(rows.id, rows.counted)
+
+
+def _among(numbers: Rows) -> sql.Composed:
+    """The condition for rows with these numbers."""
+    if isinstance(numbers, range):
+        return sql.SQL("{0} >= {1} AND {0} < {2}").format(_NUMBER, numbers.start, numbers.stop)
+    return sql.SQL("{} = ANY({}::bigint[])").format(_NUMBER, sql.Literal(list(numbers)))

@@ -1,0 +1,162 @@
+"""The rows of a batch that a target rejects: which they are, and how many there may be. Pure.
+
+A database reports that one of many rows breaks a rule, and not which. So a statement that has failed is tried again
+with each half of its rows, down to single ones: some ``2 k log2(n / k)`` statements for ``k`` rejected rows of ``n``.
+What has succeeded stays in the open transaction, so the halves see each other's rows: of two rows that cannot both be
+in a table, the later one is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from einmal.schemas.settings import LIMIT, TOLERANCE, ErrorSettings
+from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
+from einmal.spark.targets.target import TargetFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+RECORD: Final = "einmal_record"
+"""The column that names the record that a row was made of. It is not stored."""
+RECORD_FIELDS: Final = {"topic": "string", "partition": "int", "offset": "bigint"}
+REJECTED: Final = "einmal_rejected"
+"""The table of rejected rows, in the target's database: an outbox, from which dead letters are made once the batch is
+committed. It has those of the last batch of each pipeline."""
+REJECTED_MAX: Final = 10_000
+"""Rejected rows of a batch, whatever its limit: each costs statements, and is in the driver's memory."""
+NO_KEY: Final = "null_value_not_allowed"
+TOO_LATE: Final = "late_version"
+
+E = TypeVar("E")
+Rows = Sequence[int]
+Attempt = Callable[[Rows], E | None]
+"""Puts these rows into the open transaction; or changes nothing, and returns why one of them is rejected."""
+
+
+def find_rejected(
+    rows: Rows,
+    error: E,
+    attempt: Attempt[E],
+    *,
+    depends: Callable[[E], bool] = lambda _: False,
+    check: Callable[[int], None] = lambda _: None,
+) -> dict[int, E]:
+    """Put all rows but the rejected ones into the open transaction; the rejected ones, and why.
+
+    ``error``: what all of them together failed with. ``depends``: whether a row may be rejected only because of rows
+    that come later, as by a foreign key between rows of one batch; it is then tried again. ``check`` is called with
+    the number of rejected rows, and raises where they are too many.
+    """
+    found: dict[int, E] = {}
+    _halve(rows, error, attempt, found, check)
+    while again := [row for row, reason in found.items() if depends(reason)]:
+        before = len(found)
+        found = {row: reason for row, reason in found.items() if not depends(reason)}
+        if (failed := attempt(again)) is not None:
+            _halve(again, failed, attempt, found, check)
+        if len(found) == before:
+            break
+    return dict(sorted(found.items()))
+
+
+def _halve(rows: Rows, error: E, attempt: Attempt[E], found: dict[int, E], check: Callable[[int], None]) -> None:
+    waiting: list[tuple[Rows, E | None]] = [(rows, error)]
+    while waiting:
+        some, known = waiting.pop()
+        failed = attempt(some) if known is None else known
+        if failed is None:
+            continue
+        if len(some) == 1:
+            found[some[0]] = failed
+            check(len(found))
+            continue
+        middle = len(some) // 2
+        # The first half comes first: rows are tried in their order.
+        waiting += [(some[middle:], None), (some[:middle], None)]
+
+
+class Rejections:
+    """The rejected rows of one batch. ``sink``: the name of its commit record; ``rows``: how many the batch has."""
+
+    def __init__(self, sink: str, errors: ErrorSettings, batch_id: int, rows: int) -> None:
+        self._sink = sink
+        self._errors = errors
+        self._batch_id = batch_id
+        self._rows = rows
+        self._count = 0
+        self._found: dict[tuple[str, int, int], RejectedRow] = {}
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def found(self) -> tuple[RejectedRow, ...]:
+        """One for each record: a record that two rejected rows were made of is one dead letter."""
+        return tuple(self._found.values())
+
+    def check(self, more: int = 0) -> None:
+        """Whether there may be so many more. Raises ToleranceExceeded."""
+        count = self._count + more
+        if count > REJECTED_MAX:
+            limit = f"{REJECTED_MAX:,}, which is the most that a batch can have"
+        elif self._errors.limit.is_exceeded(count, self._rows):
+            limit = LIMIT
+        else:
+            return
+        raise ToleranceExceeded(
+            f"{self._sink}: {count:,} or more of {self._rows:,} rows of batch {self._batch_id} are rejected by the "
+            f"target, which is more than {limit}\nhint: correct the rows or the table, or raise the limit"
+        )
+
+    def add(self, record: Sequence[Any], exception: str, message: str) -> None:
+        """``record``: topic, partition and offset. Raises TargetFailed where it names none, ToleranceExceeded."""
+        topic, partition, offset = record
+        if topic is None or partition is None or offset is None:
+            raise TargetFailed(
+                f"a row is rejected ({message}), and its {RECORD} is NULL: no dead letter can be made of it. "
+                f"Hint: {HINT}",
+                will_again=True,
+            )
+        self._count += 1
+        self.check()
+        row = RejectedRow(str(topic), int(partition), int(offset), exception, message)
+        self._found.setdefault((row.topic, row.partition, row.offset), row)
+
+
+HINT: Final = f"SELECT ..., struct(topic, partition, offset) AS {RECORD}, of the record that the row is made of"
+
+
+def record_problems(errors: ErrorSettings, schema: StructType) -> list[tuple[str, str]]:
+    """What is wrong with the column that names a row's record."""
+    if not errors.tolerates:
+        return []
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    wanted = f"struct<{','.join(f'{name}:{kind}' for name, kind in RECORD_FIELDS.items())}>"
+    if kinds.get(RECORD) == wanted:
+        return []
+    what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
+    return [(f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}", HINT)]
+
+
+def stored_schema(schema: StructType) -> StructType:
+    """Without the record."""
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in schema.fields if field.name != RECORD])
+
+
+def stored_rows(frame: DataFrame) -> DataFrame:
+    """Without the record."""
+    return frame.drop(RECORD)
+
+
+def as_columns(rows: Iterable[RejectedRow]) -> list[tuple[int, str, int, int, str, str]]:
+    """For the outbox: number, topic, partition, offset, exception, message."""
+    return [
+        (number, each.topic, each.partition, each.offset, each.exception, each.message)
+        for number, each in enumerate(rows)
+    ]

@@ -1,0 +1,278 @@
+"""Rows that a table rejects, in every mode: all others are loaded, and the outbox has each rejected one once."""
+
+from __future__ import annotations
+
+import pytest
+
+from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
+from einmal.spark.targets.target import TargetFailed
+from tests.spark.targets.postgres.rig import Query, Rig
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TOLERANT = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "bad"}
+RECORD = "named_struct('topic', 'in', 'partition', 0, 'offset', CAST(at AS bigint)) AS einmal_record"
+
+
+class Tolerant(Query):
+    """A pipeline that tolerates rejected rows. Queries have a column ``at``, the offset of the row's record."""
+
+    def __init__(self, rig: Rig, **options: str) -> None:
+        super().__init__(rig, **TOLERANT, **options)
+
+    def rejected(self, query: str) -> dict[int, str]:
+        """Write a batch; why each record was rejected."""
+        self.write(f"SELECT * EXCEPT (at), {RECORD} FROM ({query})")
+        found = self.driver.target.rejected(self.batch_id - 1)
+        self.messages = [each.message for each in found]
+        assert {(each.topic, each.partition) for each in found} <= {("in", 0)}
+        assert len({each.offset for each in found}) == len(found)
+        return {each.offset: each.exception.removeprefix("postgres.") for each in found}
+
+
+def test_rows_that_break_constraints_are_rejected_and_the_others_are_loaded(rig: Rig) -> None:
+    rig.rows("CREATE TABLE owner (name text PRIMARY KEY)")
+    rig.rows("INSERT INTO owner VALUES ('a')")
+    rig.rows(
+        "CREATE TABLE t (id int UNIQUE, owner text NOT NULL REFERENCES owner, amount int CHECK (amount < 100),"
+        " half int GENERATED ALWAYS AS (1000 / (amount - 50)) STORED)"
+    )
+    rig.rows("INSERT INTO t VALUES (7, 'a', 1)")
+    query = Tolerant(rig)
+    rejected = query.rejected(
+        "SELECT col1 AS id, col2 AS owner, col3 AS amount, col1 AS at FROM VALUES (1, 'a', 1), (2, null, 1),"
+        " (3, 'secret', 1), (4, 'a', 100), (5, 'a', 50), (6, 'a', 2), (7, 'a', 3)"
+    )
+    assert rejected == {
+        2: "not_null_violation",
+        3: "foreign_key_violation",
+        4: "check_violation",
+        5: "division_by_zero",
+        7: "unique_violation",
+    }
+    assert query.rows("id, amount") == [(1, 1), (6, 2), (7, 1)]
+    assert not any("secret" in each for each in query.messages)
+    assert any("t_amount_check" in each for each in query.messages)
+
+
+def test_values_that_only_the_types_of_the_table_reject_are_rejected_row_by_row(rig: Rig) -> None:
+    rig.rows("CREATE TYPE colour AS ENUM ('red', 'blue')")
+    rig.rows("CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0)")
+    rig.rows(
+        "CREATE TABLE t (id int, name varchar(5), uid uuid, doc jsonb, colour colour, even even, tags varchar(3)[],"
+        " uids uuid[])"
+    )
+    query = Tolerant(rig)
+    good = "'abcde', '6f9619ff-8b86-d011-b42d-00c04fc964ff', '{\"a\": 1}', 'red', 2, array('abc'), array()"
+    columns = ["name", "uid", "doc", "colour", "even", "tags", "uids"]
+    wrong = {
+        "name": "'secret'",
+        "uid": "'secret'",
+        "doc": "'{secret'",
+        "colour": "'secret'",
+        "even": "3",
+        "tags": "array('a', 'secret')",
+        "uids": "array('secret')",
+    }
+    values = [f"(0, {good})"]
+    for number, column in enumerate(columns, 1):
+        row = dict(zip(columns, good.split(", ", 6)[:5] + ["array('abc')", "array()"], strict=True))
+        values.append(f"({number}, {', '.join((row | {column: wrong[column]}).values())})")
+    names = ", ".join(f"col{number + 2} AS {name}" for number, name in enumerate(columns) if name != "uids")
+    rejected = query.rejected(
+        f"SELECT col1 AS id, {names}, CAST(col8 AS array<string>) AS uids, col1 AS at FROM VALUES {', '.join(values)}"
+    )
+    assert rejected == {
+        1: "string_data_right_truncation",
+        2: "invalid_text_representation",
+        3: "invalid_text_representation",
+        4: "invalid_text_representation",
+        5: "check_violation",
+        6: "string_data_right_truncation",
+        7: "invalid_text_representation",
+    }
+    assert query.rows("id, name, doc, tags") == [(0, "abcde", {"a": 1}, ["abc"])]
+    assert not any("secret" in each for each in query.messages)
+
+
+def test_rows_that_copy_cannot_take_are_rejected(rig: Rig) -> None:
+    query = Tolerant(rig)
+    rejected = query.rejected(
+        "SELECT id, CASE id WHEN 1 THEN concat('secret', char(0)) WHEN 2 THEN CAST(X'ff41' AS string) ELSE 'fine' END"
+        " AS name, CASE id WHEN 3 THEN DATE '-0004-01-01' WHEN 5 THEN DATE '+12345-01-01' ELSE DATE '2026-01-01' END"
+        " AS day, CASE id WHEN 4 THEN TIMESTAMP '-0004-01-01' ELSE TIMESTAMP '2026-01-01' END AS time,"
+        " CASE id WHEN 6 THEN array('a', concat('b', char(0))) ELSE array('a') END AS tags, id AS at FROM range(8)"
+    )
+    assert rejected == {
+        1: "character_not_in_repertoire",
+        2: "character_not_in_repertoire",
+        3: "datetime_field_overflow",
+        4: "datetime_field_overflow",
+        6: "character_not_in_repertoire",
+    }
+    assert query.rows("id, name, day::text") == [
+        (0, "fine", "2026-01-01"),
+        (5, "fine", "12345-01-01"),
+        (7, "fine", "2026-01-01"),
+    ]
+    assert 'column "name"' in query.messages[0]
+
+
+def test_of_two_rows_that_break_a_rule_together_the_later_record_is_rejected(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id int, name text UNIQUE)")
+    query = Tolerant(rig)
+    rejected = query.rejected(
+        "SELECT col1 AS id, col2 AS name, 10 - col1 AS at FROM VALUES (1, 'x'), (2, 'x'), (3, 'y'), (4, 'x')"
+    )
+    assert rejected == {8: "unique_violation", 9: "unique_violation"}
+    assert query.rows() == [(3, "y"), (4, "x")]
+
+
+def test_deferred_constraints_and_triggers_reject_rows_too(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id int UNIQUE DEFERRABLE INITIALLY DEFERRED, name text)")
+    rig.rows("CREATE TABLE log (id int)")
+    rig.rows(
+        "CREATE FUNCTION check_name() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO log VALUES (NEW.id);"
+        " IF NEW.name = 'raised' THEN RAISE EXCEPTION 'secret %', NEW.name; END IF;"
+        " IF NEW.name = 'state' THEN RAISE EXCEPTION 'secret' USING ERRCODE = 'check_violation'; END IF;"
+        " RETURN NEW; END $$"
+    )
+    rig.rows("CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION check_name()")
+    query = Tolerant(rig)
+    rejected = query.rejected(
+        "SELECT col1 AS id, col2 AS name, col3 AS at FROM VALUES (1, 'a', 1), (1, 'b', 2), (3, 'raised', 3),"
+        " (4, 'state', 4), (5, 'c', 5)"
+    )
+    assert rejected == {2: "unique_violation", 3: "raise_exception", 4: "check_violation"}
+    assert not any("secret" in each for each in query.messages)
+    assert query.rows() == [(1, "a"), (5, "c")]
+    # What a trigger has done for a rejected row is undone with it.
+    assert rig.rows("SELECT id FROM log ORDER BY 1") == [(1,), (5,)]
+
+
+def test_a_row_that_refers_to_a_later_one_of_its_batch_is_loaded_beside_a_rejected_row(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint PRIMARY KEY, parent bigint REFERENCES t)")
+    query = Tolerant(rig)
+    rejected = query.rejected(
+        "SELECT id, CASE WHEN id = 5 THEN 99 WHEN id < 9 THEN id + 1 END AS parent, id AS at FROM range(10)"
+    )
+    # 5 refers to nothing, 4 to 5, and so on.
+    assert rejected == dict.fromkeys(range(6), "foreign_key_violation")
+    assert query.rows("id") == [(number,) for number in (6, 7, 8, 9)]
+
+
+def test_an_upsert_rejects_the_last_row_of_a_key_and_rows_without_a_key(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id int PRIMARY KEY, amount int CHECK (amount < 100))")
+    query = Tolerant(rig, mode="upsert", key="id", order="at2", delete="gone")
+    values = "SELECT col1 AS id, col2 AS amount, col3 AS at2, col4 AS gone, col3 AS at FROM VALUES"
+    assert query.rejected(f"{values} (1, 1, 0, false), (2, 2, 1, false), (3, 3, 2, false)") == {}
+    rejected = query.rejected(
+        f"{values} (1, 100, 10, false), (2, 5, 11, false), (2, 200, 12, false), (3, 300, 13, false), (3, 4, 14, false),"
+        " (null, 1, 15, false), (5, 500, 16, true), (6, 6, 17, false), (2, 7, 9, true)"
+    )
+    assert rejected == {10: "check_violation", 12: "check_violation", 15: "null_value_not_allowed"}
+    assert query.rows() == [(1, 1), (2, 2), (3, 4), (6, 6)]
+
+
+def test_scd2_rejects_all_rows_of_a_key_and_late_rows_alone(rig: Rig) -> None:
+    rig.rows(
+        "CREATE TABLE t (id int, city varchar(6), valid_from timestamp, valid_to timestamp, is_current boolean,"
+        " CHECK (city <> 'Nowhere'), CHECK (city <> 'Never'))"
+    )
+    rig.rows("CREATE UNIQUE INDEX ON t (id) WHERE is_current")
+    query = Tolerant(rig, mode="scd2", key="id")
+    values = (
+        "SELECT col1 AS id, col2 AS city, TIMESTAMP_NTZ '2026-01-01 00:00:00' + make_dt_interval(col3) AS valid_from,"
+        " col4 AS at FROM VALUES"
+    )
+    assert query.rejected(f"{values} (1, 'Ulm', 5, 0), (2, 'Bonn', 5, 1)") == {}
+    rejected = query.rejected(
+        f"{values} (1, 'Trier', 6, 10), (1, 'Never', 7, 11), (2, 'Hof', 4, 12), (2, 'Kiel', 6, 13),"
+        " (3, 'Berlin', 1, 14), (4, 'Stuttgart', 1, 15), (4, 'Bonn', 2, 16), (null, 'Ulm', 1, 17)"
+    )
+    assert rejected == {
+        10: "check_violation",
+        11: "check_violation",
+        12: "late_version",
+        15: "string_data_right_truncation",
+        17: "null_value_not_allowed",
+    }
+    current = "id, city, extract(day FROM valid_from)::int, is_current"
+    assert query.rows(current, "id, valid_from") == [
+        (1, "Ulm", 6, True),
+        (2, "Bonn", 6, False),
+        (2, "Kiel", 7, True),
+        (3, "Berlin", 2, True),
+        (4, "Bonn", 3, True),
+    ]
+
+
+def test_ambiguous_rows_of_a_key_stay_an_error(rig: Rig) -> None:
+    query = Tolerant(rig, mode="upsert", key="id")
+    with pytest.raises(TargetFailed, match="several rows in the batch"):
+        query.rejected("SELECT col1 AS id, col2 AS name, col1 AS at FROM VALUES (1, 'a'), (1, 'b')")
+
+
+def test_many_rejected_rows_are_found_among_many(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint PRIMARY KEY, n bigint CHECK (n % 100 <> 99))")
+    query = Tolerant(rig)
+    rejected = query.rejected("SELECT id, id AS n, id AS at FROM range(5000)")
+    assert set(rejected) == set(range(99, 5000, 100))
+    assert query.rows("count(*)") == [(4950,)]
+
+
+def test_more_rejected_rows_than_the_limit_abort_the_batch_and_nothing_is_there(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 9))")
+    query = Tolerant(rig, **{"errors.deadletterqueue.limit": "9"})
+    assert len(query.rejected("SELECT id, id AS at FROM range(90)")) == 9
+    with pytest.raises(ToleranceExceeded, match=r"10 or more of 100 rows of batch 1 .*errors.deadletterqueue.limit"):
+        query.rejected("SELECT id, id AS at FROM range(100)")
+    query.driver.abort()
+    assert query.rows("count(*)") == [(81,)]
+    assert len(query.driver.target.rejected(0)) == 9
+    assert rig.rows("SELECT count(*), min(batch_id) FROM einmal_rejected") == [(9, 0)]
+    assert rig.staging() == []
+
+
+def test_the_outbox_has_the_rejected_rows_of_the_last_batch_of_each_pipeline(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 9))")
+    query = Tolerant(rig)
+    query.rejected("SELECT id, id AS at FROM range(30)")
+    assert [each.offset for each in query.driver.target.rejected(0)] == [9, 19, 29]
+    query.rejected("SELECT id, id AS at FROM range(15)")
+    assert query.driver.target.rejected(0) == ()
+    query.driver.restart()
+    (found,) = query.driver.target.rejected(1)
+    assert found == RejectedRow("in", 0, 9, "postgres.check_violation", found.message)
+    query.rejected("SELECT id, id AS at FROM range(5)")
+    assert rig.rows("SELECT * FROM einmal_rejected") == []
+
+
+def test_a_rejected_row_without_a_record_fails_the_batch(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id int CHECK (id < 3))")
+    query = Tolerant(rig)
+    with pytest.raises(TargetFailed, match="its einmal_record is NULL"):
+        query.rejected("SELECT 3 AS id, CAST(null AS int) AS at")
+
+
+def test_other_errors_than_those_of_rows_fail_the_batch(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id int)")
+    rig.rows(
+        "CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " EXECUTE 'SELECT * FROM missing'; RETURN NEW; END $$"
+    )
+    rig.rows("CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION breaks()")
+    query = Tolerant(rig)
+    with pytest.raises(TargetFailed, match="undefined_table"):
+        query.rejected("SELECT 3 AS id, 1 AS at")
+    query.driver.abort()
+    assert rig.rows("SELECT * FROM einmal_rejected") == []
+
+
+def test_a_query_without_records_is_refused_with_a_hint(rig: Rig) -> None:
+    schema = rig.spark.sql("SELECT 1 AS id, struct(1 AS topic) AS einmal_record").schema
+    (found,) = rig.destination(None, **TOLERANT).problems("pipeline", schema)
+    assert "struct<topic:string,partition:int,offset:bigint>" in found[0] and "struct(topic, partition" in found[1]
+    (found,) = rig.destination(None, **TOLERANT).problems("pipeline", rig.frame(range(1)).schema)
+    assert "has no column einmal_record" in found[0]

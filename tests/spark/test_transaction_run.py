@@ -1,0 +1,37 @@
+"""What a user reads of a run's end, by the target that it wrote to."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from einmal.pipeline.batch_plan import BATCH_WRITES
+from einmal.pipeline.run_state import Query
+from einmal.spark.errors import PipelineFenced
+from einmal.spark.options import Options
+from einmal.spark.protocol.run import CurrentBatch
+from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
+from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.sqlite import SQLiteDestination
+from einmal.spark.targets.target import Opening
+
+
+def test_a_run_that_a_database_has_fenced_does_not_hear_of_the_brokers_timeouts(tmp_path: Path) -> None:
+    destination = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+    query = Query(
+        transactional_id="rows", query_id=BATCH_WRITES, checkpoint="", is_fresh=False, stateful=False, version=1
+    )
+    older = TransactionRun(destination.target(Opening(name="rows")), query, NoAdditions(), lambda _: None)
+    older.start()
+    with closing(destination.target(Opening(name="rows"))) as newer:
+        newer.acquire(None)
+    with pytest.raises(PipelineFenced) as caught:
+        # It is fenced before it looks at the rows.
+        older.write(CurrentBatch(1, cast(Any, None)))
+    older.close()
+    assert "use one per pipeline" in caught.value.hint
+    assert "transaction.timeout.ms" not in caught.value.hint
+    assert "transaction.timeout.ms" in KafkaTarget.fenced_hint
