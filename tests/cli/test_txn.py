@@ -53,6 +53,16 @@ def test_an_abort_by_id_fences_the_producer(cli: Cli, open_transaction: tuple[Pr
     assert cli("topic", "consume", topic, "-o", "start:end").lines == []
 
 
+def test_an_abort_after_the_commit_does_not_report_that_the_transaction_was_aborted(
+    cli: Cli, open_transaction: tuple[Producer, str]
+) -> None:
+    producer, topic = open_transaction
+    producer.commit_transaction()
+    reported = cli("txn", "abort", f"id-of-{topic}", "--yes", "--format", "json").document
+    assert reported == [{"transactional_id": f"id-of-{topic}", "status": "fenced"}]
+    assert len(cli("topic", "consume", topic, "-o", "start:end").lines) == 1
+
+
 def test_an_abort_asks_first(cli: Cli, open_transaction: tuple[Producer, str]) -> None:
     producer, topic = open_transaction
     asked = cli("txn", "abort", f"id-of-{topic}", stdin="n\n", status=1)

@@ -175,10 +175,8 @@ def abort(
         raise typer.BadParameter("give a TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
     config = config_of(brokers, settings, command_config)
     if transactional_id is not None:
-        _abort_through_coordinator(config, transactional_id, yes)
-        print_rows(
-            [{"transactional_id": transactional_id, "status": "aborted"}], ("transactional_id", "status"), output
-        )
+        status = _abort_through_coordinator(config, transactional_id, yes)
+        print_rows([{"transactional_id": transactional_id, "status": status}], ("transactional_id", "status"), output)
     elif topic is not None and start_offset is not None:
         _confirm(f"Write an abort marker into {topic}-{partition}, past the coordinator?", yes)
         _abort_in_partition(config, topic, partition, start_offset)
@@ -191,8 +189,11 @@ def _confirm(question: str, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _abort_through_coordinator(config: dict[str, str], transactional_id: str, yes: bool) -> None:
-    """Abort the open transaction by acquiring its transactional.id with InitProducerId, as a new instance does."""
+def _abort_through_coordinator(config: dict[str, str], transactional_id: str, yes: bool) -> str:
+    """Abort the open transaction by acquiring its transactional.id with InitProducerId, as a new instance does.
+
+    Returns "aborted"; "fenced" if none was open, because it had never begun or its end was decided already.
+    """
     from einmal.client import Admin, TransactionDriver
 
     with failures_told():
@@ -207,6 +208,7 @@ def _abort_through_coordinator(config: dict[str, str], transactional_id: str, ye
         _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
         with TransactionDriver({**config, "transactional.id": transactional_id}) as driver:
             driver.init_producer_id()
+    return "aborted" if found.state == "Ongoing" else "fenced"
 
 
 def _abort_in_partition(config: dict[str, str], topic: str, partition: int, start_offset: int) -> None:

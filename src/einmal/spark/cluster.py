@@ -259,7 +259,7 @@ class KafkaCluster:
         return self._thread.run(lambda asker: asker.describe_cluster()).cluster_id
 
     def open_transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """None where none is open, or the brokers do not know (before 3.0). Raises KafkaError."""
+        """None where none is open, or the brokers cannot report it (before 3.0). Raises KafkaError."""
         try:
             described = self._thread.run(lambda asker: asker.describe_transactions([transactional_id]))
         except RequestRefused as error:
