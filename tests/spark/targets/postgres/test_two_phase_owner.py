@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client.descriptions import TransactionDescription
+from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
@@ -66,7 +67,8 @@ class Decided:
         self.file = directory / "pipeline.toml"
         self.directory = directory
         self.declare(SETTING)
-        create(broker.bootstrap, self.name)
+        # As the preflight makes it.
+        create(broker.bootstrap, self.name, COMMIT_TOPIC)
         self.driver = self.opened()
         self.identity: Identity = self.driver.acquire(None)
         self.driver.read()
