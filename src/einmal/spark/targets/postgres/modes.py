@@ -20,8 +20,8 @@ from einmal.spark.targets.target import TargetFailed
 
 _VALID_FROM: Final = "valid_from"
 _DELETES: Final = "deletes"
-_VERSIONS: Final = "einmal_versions"
-"""A temporary table, gone with the transaction."""
+_VERSIONS: Final = sql.Identifier("pg_temp", "einmal_versions")
+"""A temporary table, gone with the transaction. A search_path may have other schemas before that of this."""
 WRITING: Final = "writing the rows"
 
 
@@ -139,7 +139,7 @@ def _version(shape: TableShape, rows: StagedRows, which: Places) -> list[sql.Com
     deletes = any(each.name == _DELETES for each in rows.columns)
     gone = sql.SQL("coalesce({}, false)").format(sql.Identifier(_DELETES)) if deletes else sql.SQL("false")
     places = {
-        "versions": sql.Identifier(_VERSIONS),
+        "versions": _VERSIONS,
         "table": shape.id,
         "staged": rows.id,
         "counted": rows.counted,

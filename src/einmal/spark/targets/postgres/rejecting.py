@@ -38,9 +38,9 @@ KIND: Final = "postgres."
 """How the names of exceptions begin."""
 _DEPENDS: Final = frozenset({"23503", "P0001"})
 """foreign_key_violation, raise_exception: a row may need another one of its batch."""
-_CONVERTED: Final = sql.Identifier("einmal_rows")
-_NUMBERED: Final = sql.Identifier("einmal_numbered")
-"""Temporary tables, gone with the transaction."""
+_CONVERTED: Final = sql.Identifier("pg_temp", "einmal_rows")
+_NUMBERED: Final = sql.Identifier("pg_temp", "einmal_numbered")
+"""Temporary tables, gone with the transaction. A search_path may have other schemas before that of these."""
 _BEGIN: Final = sql.SQL("SAVEPOINT einmal_rows")
 _END: Final = sql.SQL("SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT einmal_rows")
 _UNDO: Final = sql.SQL("ROLLBACK TO SAVEPOINT einmal_rows; RELEASE SAVEPOINT einmal_rows")
