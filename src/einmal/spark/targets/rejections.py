@@ -63,6 +63,7 @@ def find_rejected(
 
 
 def _halve(rows: Rows, error: E, attempt: Attempt[E], found: dict[int, E], check: Callable[[int], None]) -> None:
+    # Rows, and what they are known to fail with.
     waiting: list[tuple[Rows, E | None]] = [(rows, error)]
     while waiting:
         some, known = waiting.pop()
@@ -74,8 +75,13 @@ def _halve(rows: Rows, error: E, attempt: Attempt[E], found: dict[int, E], check
             check(len(found))
             continue
         middle = len(some) // 2
+        first, second = some[:middle], some[middle:]
         # The first half comes first: rows are tried in their order.
-        waiting += [(some[middle:], None), (some[:middle], None)]
+        if (of_first := attempt(first)) is None:
+            # What both fail with is in the second half. Of one row it is asked once more.
+            waiting.append((second, failed if len(second) > 1 else None))
+        else:
+            waiting += [(second, None), (first, of_first)]
 
 
 class Rejections:

@@ -208,6 +208,26 @@ def test_scd2_rejects_all_rows_of_a_key_and_late_rows_alone(rig: Rig) -> None:
     ]
 
 
+def test_tables_of_the_same_names_are_left_alone_whatever_the_search_path(rig: Rig) -> None:
+    rig.rows(f"ALTER DATABASE {rig.database} SET search_path = public, pg_temp")
+    names = ("einmal_rows", "einmal_numbered", "einmal_versions")
+    for name in names:
+        rig.rows(f"CREATE TABLE {name} (mine int)")
+    rig.rows(
+        "CREATE TABLE t (id int, city varchar(4), valid_from timestamp, valid_to timestamp, is_current boolean,"
+        " CHECK (id > 0))"
+    )
+    rig.rows("CREATE UNIQUE INDEX ON t (id) WHERE is_current")
+    query = Tolerant(rig, mode="scd2", key="id")
+    rejected = query.rejected(
+        "SELECT col1 AS id, col2 AS city, TIMESTAMP_NTZ '2026-01-01 00:00:00' AS valid_from, col3 AS at FROM VALUES"
+        " (1, 'Ulm', 1), (-2, 'Bonn', 2), (3, 'Stuttgart', 3), (4, 'Kiel', 4)"
+    )
+    assert rejected == {2: "check_violation", 3: "string_data_right_truncation"}
+    assert query.rows("id, city") == [(1, "Ulm"), (4, "Kiel")]
+    assert [rig.rows(f"SELECT count(*) FROM {name}") for name in names] == [[(0,)]] * 3
+
+
 def test_ambiguous_rows_of_a_key_stay_an_error(rig: Rig) -> None:
     query = Tolerant(rig, mode="upsert", key="id")
     with pytest.raises(TargetFailed, match="several rows in the batch"):

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import psycopg
 from psycopg import sql
 
 from einmal.spark.targets.postgres.names import quoted
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.staging import StagedRows, StagingColumn
 from einmal.spark.targets.postgres.table import TableShape
@@ -22,8 +20,8 @@ from einmal.spark.targets.target import TargetFailed
 
 _VALID_FROM: Final = "valid_from"
 _DELETES: Final = "deletes"
-_VERSIONS: Final = "einmal_versions"
-"""A temporary table, gone with the transaction."""
+_VERSIONS: Final = sql.Identifier("pg_temp", "einmal_versions")
+"""A temporary table, gone with the transaction. A search_path may have other schemas before that of this."""
 WRITING: Final = "writing the rows"
 
 
@@ -35,22 +33,18 @@ def apply(session: Session, options: PostgresOptions, shape: TableShape, rows: S
         refuse_ambiguity(session, rows, places)
     if options.mode is Mode.SCD2:
         _refuse_late(session, shape, rows, places)
-    try:
-        put(session, options, shape, rows)
-    except psycopg.Error as error:
-        raise failed(error, WRITING) from cause(error)
+    for statement in statements(options, shape, rows):
+        session.execute(WRITING, statement)
 
 
-def put(session: Session, options: PostgresOptions, shape: TableShape, rows: StagedRows) -> None:
-    """As ``apply``, of rows that were checked. Raises psycopg.Error."""
+def statements(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> list[sql.Composed]:
+    """What puts checked rows into the table."""
     places = Places(options, rows)
-    match options.mode:
-        case Mode.APPEND:
-            _append(session, shape, rows)
-        case Mode.UPSERT:
-            _upsert(session, shape, rows, places)
-        case Mode.SCD2:
-            _version(session, shape, rows, places)
+    if options.mode is Mode.APPEND:
+        return [_append(shape, rows)]
+    if options.mode is Mode.UPSERT:
+        return [_upsert(shape, rows, places)]
+    return _version(shape, rows, places)
 
 
 class Places:
@@ -102,18 +96,17 @@ class Places:
         return sql.SQL("{} IS NULL").format(sql.Identifier(self.since.name))
 
 
-def _append(session: Session, shape: TableShape, rows: StagedRows) -> None:
+def _append(shape: TableShape, rows: StagedRows) -> sql.Composed:
     stored = _stored(rows)
-    statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
+    return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
         shape.id, _columns(stored), names_of(stored), rows.id, rows.counted
     )
-    session.attempt(statement)
 
 
 # --- upsert -----------------------------------------------------------------------------------------------------
 
 
-def _upsert(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:
+def _upsert(shape: TableShape, rows: StagedRows, places: Places) -> sql.Composed:
     stored = _stored(rows)
     others = [each for each in stored if each not in places.key]
     deletes = any(each.name == _DELETES for each in rows.columns)
@@ -129,16 +122,15 @@ def _upsert(session: Session, shape: TableShape, rows: StagedRows, places: Place
         _columns(stored),
         _listed(sql.SQL("s.{}").format(sql.Identifier(each.name)) for each in stored),
     )
-    statement = sql.SQL("MERGE INTO {} AS t USING ({}) AS s ON {} {} {}").format(
+    return sql.SQL("MERGE INTO {} AS t USING ({}) AS s ON {} {} {}").format(
         shape.id, places.last(rows), _same(places.key, "t", "s"), sql.SQL(" ").join(matched), missing
     )
-    session.attempt(statement)
 
 
 # --- SCD type 2 -------------------------------------------------------------------------------------------------
 
 
-def _version(session: Session, shape: TableShape, rows: StagedRows, which: Places) -> None:
+def _version(shape: TableShape, rows: StagedRows, which: Places) -> list[sql.Composed]:
     """Each change of a key ends its current version and begins the next; a row that changes nothing is no version."""
     stored = _stored(rows)
     key, since = which.key, which.since
@@ -147,7 +139,7 @@ def _version(session: Session, shape: TableShape, rows: StagedRows, which: Place
     deletes = any(each.name == _DELETES for each in rows.columns)
     gone = sql.SQL("coalesce({}, false)").format(sql.Identifier(_DELETES)) if deletes else sql.SQL("false")
     places = {
-        "versions": sql.Identifier(_VERSIONS),
+        "versions": _VERSIONS,
         "table": shape.id,
         "staged": rows.id,
         "counted": rows.counted,
@@ -176,19 +168,16 @@ def _version(session: Session, shape: TableShape, rows: StagedRows, which: Place
         " changed AS (SELECT * FROM compared WHERE n = 0 OR gone <> was_gone OR (NOT gone AND is_new))"
         " SELECT {names}, gone, n, lead({since}) OVER (PARTITION BY {key} ORDER BY n) AS until FROM changed"
     ).format(**places)
-    session.attempt(versions)
     ended = sql.SQL(
         "UPDATE {table} AS t SET valid_to = s.until, is_current = false FROM {versions} AS s"
         " WHERE t.is_current AND s.n = 0 AND s.until IS NOT NULL AND {same}"
     ).format(**places)
-    session.attempt(ended)
     begun = sql.SQL(
         "INSERT INTO {table} ({all_columns}, valid_to, is_current)"
         " SELECT {names}, until, until IS NULL FROM {versions} WHERE n > 0 AND NOT gone"
     ).format(**places)
-    session.attempt(begun)
     # The next rows of the same transaction have a table of their own.
-    session.attempt(sql.SQL("DROP TABLE {versions}").format(**places))
+    return [versions, ended, begun, sql.SQL("DROP TABLE {versions}").format(**places)]
 
 
 def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:

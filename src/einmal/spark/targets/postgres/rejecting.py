@@ -26,7 +26,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, put, refuse_ambiguity
+from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, refuse_ambiguity, statements
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
 from einmal.spark.targets.postgres.refusals import cause, condition, failed, reason, rejects_row
 from einmal.spark.targets.postgres.session import Session
@@ -38,9 +38,12 @@ KIND: Final = "postgres."
 """How the names of exceptions begin."""
 _DEPENDS: Final = frozenset({"23503", "P0001"})
 """foreign_key_violation, raise_exception: a row may need another one of its batch."""
-_CONVERTED: Final = sql.Identifier("einmal_rows")
-_NUMBERED: Final = sql.Identifier("einmal_numbered")
-"""Temporary tables, gone with the transaction."""
+_CONVERTED: Final = sql.Identifier("pg_temp", "einmal_rows")
+_NUMBERED: Final = sql.Identifier("pg_temp", "einmal_numbered")
+"""Temporary tables, gone with the transaction. A search_path may have other schemas before that of these."""
+_BEGIN: Final = sql.SQL("SAVEPOINT einmal_rows")
+_END: Final = sql.SQL("SET CONSTRAINTS ALL IMMEDIATE; RELEASE SAVEPOINT einmal_rows")
+_UNDO: Final = sql.SQL("ROLLBACK TO SAVEPOINT einmal_rows; RELEASE SAVEPOINT einmal_rows")
 _NUMBER: Final = sql.Identifier("number")
 _ALL: Final = sql.SQL("true")
 
@@ -80,7 +83,7 @@ class _Rejecting:
                 for is_late, what in places.late(self._shape):
                     self._take(rows, is_late, TOO_LATE, sql.Literal(what))
             refuse_ambiguity(self._session, rows, places)
-        self._halved(rows, self._numbered, lambda some: put(self._session, self._options, self._shape, some))
+        self._halved(rows, self._numbered, lambda some: statements(self._options, self._shape, some))
 
     def _take(self, rows: StagedRows, is_rejected: sql.Composable, exception: str, message: sql.Composable) -> None:
         """Remove rows that are rejected before they are tried. An empty ``exception`` is in the message, before a
@@ -113,12 +116,11 @@ class _Rejecting:
             sql.Identifier(each.name) if each.wide is None else each.wide.conversion for each in staged.columns
         )
 
-        def convert(some: StagedRows) -> None:
-            self._session.attempt(
-                sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
-                    _CONVERTED, names_of(staged.columns), values, some.id, some.counted
-                )
+        def convert(some: StagedRows) -> list[sql.Composed]:
+            statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {}").format(
+                _CONVERTED, names_of(staged.columns), values, some.id, some.counted
             )
+            return [statement]
 
         self._halved(staged.rows, self._numbered_one_by_one, convert, staged.titles)
         return StagedRows(_CONVERTED, staged.columns, _ALL)
@@ -129,18 +131,18 @@ class _Rejecting:
         self,
         rows: StagedRows,
         number: Callable[[StagedRows], int],
-        work: Callable[[StagedRows], None],
+        work: Callable[[StagedRows], list[sql.Composed]],
         titles: dict[str, str] | None = None,
     ) -> None:
-        """``work`` on all rows but those with which it fails."""
-        error = self._tried(lambda: work(rows))
+        """Execute the statements of ``work`` for all rows but those with which they fail."""
+        error = self._tried(work(rows))
         if error is None:
             return
         total = number(rows)
         numbered = replace(rows, id=_NUMBERED)
 
         def attempt(some: Rows) -> psycopg.Error | None:
-            return self._tried(lambda: work(replace(numbered, counted=_among(some))))
+            return self._tried(work(replace(numbered, counted=_among(some))))
 
         found = find_rejected(
             range(1, total + 1),
@@ -156,20 +158,17 @@ class _Rejecting:
             self._rejections.add(record, KIND + condition(found[which]), reason(found[which], titles))
         self._session.execute(WRITING, sql.SQL("DROP TABLE {}").format(_NUMBERED))
 
-    def _tried(self, work: Callable[[], None]) -> psycopg.Error | None:
+    def _tried(self, work: Sequence[sql.Composed]) -> psycopg.Error | None:
         """Why a row is rejected, and then nothing has changed. Raises TargetFailed."""
-        self._session.execute(WRITING, sql.SQL("SAVEPOINT einmal_rows"))
-        rejected = None
         try:
-            work()
-            self._session.attempt(sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+            # In one message to the server: there can be thousands of them.
+            self._session.attempt(sql.SQL("; ").join([_BEGIN, *work, _END]))
         except psycopg.Error as error:
             if not rejects_row(error):
                 raise failed(error, WRITING) from cause(error)
-            rejected = error
-            self._session.execute(WRITING, sql.SQL("ROLLBACK TO SAVEPOINT einmal_rows"))
-        self._session.execute(WRITING, sql.SQL("RELEASE SAVEPOINT einmal_rows"))
-        return rejected
+            self._session.execute(WRITING, _UNDO)
+            return error
+        return None
 
     def _numbered(self, rows: StagedRows) -> int:
         """A table of the rows, in which equal numbers are rejected together. How many numbers there are."""
