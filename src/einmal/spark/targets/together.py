@@ -109,10 +109,12 @@ class TogetherTarget(Target):
             return
         if record is None or (record.query_id == of_topics.query_id and record.batch_id < of_topics.batch_id):
             has = "no batch" if record is None else f"batch {record.batch_id}"
+            name = of_topics.transactional_id
             raise PipelineRefused(
                 f"the topics have batch {of_topics.batch_id}, the database has {has}: they were not committed "
                 "together, and the topics would have it twice",
-                f"start once without kafka.{TWO_PHASE_COMMIT}: that writes a batch only where it is missing",
+                f"start once without kafka.{TWO_PHASE_COMMIT}: that writes a batch only where it is missing; or, where "
+                f"the database was reset: einmal pipeline reset {name}, without --file, forgets that of the topics",
             )
 
     def read(self) -> CommitRecord | None:

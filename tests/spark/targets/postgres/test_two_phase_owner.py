@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from einmal.client.descriptions import TransactionDescription
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.spark.errors import PipelineRefused
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
@@ -169,3 +170,26 @@ def test_an_unreadable_record_decides_nothing_and_the_transaction_stays_open(dec
     assert any("which stays open" in line for line in said), said
     transaction = decided.transaction()
     assert transaction is not None and transaction.partitions
+
+
+def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics_had_before_two_phase_commit(
+    broker: EinmalBroker, rig: Rig
+) -> None:
+    name = new_name("apart")
+    create(broker.bootstrap, name)
+    client = {"bootstrap.servers": broker.bootstrap}
+    apart = record(3, 2, name)
+    with KafkaOwnership(client) as owned:
+        owned.change(name, None, apart)
+    topics = Part(KafkaDestination(client | {TWO_PHASE_COMMIT: "true"}, name), "topics")
+
+    def acquire() -> None:
+        destination = TogetherDestination(topics, Part(rig.destination(), "rows"))
+        with closing(destination.target(Opening(name=name, spark=rig.spark))) as target:
+            target.acquire(None)
+
+    with pytest.raises(PipelineRefused) as refused:
+        acquire()
+    assert f"einmal pipeline reset {name}, without --file" in refused.value.hint
+    Cli(broker.bootstrap)("pipeline", "reset", name, "--yes")
+    acquire()
