@@ -64,20 +64,20 @@ def test_a_pattern_whose_time_may_explode_is_refused(pattern: str) -> None:
 
 def test_a_hostile_name_costs_little_time_under_the_documented_rules() -> None:
     mapping = PrincipalMapping(RULES.removesuffix(",DEFAULT"))
-    began = time.monotonic()
+    began = time.process_time()
     for name in ("CN=" + ",OU=,O=,L=,ST=" * 30, "CN=" * 170, "CN=," * 100 + "x" * 1_000_000):
         with suppress(NoRuleMatches):
             mapping.name_of(name)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_name_of_very_many_attributes_is_not_divided_among_the_groups_of_a_rule() -> None:
     """Else seven groups, which a rule may have, would take nine seconds."""
     keys = ("OU", "O", "L", "ST", "C", "DC")
     mapping = PrincipalMapping("RULE:^CN=(.*?)" + "".join(f",{key}=(.*?)" for key in (*keys, "UID")) + "$/$1/")
-    began = time.monotonic()
+    began = time.process_time()
     for times in (3, 15):
         with pytest.raises(NoRuleMatches, match="no rule|many attributes"):
             mapping.name_of("CN=a" + "".join(f",{key}=a" * times for key in keys))
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     assert mapping.name_of("CN=a" + "".join(f",{key}=b" for key in (*keys, "UID"))) == "a"

@@ -150,7 +150,7 @@ async def test_a_client_without_sasl_learns_at_its_second_connection_that_the_li
         broker.also = (HANDSHAKE,)
         began = time.monotonic()
         error = await failure(broker.bootstrap, {})
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         assert [each.api_key for each in broker.requests] == [API_VERSIONS, METADATA, API_VERSIONS, HANDSHAKE]
     assert isinstance(error, SaslAuthenticationFailed)
     assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
