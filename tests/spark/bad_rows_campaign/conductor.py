@@ -25,6 +25,8 @@ from tests.spark.topics import create
 
 _REPOSITORY: Final = Path(__file__).parents[3]
 _LIFE_S: Final = 600.0
+_TOGETHER: Final = 10_000
+"""Records that are sent before their outcome is looked at."""
 _MOMENTS: Final = {
     "NameTaken": 3,
     "BatchStarted": 2,
@@ -90,9 +92,13 @@ class Conductor:
         return self.report
 
     def _fill(self) -> None:
-        with Producer(self._client) as producer:
-            for number in range(self._rows):
-                producer.send(self._payments.topic, sent(number), str(number))
+        # A busy machine may take longer than the two minutes that a record has by default.
+        with Producer(self._client, delivery_timeout_ms=int(_LIFE_S * 1_000)) as producer:
+            for first in range(0, self._rows, _TOGETHER):
+                some = range(first, min(first + _TOGETHER, self._rows))
+                written = [producer.send(self._payments.topic, sent(number), str(number)) for number in some]
+                for each in written:
+                    each.result(_LIFE_S)
 
     def _plan(self) -> list[Any]:
         moment = self._random.choice(list(_MOMENTS))
