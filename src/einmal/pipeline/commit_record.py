@@ -13,8 +13,17 @@ from typing import Any, Final
 
 COMMIT_TOPIC: Final = "__einmal_commits"
 """Compacted; one record per pipeline survives."""
+REPLAY_TOPIC: Final = "__einmal_replays"
+"""Compacted, one partition: which dead letters were replayed."""
 RESERVED_TOPICS: Final = frozenset(
-    {COMMIT_TOPIC, "__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+    {
+        COMMIT_TOPIC,
+        REPLAY_TOPIC,
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+    }
 )
 """Topics in which brokers and pipelines keep what they know: no pipeline's output."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from einmal.client import OffsetRange, Producer, RangeReader
-from einmal.pipeline.commit_record import RESERVED_TOPICS
+from einmal.pipeline.commit_record import REPLAY_TOPIC, RESERVED_TOPICS
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.decoding.dead_letters import (
     CONNECTOR,
@@ -29,8 +29,8 @@ from einmal.spark.decoding.dead_letters import (
 )
 from einmal.types import Header, TopicPartition
 
-MARKS: Final = "__einmal_replays"
-"""Compacted, one partition. Key: which dead letter; value: the topic that it was copied to."""
+MARKS: Final = REPLAY_TOPIC
+"""Key: which dead letter; value: the topic that it was copied to."""
 _MARKS_CONFIG: Final = {"cleanup.policy": "compact"}
 _TOGETHER: Final = 1_000
 _BYTES: Final = 8 * 1024 * 1024
@@ -271,7 +271,7 @@ class DeadLetterQueue:
 
     def _refuse_targets(self, topic: str | None) -> None:
         """A header can name any topic."""
-        if topic in RESERVED_TOPICS or topic in (MARKS, self.topic):
+        if topic in RESERVED_TOPICS or topic == self.topic:
             raise ReplayRefused(f"records are not replayed to {topic!r}", "choose another topic with --to")
 
     # --- marks --------------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_a_lost_answer_to_acquire_does_not_fence_the_query_itself(rig: Rig) -> N
             proxy.fault = fault
             proxy.met.clear()
             with pytest.raises(TargetError):
-                target._raise(held, held.holder, 1_000)
+                target._raise(held, held.holder, 30_000)
             assert proxy.met.is_set()
             target.close()
         assert driver.restart() == record(0, 10)
