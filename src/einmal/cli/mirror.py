@@ -1,0 +1,259 @@
+"""``einmal mirror``: copies topics and group offsets to another cluster until it is stopped. Notices on stderr.
+
+Exit status, beside the usual: 3 refused (a restart does not help). Ctrl-C or SIGTERM ends it between two steps; the
+next start aborts what it has left open.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from einmal.cli.clients import failures_told, key_and_value
+from einmal.cli.declarations import read_declaration
+from einmal.cli.formats import Format, Output
+from einmal.cli.output import print_rows, print_sections
+from einmal.cli.spark_option import spark_session
+
+if TYPE_CHECKING:
+    from einmal.mirror.flow import Flow, MirrorNotice
+    from einmal.mirroring.copier import Copier
+    from einmal.mirroring.declaration import MirrorDeclaration
+    from einmal.mirroring.status import MirrorStatus
+    from einmal.pipeline.commit_record import CommitRecord
+
+REFUSED: Final = 3
+_PARTITIONS: Final = ("partition", "target", "position", "end", "lag")
+_GROUPS: Final = ("group", "partition", "source_offset", "target_offset", "state")
+
+
+class _FlowFirst(TyperGroup):
+    """``einmal mirror 'A->B'`` runs the flow."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["run", *args] if args and "->" in args[0] else args)
+
+
+mirror = typer.Typer(
+    cls=_FlowFirst,
+    help="Copy topics to another cluster: 'A->B' (or run), status, failover, explain.",
+    no_args_is_help=True,
+)
+FlowName = Annotated[str, typer.Argument(metavar="A->B", help="Flow: aliases of the source and the target.")]
+File = Annotated[Path, typer.Option("--file", "-f", help="The mirror's declaration.")]
+Groups = Annotated[
+    list[str] | None, typer.Option("--group", help="Only this consumer group; may be repeated. Default: all.")
+]
+_FILE: Final = Path("mirror.toml")
+
+
+@mirror.command()
+def run(
+    flow: FlowName,
+    file: File = _FILE,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when everything is copied that was committed at the start.")
+    ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Address of the Prometheus metrics endpoint. Port 0 is a free one."),
+    ] = None,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            "--spark", metavar="MASTER", help="Spark's master: its tasks copy the records. Needs einmal[spark]."
+        ),
+    ] = None,
+    confs: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; needs --spark.")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="json: one line per transaction on stdout.")] = Format.TEXT,
+) -> None:
+    """Copy topics to another cluster exactly once, with the offsets of groups, and without torn transactions."""
+    from einmal.mirroring.metrics import MirrorMetrics
+    from einmal.mirroring.run import MirrorProcess
+
+    declared, declaration = _declared(file, flow)
+    figures = MirrorMetrics(flow)
+    told = _committed(flow, output)
+
+    def committed(record: CommitRecord) -> None:
+        figures.commit(record)
+        told(record)
+
+    def notify(notice: MirrorNotice) -> None:
+        figures.notice(notice)
+        _notify(notice)
+
+    if confs and spark is None:
+        raise typer.BadParameter("--conf needs --spark")
+    source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
+    with failures_told(), _stops_told(), _copier(declared, spark, confs, source, target) as copier:
+        if metrics is not None:
+            typer.echo(f"metrics: http://{figures.serve(metrics)}/metrics", err=True)
+        process = MirrorProcess(
+            declared,
+            source,
+            target,
+            notify=notify,
+            committed=committed,
+            ends_when_idle=available_now,
+            copier=copier,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: process.stop.set())
+        try:
+            process.run()
+        finally:
+            process.close()
+
+
+@mirror.command()
+def status(flow: FlowName, file: File = _FILE, output: Output = Format.TEXT) -> None:
+    """Show positions, lag, and which groups would resume at the target where they stand at the source."""
+    from einmal.mirroring.source import SourceReader
+    from einmal.mirroring.status import status_of
+    from einmal.mirroring.target import TargetWriter
+
+    declared, declaration = _declared(file, flow)
+    with failures_told(), _stops_told():
+        source = SourceReader(declaration.clusters[declared.source])
+        target = TargetWriter(declaration.clusters[declared.target], declared.name, declared.transactional_id)
+        try:
+            found = status_of(declared, source, target)
+        finally:
+            target.close()
+            source.close()
+    _print(found, output)
+
+
+@mirror.command()
+def failover(
+    flow: FlowName,
+    file: File = _FILE,
+    groups: Groups = None,
+    source_lost: Annotated[
+        bool, typer.Option("--source-lost", help="Do not ask the source: groups resume at the last copied state.")
+    ] = False,
+    output: Output = Format.TEXT,
+) -> None:
+    """Prepare groups to continue at the target: copy what is committed, then compare their offsets.
+
+    A running mirror of the flow is fenced. Exit status 1: a group would not resume where it stands at the source.
+    """
+    from einmal.mirroring.failover import fail_over, fail_over_without_source, is_ready
+
+    declared, declaration = _declared(file, flow)
+    source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
+    with failures_told(), _stops_told():
+        if source_lost:
+            found = fail_over_without_source(declared, target, groups or ())
+        else:
+            committed = _committed(flow, output, err=True)
+            found = fail_over(declared, source, target, groups or (), notify=_notify, committed=committed)
+    _print(found, output)
+    if not source_lost and not is_ready(found, groups or ()):
+        raise typer.Exit(1)
+
+
+@mirror.command()
+def explain(flow: FlowName, file: File = _FILE, output: Output = Format.TEXT) -> None:
+    """Report what the flow promises, on which condition, and what it does not. Copies nothing."""
+    from einmal.mirroring.promises import promises
+    from einmal.mirroring.source import SourceReader
+
+    declared, declaration = _declared(file, flow)
+    with failures_told():
+        source = SourceReader(declaration.clusters[declared.source])
+        try:
+            rows = [asdict(each) for each in promises(declared, source)]
+        finally:
+            source.close()
+    print_rows(rows, ("subject", "verdict", "text"), output)
+
+
+@contextmanager
+def _copier(
+    flow: Flow, master: str | None, confs: list[str] | None, source: Mapping[str, str], target: Mapping[str, str]
+) -> Iterator[Copier | None]:
+    """None: the mirror's process copies."""
+    if master is None:
+        yield None
+        return
+    config = dict(map(key_and_value, confs or ()))
+    with spark_session(f"einmal mirror {flow.name}", flow.name, master, config) as spark:
+        from einmal.mirroring.spark_copier import SparkCopier
+        from einmal.spark.output.task_job import TaskJob
+
+        yield SparkCopier(TaskJob(spark), source, target)
+
+
+@contextmanager
+def _stops_told() -> Iterator[None]:
+    from einmal.mirroring.map_log import UnreadableMap
+    from einmal.mirroring.run import MirrorStopped
+    from einmal.pipeline.commit_record import UnreadableCommitRecord
+    from einmal.spark.targets.target import TargetError
+
+    try:
+        yield
+    except (MirrorStopped, UnreadableMap, UnreadableCommitRecord, TargetError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(REFUSED) from error
+
+
+def _committed(flow: str, output: Format, *, err: bool = False) -> Callable[[CommitRecord], None]:
+    def committed(record: CommitRecord) -> None:
+        if output is Format.JSON and not err:
+            typer.echo(json.dumps({"flow": flow, "batch_id": record.batch_id, "records": record.records}))
+        else:
+            typer.echo(f"{flow}: batch {record.batch_id}, {record.records} records", err=err)
+
+    return committed
+
+
+def _notify(notice: MirrorNotice) -> None:
+    typer.echo(f"warning: {notice.text}", err=True)
+
+
+def _print(status: MirrorStatus, output: Format) -> None:
+    if status.batch_id is None:
+        typer.echo("no transaction yet: the flow has copied nothing", err=True)
+    partitions = [
+        {
+            "partition": str(each.partition),
+            "target": str(each.target),
+            "position": each.position,
+            "end": each.end,
+            "lag": each.lag,
+        }
+        for each in status.partitions
+    ]
+    groups = [
+        {
+            "group": each.group,
+            "partition": str(each.partition),
+            "source_offset": each.source_offset,
+            "target_offset": each.target_offset,
+            "state": each.state.value,
+        }
+        for each in status.groups
+    ]
+    print_sections({"partitions": (partitions, _PARTITIONS), "groups": (groups, _GROUPS)}, output)
+
+
+def _declared(file: Path, flow: str) -> tuple[Flow, MirrorDeclaration]:
+    from einmal.mirroring.declaration import parse
+
+    declaration = read_declaration(file, parse)
+    if flow not in declaration.flows:
+        raise typer.BadParameter(f"{file} declares no flow {flow!r}, only {', '.join(declaration.flows)}")
+    return declaration.flows[flow], declaration

@@ -1,0 +1,199 @@
+"""What the batch headers and markers of one source partition show, between the mirror's position and the scanned end.
+
+A *part* is what one transaction has in one partition: the range of its data, until its marker. Parts of aborted
+transactions are dropped at their marker. Partitions of ``__consumer_offsets`` are scanned like all others; their parts
+carry the offsets that a group has committed.
+
+A marker can be missing: Apache Kafka completes a transaction without it where the partition has no leader for a moment
+(docs/decisions/0001). The producer's next transaction writes behind it then, and the source's readers see both as one:
+the next marker decides both. So does the scan, and reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from einmal.types import ProducerId, ProducerIdAndEpoch, TopicPartition
+
+UNDECIDED: Final = -1
+
+
+class MalformedScan(Exception):
+    """Headers or markers contradict each other: no broker writes such a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """A group's committed offset of one source partition. ``offset`` None: it was deleted."""
+
+    group: str
+    partition: TopicPartition
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataHeader:
+    """A batch of records; offsets inclusive. ``producer``: None outside of transactions. ``commits``: those of the
+    mirror's groups and topics, in a batch of ``__consumer_offsets``."""
+
+    first_offset: int
+    last_offset: int
+    producer: ProducerIdAndEpoch | None
+    commits: tuple[GroupCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerHeader:
+    """A marker; ``producer`` has the marker's own epoch, which under TV2 is later than that of the data."""
+
+    offset: int
+    producer: ProducerIdAndEpoch
+    committed: bool
+
+
+Header = DataHeader | MarkerHeader
+
+
+@dataclass(slots=True, eq=False)
+class TransactionPart:
+    """``is_unique``: no other transaction has this producer id and epoch (TV2). ``whole``: the parts that the cut must
+    keep together with this one, itself included; None while more of them may be unknown."""
+
+    partition: TopicPartition
+    producer: ProducerIdAndEpoch | None
+    first: int
+    last: int
+    marker: int = UNDECIDED
+    is_unique: bool = False
+    commits: list[GroupCommit] = field(default_factory=list)
+    whole: tuple[TransactionPart, ...] | None = None
+
+
+@dataclass(slots=True)
+class PartitionScan:
+    """``position``: the mirror has copied everything below it. ``scanned``: the headers below it are known. ``end``: of
+    the log, as the last probe has read it. ``is_copied``: its records go to the target; otherwise only the offsets that
+    groups have committed do."""
+
+    partition: TopicPartition
+    position: int
+    scanned: int
+    is_copied: bool = True
+    end: int = 0
+    undecided: dict[ProducerId, TransactionPart] = field(default_factory=dict)
+    decided: list[TransactionPart] = field(default_factory=list)
+    """Committed, by their markers' offsets."""
+    unmarked: list[TransactionPart] = field(default_factory=list)
+    """Parts whose marker is missing, as they were before the producer's next transaction. For the caller to report."""
+    plain: tuple[int, int] | None = None
+    """From the first to the last record outside of transactions that is not copied yet; others may lie between."""
+
+    def forget(self, position: int) -> None:
+        """Scan again, from ``position``."""
+        self.position = self.scanned = position
+        self.undecided.clear()
+        self.decided.clear()
+        self.unmarked.clear()
+        self.plain = None
+
+    def take(self, header: Header) -> None:
+        """The next header, in the order of offsets. Raises MalformedScan."""
+        if isinstance(header, MarkerHeader):
+            self._take_marker(header)
+        else:
+            self._take_data(header)
+
+    def reach(self, end: int) -> None:
+        """All headers below ``end`` were taken."""
+        self.scanned = max(self.scanned, end)
+
+    def _take_data(self, header: DataHeader) -> None:
+        if header.last_offset < self.scanned:
+            return  # A reader gets whole batches, which may begin before the range.
+        first = max(header.first_offset, self.scanned)
+        if first > header.last_offset:
+            raise MalformedScan(f"{self.partition}: a batch from {header.first_offset} to {header.last_offset}")
+        self.scanned = header.last_offset + 1
+        if header.producer is None:
+            self._take_plain(first, header)
+            return
+        part = self.undecided.get(header.producer.producer_id)
+        if part is None:
+            part = TransactionPart(self.partition, header.producer, first, header.last_offset)
+            self.undecided[header.producer.producer_id] = part
+        elif part.producer != header.producer:
+            self._continue_unmarked(part, header.producer)
+        part.last = header.last_offset
+        part.commits += header.commits
+
+    def _continue_unmarked(self, part: TransactionPart, producer: ProducerIdAndEpoch) -> None:
+        assert part.producer is not None
+        if producer.producer_epoch < part.producer.producer_epoch:
+            raise MalformedScan(f"{self.partition}: {producer} writes into the transaction of {part.producer}")
+        self.unmarked.append(replace(part))
+        part.producer = producer
+
+    def _take_plain(self, first: int, header: DataHeader) -> None:
+        if header.commits:
+            part = TransactionPart(self.partition, None, first, header.last_offset, header.last_offset)
+            part.commits += header.commits
+            part.whole = (part,)
+            self.decided.append(part)
+        elif self.is_copied:
+            self.plain = (self.plain[0] if self.plain else first, header.last_offset)
+
+    def _take_marker(self, marker: MarkerHeader) -> None:
+        if marker.offset < self.scanned:
+            return
+        self.scanned = marker.offset + 1
+        part = self.undecided.pop(marker.producer.producer_id, None)
+        if part is None:
+            return  # The transaction wrote nothing here, or nothing that is not copied, or a marker was repeated.
+        assert part.producer is not None
+        if marker.producer.producer_epoch < part.producer.producer_epoch:
+            raise MalformedScan(f"{self.partition}: {marker.producer} ends the transaction of {part.producer}")
+        if marker.committed and (self.is_copied or part.commits):
+            part.marker = marker.offset
+            part.is_unique = marker.producer.producer_epoch > part.producer.producer_epoch
+            self.decided.append(part)
+
+    def unfinished(self) -> Iterator[TransactionPart]:
+        """Parts that no cut may include: undecided ones, and those whose transaction may have unknown parts."""
+        yield from self.undecided.values()
+        yield from (part for part in self.decided if part.whole is None)
+
+    def has_decided(self, count: int) -> bool:
+        """Whether that many parts were read ahead, and any of them, or a record, lies below all undecided ones."""
+        first = min((part.first for part in self.undecided.values()), default=self.scanned)
+        return len(self.decided) >= count and self.has_content(first)
+
+    def has_content(self, cut: int) -> bool:
+        """Whether there is anything to copy below ``cut``."""
+        is_plain = self.plain is not None and self.plain[0] < cut
+        return is_plain or any(part.first < cut for part in self.decided)
+
+    def commits_below(self, cut: int) -> Iterator[GroupCommit]:
+        """Offsets that groups have committed below ``cut``, by the offsets of their records. Those that are known to be
+        deleted later are not among them: they may be of a topic that was deleted."""
+        parts = sorted((part for part in self.decided if part.commits), key=lambda part: part.first)
+        deleted = {
+            (commit.group, commit.partition)
+            for part in parts
+            for commit in part.commits
+            if part.last >= cut and commit.offset is None
+        }
+        for part in parts:
+            if part.last < cut:
+                yield from (commit for commit in part.commits if (commit.group, commit.partition) not in deleted)
+
+    def advance(self, cut: int) -> None:
+        """Everything below ``cut`` is copied, and committed at the target."""
+        self.position = cut
+        self.decided = [part for part in self.decided if part.last >= cut]
+        for part in self.decided:
+            part.first = max(part.first, cut)
+        if self.plain is not None:
+            first, last = self.plain
+            self.plain = None if last < cut else (max(first, cut), last)

@@ -1,0 +1,95 @@
+"""Batches of a source partition as batches of the target's transaction, and the runs that map their offsets.
+
+Batches are copied as they are, compressed or not: only the header names another producer. Some are decoded and encoded
+anew, with keys, values, headers, timestamps and compression: those that lie in the range partly, those from which
+compaction has removed records, and those whose header has attributes that a producer may not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from einmal.client.fetched import RawBatch
+from einmal.client.records import OffsetRange
+from einmal.mirror.effects import CopyRecords
+from einmal.mirror.offset_map import OffsetRun
+from einmal.spark.targets.kafka.batches import TransactionBatches
+from einmal.spark.targets.target import TargetFailed
+from einmal.types import TopicPartition
+from einmal.wire.compression import Compression
+from einmal.wire.record_batch import TRANSACTIONAL, NewRecord
+
+_OF_PRODUCERS: Final = frozenset(codec | kind for codec in Compression for kind in (0, TRANSACTIONAL))
+"""Attributes of batches that a producer may write. Others have the broker's timestamps, or tombstones' horizons."""
+
+
+@dataclass(slots=True)
+class CopiedStream:
+    """The records of one source partition in one transaction. ``sources``: the first source offset and the number of
+    records of each piece without a gap."""
+
+    target: TopicPartition
+    batches: TransactionBatches
+    count: int = 0
+    sources: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, batch: RawBatch, bounds: OffsetRange) -> tuple[TopicPartition, bytes] | None:
+        """What is written of a source batch; None if nothing of it lies within ``bounds``. Raises CorruptData."""
+        header = batch.header
+        is_inside = bounds.start <= header.base_offset and header.next_offset <= bounds.end
+        if is_inside and header.is_contiguous and header.attributes in _OF_PRODUCERS:
+            self._note(header.base_offset, header.record_count)
+            return self.batches.copy(self.target, batch)
+        records = batch.records(bounds)
+        if not records:
+            return None
+        for each in records:
+            self._note(each.offset, 1)
+        plain = [NewRecord(each.key, each.value, each.timestamp, each.headers) for each in records]
+        return self.batches.encode(self.target, plain, header.compression)
+
+    def _note(self, offset: int, records: int) -> None:
+        """The source offsets of what is written next."""
+        self.count += records
+        first, count = self.sources[-1] if self.sources else (offset, 0)
+        if offset == first + count:
+            self.sources[-1:] = [(first, count + records)]
+        else:
+            self.sources.append((offset, records))
+
+
+def streams_of(effect: CopyRecords) -> dict[TopicPartition, CopiedStream]:
+    """One for each source partition."""
+    batches = TransactionBatches(effect.identity)
+    return {each: CopiedStream(effect.targets[each], batches) for each in effect.ranges}
+
+
+def encoded(
+    effect: CopyRecords, fetched: Iterable[RawBatch], streams: Mapping[TopicPartition, CopiedStream]
+) -> Generator[tuple[TopicPartition, bytes], None, None]:
+    """Batches for the target, in the order of the fetched ones. Raises CorruptData, and what ``fetched`` raises."""
+    bounds = {each: OffsetRange(*found) for each, found in effect.ranges.items()}
+    for batch in fetched:
+        place = batch.topic_partition
+        if (found := streams[place].take(batch, bounds[place])) is not None:
+            yield found
+
+
+def runs_of(
+    target: TopicPartition, sources: Iterable[tuple[int, int]], first_offset: int, last_offset: int
+) -> tuple[OffsetRun, ...]:
+    """The runs of what was written at these offsets. Raises TargetFailed if records of another producer lie between."""
+    runs = []
+    offset = first_offset
+    for source, records in sources:
+        runs.append(OffsetRun(source, offset, records))
+        offset += records
+    if last_offset + 1 != offset:
+        raise TargetFailed(
+            f"{target} has {last_offset - first_offset + 1} records where {offset - first_offset} were written: "
+            "another producer writes into the topic of a mirror",
+            will_again=True,
+        )
+    return tuple(runs)

@@ -1,0 +1,161 @@
+"""A mirror as it is declared in ``mirror.toml``. Pure.
+
+The keys are MirrorMaker's: ``clusters``, ``A.bootstrap.servers`` and other client settings of a cluster,
+``A->B.topics``, ``A->B.groups``, ``replication.policy.class``. A table is nothing but a dotted name. Variables are
+those of ``pipeline.toml``. An unknown key is an error that suggests the nearest known key, and all errors of a file are
+reported at once.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from einmal.client.config import AdminSettings, documentation
+from einmal.mirror.flow import Flow
+from einmal.mirror.replication_policy import (
+    DEFAULT_POLICY,
+    GROUPS_EXCLUDE,
+    TOPICS_EXCLUDE,
+    NameFilter,
+    ReplicationPolicy,
+    UnknownPolicy,
+)
+from einmal.security.redaction import RedactedDict
+from einmal.spark.declare.declaration import (
+    DeclarationError,
+    Variables,
+    as_text,
+    flattened,
+    refuse_unknown,
+    substituted,
+)
+
+_TOP: Final = ("clusters", "replication.policy.class", "replication.policy.separator")
+_FLOW: Final = ("enabled", "topics", "topics.exclude", "groups", "groups.exclude", "failOnDataLoss", "transactions")
+_TRANSACTIONS: Final = ("whole", "by-partition")
+_ALIAS: Final = re.compile(r"[A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorDeclaration:
+    """``flows`` by name (``A->B``), those that are enabled; ``clusters``: client settings by alias."""
+
+    flows: Mapping[str, Flow]
+    clusters: Mapping[str, Mapping[str, str]]
+
+
+def parse(text: str, environment: Mapping[str, str], read: Callable[[str], str]) -> MirrorDeclaration:
+    """``read``: the text of a file that a value refers to (OSError). Raises DeclarationError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError([f"not TOML: {error}"]) from error
+    problems: list[str] = []
+    keys = flattened(substituted(document, Variables(environment, read), problems, ""))
+    aliases = _aliases(keys, problems)
+    names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
+    sections = {name: _section(keys, name) for name in (*aliases, *names)}
+    rest = [key for key in keys if not any(key.startswith(f"{name}.") for name in sections)]
+    refuse_unknown("", rest, _TOP, problems)
+    clusters = {alias: _cluster(alias, sections[alias], problems) for alias in aliases}
+    policy = _policy(keys, problems)
+    flows = {name: flow for name in names if (flow := _flow(name, sections[name], policy, problems)) is not None}
+    if aliases and not flows:
+        problems.append(f'no flow is declared\nhint: ["{names[0] if names else "A->B"}"] with topics = [".*"]')
+    if policy.keeps_names and any(f"{flow.target}->{flow.source}" in flows for flow in flows.values()):
+        problems.append(
+            "IdentityReplicationPolicy in both directions would copy every record back\n"
+            "hint: DefaultReplicationPolicy recognises the topics of the other cluster by their prefix"
+        )
+    if problems:
+        raise DeclarationError(problems)
+    return MirrorDeclaration(flows, clusters)
+
+
+def _aliases(keys: Mapping[str, Any], problems: list[str]) -> list[str]:
+    aliases = _names(keys.get("clusters", ()))
+    problems += [f"clusters: {each!r} is no alias: letters, digits and _" for each in aliases if not _is_alias(each)]
+    if len(set(aliases)) < 2:
+        problems.append('clusters names two clusters or more\nhint: clusters = ["A", "B"]')
+    return list(dict.fromkeys(filter(_is_alias, aliases)))
+
+
+def _is_alias(name: str) -> bool:
+    return _ALIAS.fullmatch(name) is not None
+
+
+def _section(keys: Mapping[str, Any], name: str) -> dict[str, Any]:
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): value for key, value in keys.items() if key.startswith(prefix)}
+
+
+def _cluster(alias: str, section: Mapping[str, Any], problems: list[str]) -> Mapping[str, str]:
+    refuse_unknown(alias, section, [name for name, *_ in documentation(AdminSettings)], problems)
+    if "bootstrap.servers" not in section:
+        problems.append(f'{alias}: bootstrap.servers is missing\nhint: {alias}.bootstrap.servers = "host:9092"')
+    return RedactedDict({key: as_text(value) for key, value in section.items()})
+
+
+def _policy(keys: Mapping[str, Any], problems: list[str]) -> ReplicationPolicy:
+    try:
+        return ReplicationPolicy.of(
+            as_text(keys.get("replication.policy.class", DEFAULT_POLICY)),
+            as_text(keys.get("replication.policy.separator", ".")),
+        )
+    except UnknownPolicy as error:
+        problems.append(str(error))
+        return ReplicationPolicy()
+
+
+def _flow(name: str, section: Mapping[str, Any], policy: ReplicationPolicy, problems: list[str]) -> Flow | None:
+    refuse_unknown(name, section, _FLOW, problems)
+    if not section or not _flag(name, section, "enabled", problems):
+        return None
+    source, _, target = name.partition("->")
+    return Flow(
+        source=source,
+        target=target,
+        policy=policy,
+        topics=_filter(name, section, "topics", TOPICS_EXCLUDE, problems),
+        groups=_filter(name, section, "groups", GROUPS_EXCLUDE, problems),
+        by_partition=_transactions(name, section, problems) == "by-partition",
+        fail_on_data_loss=_flag(name, section, "failOnDataLoss", problems),
+    )
+
+
+def _filter(
+    name: str, section: Mapping[str, Any], key: str, exclude: tuple[str, ...], problems: list[str]
+) -> NameFilter:
+    found = NameFilter(
+        tuple(_names(section.get(key, ".*"))), tuple(_names(section.get(f"{key}.exclude", list(exclude))))
+    )
+    for expression in (*found.include, *found.exclude):
+        try:
+            re.compile(expression)
+        except re.error as error:
+            problems.append(f"{name}.{key}: {expression!r} is no regular expression: {error}")
+    return found
+
+
+def _transactions(name: str, section: Mapping[str, Any], problems: list[str]) -> str:
+    value = as_text(section.get("transactions", "whole"))
+    if value not in _TRANSACTIONS:
+        problems.append(f"{name}.transactions is {' or '.join(_TRANSACTIONS)}, not {value!r}")
+    return value
+
+
+def _flag(name: str, section: Mapping[str, Any], key: str, problems: list[str]) -> bool:
+    value = as_text(section.get(key, "true")).lower()
+    if value not in ("true", "false"):
+        problems.append(f"{name}.{key} is true or false, not {value!r}")
+    return value != "false"
+
+
+def _names(value: Any) -> list[str]:
+    """A list, or text with commas as in MirrorMaker's properties."""
+    parts = value if isinstance(value, list | tuple) else as_text(value).split(",")
+    return [text for each in parts if (text := as_text(each).strip())]

@@ -1,0 +1,92 @@
+"""Batches of source partitions: headers up to an end, and those with committed records. Reads only.
+
+Works in the mirror's process as in a task of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import Final
+
+from einmal.client import OffsetRange, RangeReader
+from einmal.client.errors import KafkaError, OffsetOutOfRange
+from einmal.client.fetched import RawBatch
+from einmal.groups import records as group_records
+from einmal.mirror.effects import CopyRecords, HeadersScanned, ScanHeaders
+from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.mirror.scan import DataHeader, GroupCommit, Header, MarkerHeader
+from einmal.spark.cluster import uuid_of
+from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.control_batch import ABORT, COMMIT, control_type
+
+HEADERS_MAX: Final = 100_000
+"""Of one answer."""
+
+
+class SourceUnreadable(Exception):
+    """Records of the source cannot be read now. Kept apart from errors of the target, which may mean something else."""
+
+
+def scanned(client: Mapping[str, str], effect: ScanHeaders, headers_max: int = HEADERS_MAX) -> HeadersScanned:
+    """Headers of whole batches, up to a limit. ``client``: settings under Kafka's names. Raises KafkaError, or
+    WireError for records that no broker writes."""
+    ranges = effect.ranges
+    headers: dict[TopicPartition, list[Header]] = {each: [] for each in ranges}
+    reached = {each: start for each, (start, _) in ranges.items()}
+    with RangeReader({**client, "isolation.level": "read_uncommitted"}) as reader:
+        batches = _read(reader, ranges, effect.topic_ids, with_markers=True)
+        for count, batch in enumerate(batches, start=1):
+            place = batch.topic_partition
+            reached[place] = max(reached[place], batch.header.next_offset)
+            if (header := _header(batch)) is not None:
+                headers[place].append(header)
+            if count == headers_max:
+                break
+        else:
+            reached = {each: end for each, (_, end) in ranges.items()}
+    return HeadersScanned({each: tuple(found) for each, found in headers.items()}, reached)
+
+
+def committed(client: Mapping[str, str], effect: CopyRecords) -> Generator[RawBatch, None, None]:
+    """Batches with committed records; one may reach over the ends of its range. Raises SourceUnreadable, and WireError
+    for records that no broker writes."""
+    with RangeReader({**client, "isolation.level": "read_committed"}) as reader:
+        try:
+            yield from _read(reader, effect.ranges, effect.topic_ids, with_markers=False)
+        except OffsetOutOfRange as error:
+            raise SourceUnreadable(f"offsets were deleted while they were copied: {error}") from error
+        except KafkaError as error:
+            raise SourceUnreadable(str(error)) from error
+
+
+def _read(
+    reader: RangeReader,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    topic_ids: Mapping[str, str],
+    *,
+    with_markers: bool,
+) -> Iterator[RawBatch]:
+    bounds = {each: OffsetRange(start, end) for each, (start, end) in ranges.items()}
+    ids = {topic: uuid_of(topic_id) for topic, topic_id in topic_ids.items()}
+    return reader.read(bounds, with_markers=with_markers, topic_ids=ids)
+
+
+def _header(batch: RawBatch) -> Header | None:
+    """None: a control batch that ends no transaction, or one that lost its record to compaction."""
+    header = batch.header
+    producer = ProducerIdAndEpoch(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
+    if header.is_control:
+        kinds = [control_type(record) for record in batch.records()]
+        if not kinds or kinds[0] not in (ABORT, COMMIT):
+            return None
+        return MarkerHeader(header.base_offset, producer, committed=kinds[0] == COMMIT)
+    commits = tuple(_commits(batch)) if batch.topic_partition.topic == OFFSETS_TOPIC else ()
+    return DataHeader(header.base_offset, header.last_offset, producer if header.is_transactional else None, commits)
+
+
+def _commits(batch: RawBatch) -> Iterator[GroupCommit]:
+    for record in batch.records():
+        decoded = group_records.decode(record.key, record.value)
+        if isinstance(decoded, group_records.OffsetRecord):
+            place = TopicPartition(decoded.topic, decoded.partition)
+            yield GroupCommit(decoded.group_id, place, None if decoded.value is None else decoded.value.offset)

@@ -1,0 +1,50 @@
+"""The source cluster of a mirror: lists, ends and transactions. Reads only; ``reading`` has the records."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+from einmal.client.errors import NotAuthorized
+from einmal.mirror.effects import Extent, SourceTopic
+from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.mirroring.transaction_states import TransactionStates
+from einmal.spark.cluster import KafkaCluster
+from einmal.types import TopicPartition
+
+
+class SourceReader:
+    """Calls raise KafkaError, or WireError for records that no broker writes."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        """``client``: settings under Kafka's names."""
+        self.cluster = KafkaCluster(client)
+        self.transactions = TransactionStates(self.cluster, client)
+
+    def topics(self) -> dict[str, SourceTopic]:
+        """All topics with an id, ``__consumer_offsets`` among them if it can be read."""
+        names = self.cluster.topics(".*")
+        found = dict(self.cluster.look(names, names).topics)
+        with contextlib.suppress(NotAuthorized):
+            found |= self.cluster.look([OFFSETS_TOPIC], [OFFSETS_TOPIC]).topics
+        return {
+            name: SourceTopic(topic.topic_id, len(topic.partitions))
+            for name, topic in found.items()
+            if topic.topic_id is not None
+        }
+
+    def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+        wanted = list(partitions)
+        ends = self.cluster.latest(wanted, committed=False)
+        starts = self.cluster.earliest(wanted)
+        return {each: Extent(starts[each], ends[each]) for each in wanted}
+
+    def stable_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Last stable offsets of those that still exist."""
+        wanted = list(partitions)
+        topics = self.cluster.look({each.topic for each in wanted}).topics
+        existing = [each for each in wanted if each.topic in topics and each in topics[each.topic].partitions]
+        return dict(self.cluster.latest(existing, committed=True))
+
+    def close(self) -> None:
+        self.cluster.close()

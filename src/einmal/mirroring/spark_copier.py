@@ -1,0 +1,146 @@
+"""A mirror's records by the tasks of a Spark application, split by source partition: for large clusters.
+
+Headers are read by tasks, too: both read every byte. Tasks write under the identity of the mirror's transaction, as
+those of a pipeline do, and by the same rule: a partition belongs to the first task attempt that claims it
+(``spark.output.claim_service``). A second attempt, be it a retry or a speculative copy, may not write; if the first
+one is dead, the transaction is aborted, and the next one copies the ranges again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from einmal.client import PartitionWriter
+from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
+from einmal.mirror.offset_map import OffsetRun
+from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
+from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, committed, scanned
+from einmal.pipeline.claims import Output
+from einmal.security.redaction import RedactedDict
+from einmal.spark.output.claim_client import ClaimClient, ClaimRefused
+from einmal.spark.output.claim_service import OpenTransaction
+from einmal.spark.output.routing import Turn
+from einmal.spark.output.task_job import JobFailed, TaskJob
+from einmal.spark.targets.kafka.batches import write_all
+from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.target import TargetFailed
+from einmal.types import TopicPartition
+
+if TYPE_CHECKING:
+    from einmal.spark.output.writer import WriteAs
+
+_UNREADABLE: Final = SourceUnreadable.__name__
+_EffectT = TypeVar("_EffectT", ScanHeaders, CopyRecords)
+
+
+class SparkCopier:
+    """See ``Copier``."""
+
+    def __init__(self, job: TaskJob, source: Mapping[str, str], target: Mapping[str, str]) -> None:
+        """``source``, ``target``: client settings under Kafka's names. The caller ends the Spark session."""
+        self._job = job
+        # Their repr hides secrets: they are part of every task.
+        self._source, self._target = RedactedDict(source), RedactedDict(target)
+
+    def scan(self, effect: ScanHeaders) -> HeadersScanned:
+        parts = split(effect, self._job.width)
+        task = _Scan(self._source, max(1, HEADERS_MAX // len(parts)))
+        try:
+            answers = self._job.run(parts, task)
+        except JobFailed as error:
+            raise SourceUnreadable(str(error)) from error
+        return HeadersScanned(
+            {place: headers for each in answers for place, headers in each.headers.items()},
+            {place: reached for each in answers for place, reached in each.reached.items()},
+        )
+
+    def copy(self, effect: CopyRecords, target: KafkaTarget) -> RecordsCopied:
+        copied: list[CopiedPartition] = []
+
+        def run(claims: OpenTransaction, write_as: WriteAs) -> list[Output]:
+            task = _Copy(self._job.turn(claims), self._source, self._target, write_as)
+            copied.extend(each for found in self._job.run(split(effect, self._job.width), task) for each in found)
+            return [each.output for each in copied]
+
+        try:
+            target.stage_by_tasks(effect.identity, self._job.service, run)
+        except JobFailed as error:
+            if str(error).startswith(_UNREADABLE):
+                raise SourceUnreadable(str(error)) from error
+            raise TargetFailed(str(error)) from error
+        found = {each.source: each for each in copied}
+        return RecordsCopied({each: found[each].runs() if each in found else () for each in effect.ranges})
+
+    def close(self) -> None:
+        self._job.close()
+
+
+def split(effect: _EffectT, width: int) -> list[_EffectT]:
+    """The effect in at most ``width`` parts, each with about as many offsets; a partition is in one part."""
+    by_size = sorted(effect.ranges.items(), key=lambda each: each[1][0] - each[1][1])
+    parts: list[dict[TopicPartition, tuple[int, int]]] = [{} for _ in range(min(max(1, width), len(by_size)))]
+    sizes = [0] * len(parts)
+    for place, (start, end) in by_size:
+        smallest = sizes.index(min(sizes))
+        parts[smallest][place] = (start, end)
+        sizes[smallest] += end - start
+    return [replace(effect, ranges=ranges) for ranges in parts]
+
+
+# --- tasks --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPartition:
+    """What a task has written of a source partition. ``sources``: see ``CopiedStream``."""
+
+    source: TopicPartition
+    output: Output
+    sources: tuple[tuple[int, int], ...]
+
+    def runs(self) -> tuple[OffsetRun, ...]:
+        """Raises TargetFailed."""
+        written = self.output
+        target = TopicPartition(written.topic, written.partition)
+        return runs_of(target, self.sources, written.first_offset, written.last_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    source: Mapping[str, str]
+    headers_max: int
+
+    def __call__(self, part: ScanHeaders) -> HeadersScanned:
+        return scanned(self.source, part, self.headers_max)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    turn: Turn
+    source: Mapping[str, str]
+    target: Mapping[str, str]
+    write_as: WriteAs
+
+    def __call__(self, part: CopyRecords) -> list[CopiedPartition]:
+        write_as, streams = self.write_as, streams_of(part)
+        identity = (write_as.identity, write_as.transactional_id, write_as.transaction_version)
+        with self.turn.claims() as claims, PartitionWriter(self.target, *identity) as writer:
+            batches = encoded(part, committed(self.source, part), streams)
+            written = write_all(writer, batches, lambda place: _claim(claims, place))
+            copied = []
+            for source, stream in streams.items():
+                if stream.count:
+                    first, last, _ = written[stream.target]
+                    output = Output(*stream.target, first, last, stream.count)
+                    claims.report([output])
+                    copied.append(CopiedPartition(source, output, tuple(stream.sources)))
+            return copied
+
+
+def _claim(claims: ClaimClient, place: TopicPartition) -> None:
+    base, _count = claims.topic(place.topic)
+    (claim,) = claims.claim([base + place.partition])
+    if claim.sequence:
+        raise ClaimRefused(f"{place} was written by another part of the same transaction")

@@ -1,0 +1,149 @@
+"""Where a mirror is, compared with both clusters: positions of partitions, and offsets of groups. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from einmal.mirror.effects import MapKey, SavedMap
+from einmal.mirror.flow import Flow
+from einmal.mirror.offset_map import OffsetMap
+from einmal.mirror.progress import OFFSETS_TOPIC, UNKNOWN, RecordedPosition
+from einmal.mirroring.groups import active_groups, committed_offsets, group_names
+from einmal.mirroring.source import SourceReader
+from einmal.mirroring.target import TargetWriter
+from einmal.types import TopicPartition
+
+
+class FailoverState(Enum):
+    """Of a group in one partition."""
+
+    READY = "ready"
+    """At the target it resumes where it stands at the source."""
+    BEHIND = "behind"
+    """What it has committed at the source is not translated yet."""
+    MOVED = "moved"
+    """It has committed at the target, or has members there: the mirror leaves it alone."""
+    UNKNOWN = "unknown"
+    """The source was not asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """``end``: the source's last stable offset; None where it was not asked. ``lag``: offsets, not records."""
+
+    partition: TopicPartition
+    target: TopicPartition
+    position: int
+    end: int | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.end is None else max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """Offsets that are committed; None: none, or not asked."""
+
+    group: str
+    partition: TopicPartition
+    source_offset: int | None
+    target_offset: int | None
+    state: FailoverState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorStatus:
+    """``batch_id`` and ``records``: of the last transaction; None: there was none."""
+
+    batch_id: int | None
+    records: int
+    partitions: Sequence[PartitionStatus]
+    groups: Sequence[GroupStatus]
+
+
+def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> MirrorStatus:
+    """``source``: None where it cannot be reached. Raises KafkaError, UnreadableCommitRecord, UnreadableMap."""
+    record = target.target.look()
+    if record is None:
+        return MirrorStatus(batch_id=None, records=0, partitions=(), groups=())
+    recorded = RecordedPosition.of(record)
+    copied = {each: offset for each, offset in recorded.offsets.items() if each.topic != OFFSETS_TOPIC}
+    ends = {} if source is None else source.stable_ends(copied)
+    partitions = [
+        PartitionStatus(partition=each, target=_copy(flow, each), position=max(0, position), end=ends.get(each))
+        for each, position in sorted(copied.items())
+    ]
+    return MirrorStatus(
+        batch_id=record.batch_id,
+        records=record.records,
+        partitions=partitions,
+        groups=_groups(flow, recorded, source, target),
+    )
+
+
+def _copy(flow: Flow, partition: TopicPartition) -> TopicPartition:
+    return TopicPartition(flow.remote_topic(partition.topic), partition.partition)
+
+
+def _groups(
+    flow: Flow, recorded: RecordedPosition, source: SourceReader | None, target: TargetWriter
+) -> list[GroupStatus]:
+    maps = {key: saved for key, saved in target.read_maps().items() if _is_current(flow, recorded, key)}
+    names = {group for saved in maps.values() for group in saved.groups}
+    committed: dict[str, dict[TopicPartition, int]] = {}
+    if source is not None:
+        client = source.cluster.common
+        accepted = {each for each in group_names(client) if flow.groups.accepts(each)}
+        committed = committed_offsets(client, dict.fromkeys(sorted(names | accepted)))
+        names |= accepted
+    active = active_groups(target.cluster.common, names)
+    at_target = committed_offsets(target.cluster.common, dict.fromkeys(sorted(names - active)))
+    return [
+        _group(flow, group, key, saved, committed if source is not None else None, at_target, is_active=group in active)
+        for key, saved in sorted(maps.items())
+        for group in sorted(names)
+        if group in saved.groups or key.partition in committed.get(group, {})
+    ]
+
+
+def _is_current(flow: Flow, recorded: RecordedPosition, key: MapKey) -> bool:
+    return (
+        recorded.source_ids.get(key.partition.topic) == key.source_id
+        and recorded.target_ids.get(flow.remote_topic(key.partition.topic)) == key.target_id
+    )
+
+
+def _group(
+    flow: Flow,
+    group: str,
+    key: MapKey,
+    saved: SavedMap,
+    committed: Mapping[str, Mapping[TopicPartition, int]] | None,
+    at_target: Mapping[str, Mapping[TopicPartition, int]],
+    *,
+    is_active: bool,
+) -> GroupStatus:
+    known = saved.groups.get(group)
+    there = at_target.get(group, {}).get(_copy(flow, key.partition))
+    here = None if committed is None else committed.get(group, {}).get(key.partition)
+    if is_active or (there is not None and (known is None or there != known.target)):
+        state = FailoverState.MOVED
+    elif committed is None:
+        state = FailoverState.UNKNOWN
+    elif here is None or (known is not None and there is not None and _is_translated(saved, here, there)):
+        state = FailoverState.READY
+    else:
+        state = FailoverState.BEHIND
+    source_offset = here
+    if committed is None and known is not None and known.source != UNKNOWN:
+        source_offset = known.source
+    return GroupStatus(
+        group=group, partition=key.partition, source_offset=source_offset, target_offset=there, state=state
+    )
+
+
+def _is_translated(saved: SavedMap, here: int, there: int) -> bool:
+    return OffsetMap(saved.runs).translate(here) == there

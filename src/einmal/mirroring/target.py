@@ -1,0 +1,119 @@
+"""The target cluster of a mirror: its topics, and the effects of a transaction on it.
+
+The verbs of the transaction are those of a pipeline's target (``spark.targets.kafka``): a mirror is fenced, aborted and
+recovered like a pipeline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from einmal.client.blocking.admin import Admin
+from einmal.client.errors import RequestRefused
+from einmal.mirror.effects import (
+    GroupPartitions,
+    MapChange,
+    MapKey,
+    SavedMap,
+    TargetGroupsRead,
+    TargetOffsets,
+    TargetTopic,
+)
+from einmal.mirroring.groups import active_groups, committed_offsets
+from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
+from einmal.pipeline.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.targets.kafka import commit_log
+from einmal.spark.targets.kafka.batches import TransactionBatches
+from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
+
+_REFUSED_SETTINGS: Final = (ErrorCode.invalid_config, ErrorCode.policy_violation)
+_RECORDS_MAX: Final = 500
+"""Of one batch of the topic of maps."""
+
+
+class TargetWriter:
+    """One run of one flow. Calls raise KafkaError, those of a transaction TargetError."""
+
+    def __init__(self, client: Mapping[str, str], flow: str, transactional_id: str) -> None:
+        """``client``: settings under Kafka's names."""
+        self._client = dict(client)
+        self._flow = flow
+        self.cluster = KafkaCluster(client)
+        self.target = KafkaTarget(
+            KafkaOpening(
+                transactional_id=transactional_id,
+                client=self._client,
+                cluster=self.cluster,
+                resources=None,
+                notify=lambda event: None,
+            )
+        )
+
+    def prepare(self) -> None:
+        """Create the topics of commit records and of maps."""
+        self.cluster.create_topic(COMMIT_TOPIC, commit_log.PARTITIONS, commit_log.TOPIC_CONFIG)
+        self.cluster.create_topic(OFFSET_MAP_TOPIC, PARTITIONS, commit_log.TOPIC_CONFIG)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TargetTopic]:
+        names = self.cluster.topics(".*")
+        found = self.cluster.look(names, names).topics
+        ends = self.cluster.latest([each for topic in found.values() for each in topic.partitions], committed=False)
+        return {
+            name: TargetTopic(topic.topic_id, tuple(ends[each] for each in topic.partitions))
+            for name, topic in found.items()
+            if topic.topic_id is not None
+        }
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Without the settings if the target refuses one of them."""
+        try:
+            self.cluster.create_topic(name, partitions, config)
+        except RequestRefused as error:
+            if not config or error.code not in _REFUSED_SETTINGS:
+                raise
+            self.cluster.create_topic(name, partitions, {})
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        with Admin(self.cluster.common) as admin:
+            admin.create_partitions({name: partitions})
+
+    # --- maps -------------------------------------------------------------------------------------------------------
+
+    def read_maps(self) -> dict[MapKey, SavedMap]:
+        """To be called after the transactional.id was acquired: all transactions of the flow have their markers then.
+        Raises UnreadableMap."""
+        place = self._map_partition()
+        reader = MapReader(self._flow)
+        for batch in commit_log.batches_below(self.cluster, self.cluster.latest([place], committed=False)):
+            reader.take(batch)
+        return reader.maps()
+
+    def save_maps(self, identity: ProducerIdAndEpoch, changes: Mapping[MapKey, MapChange]) -> None:
+        records = list(encode(self._flow, changes, time.time_ns() // 1_000_000))
+        pieces = (records[start : start + _RECORDS_MAX] for start in range(0, len(records), _RECORDS_MAX))
+        place, batches = self._map_partition(), TransactionBatches(identity)
+        self.target.append(identity, (batches.encode(place, piece) for piece in pieces))
+
+    def _map_partition(self) -> TopicPartition:
+        return partition_of(self._flow, len(self.cluster.partitions([OFFSET_MAP_TOPIC])))
+
+    # --- a transaction ----------------------------------------------------------------------------------------------
+
+    def read_groups(self, groups: GroupPartitions) -> TargetGroupsRead:
+        active = active_groups(self.cluster.common, groups)
+        idle = {group: partitions for group, partitions in groups.items() if group not in active}
+        return TargetGroupsRead(active, committed_offsets(self.cluster.common, idle))
+
+    def commit_offsets(self, identity: ProducerIdAndEpoch, offsets: TargetOffsets) -> None:
+        for group, partitions in offsets.items():
+            self.target.commit_offsets(identity, group, partitions)
+
+    def close(self) -> None:
+        self.target.close()
+        self.cluster.close()

@@ -1,0 +1,108 @@
+"""Settings and ACLs of topics, copied from the source to the target beside the transactions of records.
+
+Both are copied where the mirror may read them at the source and set them at the target; what is refused is reported.
+Settings that the source has set for a topic are set for its copy, others are left as they are. Of ACLs those about
+reading are copied: to write to a mirrored topic is the mirror's alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from einmal.client import AclFilter, AclOperation, Admin, PatternType, ResourceType
+from einmal.client.errors import KafkaError
+from einmal.mirror.flow import MirrorNotice, NoticeKind
+from einmal.types import ErrorCode
+
+_EVERY_S: Final = 600.0
+CONFIG_EXCLUDE: Final = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    }
+)
+"""MirrorMaker's ``config.properties.exclude``: they belong to a cluster, or would refuse timestamps of the past."""
+_READS: Final = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS})
+
+
+class TopicSettings:
+    """``notify`` gets a notice of what could not be copied."""
+
+    def __init__(
+        self, source: Mapping[str, str], target: Mapping[str, str], notify: Callable[[MirrorNotice], None]
+    ) -> None:
+        """``source`` and ``target``: settings of admin clients."""
+        self._source, self._target = source, target
+        self._notify = notify
+        self._due_s = 0.0
+
+    def of_new_topic(self, name: str) -> dict[str, str]:
+        """The settings that a copy of a source topic is created with."""
+        found: dict[str, dict[str, str]] = {}
+        with self._told(name, "its settings cannot be read at the source"), Admin(self._source) as admin:
+            found = _set_values(admin, [name])
+        return found.get(name, {})
+
+    def synchronize(self, topics: Mapping[str, str]) -> None:
+        """Every ten minutes. ``topics``: the target's names by the source's."""
+        if time.monotonic() < self._due_s or not topics:
+            return
+        self._due_s = time.monotonic() + _EVERY_S
+        with self._told(", ".join(topics), "settings of topics are not copied"):
+            with Admin(self._source) as admin:
+                wanted = _set_values(admin, list(topics))
+            with Admin(self._target) as admin:
+                found = _set_values(admin, list(topics.values()))
+                for name, values in wanted.items():
+                    self._set(admin, topics[name], values, found.get(topics[name], {}))
+        with self._told(", ".join(topics), "ACLs of topics are not copied"):
+            self._copy_acls(topics)
+
+    def _set(self, admin: Admin, topic: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                # One at a time: the target may lack one of them.
+                with self._told(topic, f"{name} = {value!r} is not set"):
+                    admin.alter_configs(topic, {name: value})
+
+    def _copy_acls(self, topics: Mapping[str, str]) -> None:
+        with Admin(self._source) as admin:
+            acls = admin.describe_acls(AclFilter(ResourceType.TOPIC, pattern_type=PatternType.LITERAL))
+        wanted = {
+            acl._replace(resource_name=topics[acl.resource_name], operation=operation)
+            for acl in acls
+            if acl.resource_name in topics
+            if (operation := AclOperation.READ if acl.operation is AclOperation.ALL else acl.operation) in _READS
+        }
+        if wanted:
+            with Admin(self._target) as admin:
+                admin.create_acls(sorted(wanted))
+
+    @contextmanager
+    def _told(self, topic: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaError as error:
+            if error.code is not ErrorCode.security_disabled:
+                self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, f"{topic}: {what}: {error}"))
+
+
+def _set_values(admin: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
+    """What is set for the topics themselves."""
+    return {
+        topic: {
+            name: entry.value
+            for name, entry in entries.items()
+            if not entry.is_default and entry.value is not None and name not in CONFIG_EXCLUDE
+        }
+        for topic, entries in admin.describe_configs(topics).items()
+    }

@@ -1,0 +1,71 @@
+"""The transactions of a source cluster that are prepared, read from its ``__transaction_state``.
+
+The topic is compacted, so that its records are the last state of every transactional id. It is read from its beginning
+once, and then from where the last read has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from einmal.client import OffsetRange, RangeReader
+from einmal.client.errors import NotAuthorized, UnknownTopic
+from einmal.spark.cluster import KafkaCluster
+from einmal.transactions.records import decode
+from einmal.transactions.states import TransactionState
+from einmal.types import ProducerEpoch, ProducerId, TopicPartition
+
+TRANSACTION_STATE: Final = "__transaction_state"
+
+
+class _Prepared(NamedTuple):
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+class TransactionStates:
+    def __init__(self, cluster: KafkaCluster, client: Mapping[str, str]) -> None:
+        """``client``: settings of the source's consumers, under Kafka's names."""
+        self._cluster = cluster
+        self._client = {**client, "isolation.level": "read_uncommitted"}
+        self._positions: dict[TopicPartition, int] = {}
+        self._prepared: dict[str, _Prepared] = {}
+        """By transactional id: those that are PrepareCommit."""
+
+    def prepared(self) -> dict[ProducerId, ProducerEpoch] | None:
+        """Up to the high watermarks of now; None without the right to read. Raises KafkaError, WireError."""
+        try:
+            partitions = self._cluster.partitions([TRANSACTION_STATE])
+        except UnknownTopic:
+            # Nobody has used a transaction yet.
+            return {}
+        except NotAuthorized:
+            return None
+        ends = self._cluster.latest(partitions, committed=False)
+        starts = self._cluster.earliest(partitions)
+        ranges = {each: OffsetRange(max(starts[each], self._positions.get(each, 0)), ends[each]) for each in partitions}
+        # A reader opens connections of its own: not several times a second while nothing happens.
+        unread = {each: bounds for each, bounds in ranges.items() if bounds.start < bounds.end}
+        try:
+            if unread:
+                self._read(unread)
+        except NotAuthorized:
+            return None
+        self._positions |= {each: bounds.end for each, bounds in unread.items()}
+        return {each.producer_id: each.producer_epoch for each in self._prepared.values()}
+
+    def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        with RangeReader(self._client) as reader:
+            for batch in reader.read(ranges):
+                if batch.header.is_control:
+                    continue
+                for record in batch.records(ranges[batch.topic_partition]):
+                    decoded = decode(record.key, record.value)
+                    if decoded is None:
+                        continue
+                    state = decoded.transaction
+                    if state is not None and state.state is TransactionState.PREPARE_COMMIT:
+                        self._prepared[decoded.transactional_id] = _Prepared(state.producer_id, state.producer_epoch)
+                    else:
+                        self._prepared.pop(decoded.transactional_id, None)

@@ -1,0 +1,271 @@
+"""Random kills of a mirror and of the brokers on both of its sides, while transactions are written at the source.
+
+    python -m tests.mirroring.campaign --kills 200 --seed 1
+    python -m tests.mirroring.campaign --kills 20 --source apache --peer
+
+Halfway the application moves to the target. Exit code 0 where nothing is wrong: the target's records are the source's,
+in order; no state that a reader could see was torn; and the application has processed each record once, over both
+clusters together. ``--peer``: MirrorMaker 2 on the same schedule, whose faults are counted, and are no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from einmal.client import Admin
+from einmal.client.errors import KafkaError
+from tests.interop.cluster import Cluster, apache_cluster, einmal_cluster
+from tests.mirroring.campaign.bank import BILLED, PARTITIONS, TRANSFERS, Billing, Ledger, Teller
+from tests.mirroring.campaign.mirrors import MirrorMaker, OurMirror
+
+_FAULTS: Final = {"mirror": 5, "source": 3, "target": 3, "second mirror": 1, "pause": 1}
+"""And how often each is chosen."""
+_LIVES_S: Final = (0.0, 1.5)
+_PAUSES_S: Final = (0.5, 4.0)
+_PROGRESS_S: Final = 180.0
+_PEER_PAUSE_S: Final = 20.0
+"""How long MirrorMaker 2 gets to synchronise a group before it moves."""
+_TELLERS: Final = 3
+_PREPARED: Final = ("PrepareCommit", "PrepareAbort")
+_UNDECIDED: Final = (*_PREPARED, "Ongoing")
+
+
+@dataclass
+class Report:
+    """``torn``: transfers in states that a reader saw; ``lost``, ``doubled``, ``reordered``: at the end."""
+
+    mirror: str
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_FAULTS, 0))
+    records: int = 0
+    transfers: int = 0
+    audits: int = 0
+    torn: int = 0
+    unbalanced: int = 0
+    lost: int = 0
+    doubled: int = 0
+    surplus: int = 0
+    reordered: int = 0
+    billed_never: int = 0
+    billed_twice: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Campaign:
+    def __init__(self, directory: Path, source: Cluster, target: Cluster, mirror: OurMirror, seed: int) -> None:
+        self._directory = directory
+        self._chance = random.Random(seed)
+        self._source, self._target = source, target
+        self._mirror = mirror
+        self._tellers = [Teller(source.bootstrap, f"t{each}", seed * 100 + each) for each in range(_TELLERS)]
+        self._billing = Billing(source.bootstrap, TRANSFERS)
+        self._copy = Ledger(target.bootstrap, f"A.{TRANSFERS}")
+        self._report = Report(mirror.name)
+
+    def run(self, kills: int) -> Report:
+        self._source.create_topic(TRANSFERS, PARTITIONS)
+        self._source.create_topic(BILLED, 1)
+        self._target.create_topic(BILLED, 1)
+        for worker in (*self._tellers, self._billing):
+            worker.start()
+        self._mirror.start()
+        try:
+            self._progress()
+            for number in range(1, kills + 1):
+                fault = self._chance.choices(list(_FAULTS), list(_FAULTS.values()))[0]
+                time.sleep(self._chance.uniform(*_LIVES_S))
+                print(f"{self._mirror.name}: kill {number}: {fault}", file=sys.stderr, flush=True)
+                self._happens(fault)
+                self._report.kills[fault] += 1
+                self._progress()
+                if number == kills // 2:
+                    self._move_the_application()
+            self._finish()
+        finally:
+            self._mirror.kill()
+            for worker in (*self._tellers, self._billing):
+                worker.stopping.set()
+        return self._report
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    def _happens(self, fault: str) -> None:
+        match fault:
+            case "mirror":
+                self._mirror.kill()
+                self._audit()
+                self._mirror.start()
+            case "source":
+                self._kill_a_node(self._source)
+            case "target":
+                self._kill_a_node(self._target)
+            case "second mirror":
+                # One of the two ends fenced.
+                second = self._mirror.second()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    second.wait(self._chance.uniform(*_PAUSES_S))
+                second.kill()
+                second.wait()
+            case "pause":
+                self._mirror.ensure()
+                self._mirror.pause()
+                time.sleep(self._chance.uniform(*_PAUSES_S))
+                self._mirror.resume()
+
+    def _kill_a_node(self, cluster: Cluster) -> None:
+        node = self._chance.choice(list(cluster.nodes))
+        cluster.kill(node)
+        time.sleep(self._chance.uniform(0.0, 1.0))
+        cluster.start_node(node)
+
+    def _move_the_application(self) -> None:
+        self._billing.stop()
+        print(f"{self._mirror.name}: the application moves to the target", file=sys.stderr, flush=True)
+        if isinstance(self._mirror, MirrorMaker):
+            time.sleep(_PEER_PAUSE_S)
+        self._mirror.fail_over()
+        self._billing = Billing(self._target.bootstrap, f"A.{TRANSFERS}")
+        self._billing.start()
+
+    # --- what readers see ---------------------------------------------------------------------------------------
+
+    def _progress(self) -> None:
+        """Wait until the target has records that it did not have."""
+        before, deadline = self._records(), time.monotonic() + _PROGRESS_S
+        while self._records() == before:
+            self._mirror.ensure()
+            if time.monotonic() > deadline:
+                told = (self._directory / "mirror.log").read_text(errors="replace")[-2_000:]
+                raise SystemExit(f"{self._mirror.name}: nothing was copied for {_PROGRESS_S:.0f} s\n{told}")
+            time.sleep(0.1)
+
+    def _records(self) -> int:
+        with contextlib.suppress(KafkaError):
+            return self._copy.read()
+        return sum(map(len, self._copy.values.values()))
+
+    def _audit(self) -> None:
+        """While no mirror writes, and what was decided has its markers: what is visible now stays as it is."""
+        self._wait_for_markers(self._target, _PREPARED)
+        self._copy.read()
+        self._report.audits += 1
+        self._report.torn += len(self._copy.torn)
+        self._report.unbalanced += self._copy.balance != 0
+
+    def _wait_for_markers(self, cluster: Cluster, states: tuple[str, ...]) -> None:
+        deadline = time.monotonic() + _PROGRESS_S
+        with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+            while admin.list_transactions(states=states):
+                assert time.monotonic() < deadline, f"transactions stay {states}"
+                time.sleep(0.05)
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Everything is quiet: the mirror copies the rest, the application bills it, and all is compared."""
+        for teller in self._tellers:
+            teller.stop()
+        self._wait_for_markers(self._source, _UNDECIDED)
+        origin = Ledger(self._source.bootstrap, TRANSFERS)
+        total, deadline = origin.read(), time.monotonic() + _PROGRESS_S
+        while self._records() < total and time.monotonic() < deadline:
+            self._mirror.ensure()
+            time.sleep(0.2)
+        self._wait_until_billed(total)
+        self._billing.stop()
+        self._mirror.kill()
+        self._audit()
+        self._compare(origin)
+        self._compare_billed(origin)
+
+    def _wait_until_billed(self, total: int) -> None:
+        deadline = time.monotonic() + _PROGRESS_S / 3
+        while sum(self._billed().values()) < total and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    def _billed(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for cluster in (self._source, self._target):
+            ledger = Ledger(cluster.bootstrap, BILLED, 1)
+            ledger.read()
+            found.update(value for values in ledger.values.values() for value in values)
+        return found
+
+    def _compare(self, origin: Ledger) -> None:
+        report, copy = self._report, self._copy
+        expected = {value for values in origin.values.values() for value in values}
+        copied = Counter(value for values in copy.values.values() for value in values)
+        report.records, report.transfers = len(expected), len(origin.parts)
+        report.lost = len(expected - copied.keys())
+        report.surplus = len(copied.keys() - expected)
+        report.doubled = len(copy.doubled)
+        report.reordered = sum(copy.values[each] != values for each, values in origin.values.items())
+        acknowledged = {name for teller in self._tellers for name in teller.committed}
+        if absent := acknowledged - origin.parts.keys():
+            report.wrong.append(f"{len(absent)} acknowledged transfers are not at the source")
+        if origin.torn or origin.doubled:
+            report.wrong.append("the source itself is torn, or has a record twice")
+
+    def _compare_billed(self, origin: Ledger) -> None:
+        billed = self._billed()
+        expected = {value for values in origin.values.values() for value in values}
+        self._report.billed_never = len(expected - billed.keys())
+        self._report.billed_twice = sum(count > 1 for count in billed.values())
+
+
+def _cluster(kind: str, directory: Path, nodes: int) -> Cluster:
+    if kind == "apache":
+        return apache_cluster(
+            directory, nodes, cluster_id=base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+        )
+    return einmal_cluster(directory, nodes)
+
+
+def _run(arguments: argparse.Namespace, peer: bool) -> Report:
+    with tempfile.TemporaryDirectory(prefix="einmal-mirror-", ignore_cleanup_errors=True) as folder:
+        directory = Path(folder)
+        source = _cluster(arguments.source, directory / "A", arguments.nodes)
+        target = _cluster(arguments.target, directory / "B", arguments.nodes)
+        try:
+            source.start()
+            target.start()
+            kind = MirrorMaker if peer else OurMirror
+            mirror = kind(directory, source.bootstrap, target.bootstrap)
+            return Campaign(directory, source, target, mirror, arguments.seed).run(arguments.kills)
+        finally:
+            source.stop()
+            target.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--source", choices=("einmal", "apache"), default="einmal")
+    parser.add_argument("--target", choices=("einmal", "apache"), default="einmal")
+    parser.add_argument("--nodes", type=int, default=1, help="of each cluster")
+    parser.add_argument("--peer", action="store_true", help="then MirrorMaker 2, on the same schedule")
+    arguments = parser.parse_args()
+    ours = _run(arguments, peer=False)
+    print(json.dumps(asdict(ours)))
+    if arguments.peer:
+        print(json.dumps(asdict(_run(arguments, peer=True))))
+    faults = (ours.torn, ours.unbalanced, ours.lost, ours.doubled, ours.surplus, ours.reordered)
+    if any((*faults, ours.billed_never, ours.billed_twice, ours.wrong)):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The mirrors that a campaign kills: ours, and MirrorMaker 2 as the peer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from tests.interop.apache_kafka import JVM, classpath, java
+from tests.mirroring.campaign.bank import GROUP, TRANSFERS
+
+_POM = Path(__file__).parent / "pom.xml"
+_FAILOVER_S = 300.0
+# kio registers strategies where Hypothesis is installed, which computes its tables anew in each directory: seconds.
+_ENVIRONMENT = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(Path(".hypothesis").resolve())}
+
+
+class OurMirror:
+    """``einmal mirror``, with a declaration in ``directory``."""
+
+    name = "einmal"
+
+    def __init__(self, directory: Path, source: str, target: str, *, alias: str = "A", topic: str = TRANSFERS) -> None:
+        self._directory = directory
+        self._flow = f"{alias}->B"
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "mirror.toml").write_text(
+            f'clusters = ["{alias}", "B"]\n{alias}.bootstrap.servers = "{source}"\nB.bootstrap.servers = "{target}"\n'
+            f'["{alias}->B"]\ntopics = "{topic}"\n'
+        )
+
+    def start(self) -> None:
+        self._process = self._started()
+
+    def ensure(self) -> None:
+        """Start it again if it has ended by itself, as a supervisor does."""
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def pause(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def second(self) -> subprocess.Popen[bytes]:
+        """Another process under the same name."""
+        return self._started()
+
+    def fail_over(self) -> None:
+        """The group moves to the target; afterwards the mirror runs again."""
+        self.kill()
+        subprocess.run(
+            [*self._command("failover"), "--group", GROUP],
+            cwd=self._directory,
+            check=True,
+            timeout=_FAILOVER_S,
+            stdout=subprocess.DEVNULL,
+        )
+        self.start()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with (self._directory / "mirror.log").open("ab") as log:
+            return subprocess.Popen(
+                self._command("run"), cwd=self._directory, env=_ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def _command(self, verb: str) -> list[str]:
+        return [sys.executable, "-m", "einmal", "mirror", verb, self._flow]
+
+
+class MirrorMaker(OurMirror):
+    """MirrorMaker 2 in its dedicated mode, with exactly-once support, as quick as its settings allow."""
+
+    name = "MirrorMaker 2"
+    options: ClassVar[tuple[str, ...]] = ("-Xmx512m", *JVM)
+    more: ClassVar[Mapping[str, str]] = {}
+    """Settings of a subclass; ``{alias}`` is the source's."""
+
+    def __init__(self, directory: Path, source: str, target: str, *, alias: str = "A", topic: str = TRANSFERS) -> None:
+        super().__init__(directory, source, target, alias=alias, topic=topic)
+        self._classpath = classpath("mirror", _POM)
+        settings = {
+            "clusters": f"{alias}, B",
+            f"{alias}.bootstrap.servers": source,
+            "B.bootstrap.servers": target,
+            f"{alias}->B.enabled": "true",
+            f"B->{alias}.enabled": "false",
+            f"B->{alias}.emit.heartbeats.enabled": "false",
+            f"{alias}->B.topics": topic,
+            f"{alias}->B.groups": GROUP,
+            "B.exactly.once.source.support": "enabled",
+            "dedicated.mode.enable.internal.rest": "true",
+            "listeners": "http://127.0.0.1:0",
+            f"{alias}.consumer.isolation.level": "read_committed",
+            "tasks.max": "4",
+            "replication.factor": "-1",
+            "refresh.topics.interval.seconds": "2",
+            "refresh.groups.interval.seconds": "2",
+            "emit.checkpoints.interval.seconds": "1",
+            "sync.group.offsets.enabled": "true",
+            "sync.group.offsets.interval.seconds": "1",
+            "offset.lag.max": "0",
+            "checkpoints.topic.replication.factor": "-1",
+            "heartbeats.topic.replication.factor": "-1",
+            "offset-syncs.topic.replication.factor": "-1",
+            "offset.storage.replication.factor": "-1",
+            "status.storage.replication.factor": "-1",
+            "config.storage.replication.factor": "-1",
+        }
+        settings |= {name.format(alias=alias): value for name, value in self.more.items()}
+        (directory / "mm2.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def fail_over(self) -> None:
+        """Nothing: it synchronises the groups by itself; the campaign waits."""
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        main = "org.apache.kafka.connect.mirror.MirrorMaker"
+        with (self._directory / "mm2.log").open("ab") as log:
+            return subprocess.Popen(
+                [java(), *self.options, "-cp", self._classpath, main, "mm2.properties"],
+                cwd=self._directory,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )

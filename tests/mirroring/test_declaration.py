@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from einmal.mirroring.declaration import MirrorDeclaration, parse
+from einmal.spark.declare.declaration import DeclarationError
+
+CLUSTERS = """
+clusters = ["A", "B"]
+A.bootstrap.servers = "a:9092"
+B.bootstrap.servers = "${TARGET:-b:9092}"
+"""
+FLOW = '["A->B"]\ntopics = ["orders.*"]\n'
+
+
+def declared(text: str, **environment: str) -> MirrorDeclaration:
+    return parse(text, environment, lambda path: "")
+
+
+def problems(text: str) -> tuple[str, ...]:
+    with pytest.raises(DeclarationError) as found:
+        declared(text)
+    return found.value.problems
+
+
+def test_a_flow_has_mirrormakers_names_and_defaults() -> None:
+    found = declared(CLUSTERS + FLOW)
+    (flow,) = found.flows.values()
+    assert (flow.source, flow.target, flow.remote_topic("orders")) == ("A", "B", "A.orders")
+    assert [each for each in ("orders", "orders.replica", "other", "B.orders") if flow.accepts_topic(each)] == [
+        "orders"
+    ]
+    assert not flow.groups.accepts("console-consumer-7")
+    assert found.clusters == {"A": {"bootstrap.servers": "a:9092"}, "B": {"bootstrap.servers": "b:9092"}}
+    assert declared(CLUSTERS + FLOW, TARGET="c:1").clusters["B"] == {"bootstrap.servers": "c:1"}
+
+
+def test_lists_may_be_text_with_commas() -> None:
+    text = (
+        CLUSTERS.replace('["A", "B"]', '"A, B"') + '["A->B"]\ntopics = "orders, payments"\ngroups.exclude = "test.*"\n'
+    )
+    flow = declared(text).flows["A->B"]
+    assert [flow.accepts_topic(each) for each in ("orders", "payments", "other")] == [True, True, False]
+    assert not flow.groups.accepts("test-1")
+    assert not flow.by_partition
+    assert declared(text + 'transactions = "by-partition"').flows["A->B"].by_partition
+
+
+def test_a_flow_that_is_not_enabled_is_none() -> None:
+    text = CLUSTERS + FLOW + '["B->A"]\nenabled = false\n'
+    assert list(declared(text).flows) == ["A->B"]
+
+
+def test_all_problems_are_reported_at_once_with_the_nearest_key() -> None:
+    text = """
+        clusters = ["A", "B"]
+        replication.policy.class = "com.example.Policy"
+        A.bootstrap.server = "a:9092"
+        B.bootstrap.servers = "b:9092"
+        ["A->B"]
+        topic = "("
+        groups = "("
+        failOnDataLoss = "maybe"
+        transactions = "torn"
+    """
+    found = problems(text)
+    assert [each.partition("\n")[0] for each in found] == [
+        "A: unknown key 'bootstrap.server'",
+        "A: bootstrap.servers is missing",
+        "unsupported replication.policy.class 'com.example.Policy'; supported: DefaultReplicationPolicy, "
+        "IdentityReplicationPolicy",
+        "A->B: unknown key 'topic'",
+        "A->B.groups: '(' is no regular expression: missing ), unterminated subpattern at position 0",
+        "A->B.transactions is whole or by-partition, not 'torn'",
+        "A->B.failOnDataLoss is true or false, not 'maybe'",
+    ]
+    assert "did you mean 'bootstrap.servers'?" in found[0]
+    assert "did you mean 'topics'?" in found[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("clusters = [", "not TOML"),
+        ('clusters = ["A"]\nA.bootstrap.servers = "a:1"', "two clusters or more"),
+        (CLUSTERS, "no flow is declared"),
+        (CLUSTERS + '["A->C"]\ntopics = "x"', "unknown key 'A->C.topics'"),
+        (CLUSTERS.replace('"B"]', '"B", "x y"]') + FLOW, "'x y' is no alias"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(text: str, problem: str) -> None:
+    assert any(problem in each for each in problems(text))
+
+
+def test_names_that_stay_the_same_in_both_directions_are_refused() -> None:
+    text = 'replication.policy.class = "IdentityReplicationPolicy"\n' + CLUSTERS + FLOW
+    assert declared(text).flows["A->B"].remote_topic("orders") == "orders"
+    assert any("would copy every record back" in each for each in problems(text + '["B->A"]\ntopics = "orders"\n'))
