@@ -31,6 +31,13 @@ def test_the_defaults_stop_at_a_bad_row_and_keep_unknown_fields() -> None:
         ({"value.format": "xml", "value.schema": "x"}, "json, avro, protobuf"),
         ({"value.format": "json"}, "has no schema"),
         ({"value.format": "protobuf", "schema.registry.url": "http://x"}, "has no schema"),
+        (JSON | {"key.format": "debezium-json", "key.schema": "id INT"}, "a format of values"),
+        ({"value.format": "debezium-json"}, "has no schema"),
+        ({"value.format": "debezium-json", "value.schema": "id UUID"}, r"value\.schema: column 'id' has type 'UUID'"),
+        (
+            {"value.format": "debezium-json", "value.schema": "id INT", "schema.registry.url": "http://x"},
+            "has no schema registry",
+        ),
         (JSON | {"errors.tolerance": "some"}, "none, all"),
         (JSON | {"errors.tolerance": "all"}, "needs a dead-letter topic"),
         (JSON | {"schema.contract": "discard_row"}, "makes dead letters"),
@@ -81,5 +88,6 @@ def test_a_schema_is_a_file_or_the_text_itself(tmp_path: Path) -> None:
 
     assert load("json", str(path)) == load("json", "{}") == "{}"
     assert load("protobuf", str(path)) == "e30="
+    assert load("debezium-json", "id INT") == "id INT"
     with pytest.raises(SettingError, match="cannot be read"):
         load("json", str(tmp_path / "missing"))

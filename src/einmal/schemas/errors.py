@@ -39,6 +39,14 @@ class UnknownField(BadRow):
     """A field that the schema does not have, where the policy for drift is ``discard_row``."""
 
 
+class UnsupportedChange(BadRow):
+    """A truncate, or another change that is none of a row."""
+
+
+class UnavailableValue(BadRow):
+    """A changed row lacks a value that the database has stored out of line (TOAST), and not logged."""
+
+
 class UnknownSchemaId(BadRow):
     """The registry has no schema with the record's id."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
 from einmal.schemas.columns import Unknown, rescued_text
+from einmal.schemas.debezium_format import DebeziumDecoder
 from einmal.schemas.decoder import Decoded, Decoder, Limits
 from einmal.schemas.errors import (
     SchemaDrift,
@@ -155,5 +156,7 @@ def decoder_of(loaded: LoadedField, limits: Limits) -> Decoder:
             return JsonDecoder(loaded.schema, limits)
         case "avro":
             return AvroDecoder(AvroSchema(loaded.schema), limits)
+        case "debezium-json":
+            return DebeziumDecoder(loaded.schema, limits)
         case _:
             return ProtobufDecoder(descriptor_bytes(loaded.schema), loaded.message, limits)

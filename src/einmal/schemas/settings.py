@@ -1,8 +1,8 @@
 """The options of a source that declare its format, its schema, and what happens to bad rows; the last also of a sink.
 Pure.
 
-``errors.*`` are Kafka Connect's properties, ``key.format`` and ``value.format`` Flink's, those of the registry
-Confluent's, and the values of ``schema.contract`` dlt's.
+``errors.*`` are Kafka Connect's properties, ``key.format``, ``value.format`` and ``debezium-json`` Flink's, those of
+the registry Confluent's, and the values of ``schema.contract`` dlt's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Final
 
 from einmal.misspelt import nearest_name
 from einmal.schemas import registry
+from einmal.schemas.ddl import parsed_columns
+from einmal.schemas.errors import SchemaError
 from einmal.security.redaction import RedactedDict
 
-FORMATS: Final = ("json", "avro", "protobuf")
+DEBEZIUM: Final = "debezium-json"
+FORMATS: Final = ("json", "avro", "protobuf", DEBEZIUM)
 EVOLVE: Final = "evolve"
 FREEZE: Final = "freeze"
 DISCARD_ROW: Final = "discard_row"
@@ -118,15 +121,31 @@ def error_settings(given: Mapping[str, str]) -> ErrorSettings:
 def _check(settings: DecodeSettings) -> None:
     if settings.key is None and settings.value is None:
         raise SettingError('no format is declared\nhint: value.format = "json" with value.schema = "FILE"')
+    _check_changes(settings)
     for part in (settings.key, settings.value):
         if part is not None and part.schema is None and (part.format == "protobuf" or not settings.registry):
-            hint = "a JSON Schema, an .avsc file, or descriptors of Protobuf"
+            hint = "a JSON Schema, an .avsc file, descriptors of Protobuf, or columns in Spark's DDL for debezium-json"
             raise SettingError(f"format {part.format} has no schema\nhint: value.schema names {hint}")
     if settings.contract == DISCARD_ROW and not settings.tolerates:
         raise SettingError(
             f"{CONTRACT}={DISCARD_ROW} makes dead letters of rows\nhint: set {TOLERANCE}=all and {TOPIC}, or "
             f"{CONTRACT}={FREEZE} to stop at such a row"
         )
+
+
+def _check_changes(settings: DecodeSettings) -> None:
+    """The format of changed rows, if it is declared."""
+    if settings.key is not None and settings.key.format == DEBEZIUM:
+        raise SettingError(f"{DEBEZIUM} is a format of values, which have the key's columns, too")
+    if settings.value is None or settings.value.format != DEBEZIUM:
+        return
+    if settings.registry:
+        raise SettingError(f"{DEBEZIUM} has no schema registry\nhint: value.schema has the row's columns")
+    if settings.value.schema is not None:
+        try:
+            parsed_columns(settings.value.schema)
+        except SchemaError as error:
+            raise SettingError(f"value.schema: {error}") from error
 
 
 def _field(part: str, given: Mapping[str, str]) -> FieldSettings | None:
@@ -182,6 +201,9 @@ def load_field(settings: FieldSettings, read: Callable[[str], bytes], latest: Ca
     if settings.schema is None:
         assert latest is not None
         return LoadedField(settings.format, latest(), settings.message)
+    if settings.format == DEBEZIUM:
+        # A list of columns is short, and has no file.
+        return LoadedField(settings.format, settings.schema)
     if settings.format != "protobuf" and settings.schema.lstrip().startswith(("{", "[", '"')):
         return LoadedField(settings.format, settings.schema, settings.message)
     try:

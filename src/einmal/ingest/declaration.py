@@ -1,0 +1,167 @@
+"""Ingesters as they are declared in ``pipeline.toml``: tables ``[ingest.NAME]``, beside the pipeline's own.
+
+``kafka.*`` are the settings of the producer, at the top for all of them. Options are checked where they are declared,
+without connecting to anything; all errors of a file are reported at once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from einmal.client.config import ProducerSettings, parse
+from einmal.client.errors import ConfigError
+from einmal.ingest.deduplication.business_key import KEYS_MAX, Deduplicate
+from einmal.ingest.files import FilesSource
+from einmal.ingest.source import RecordSource
+from einmal.misspelt import nearest_name
+from einmal.security.redaction import RedactedDict
+from einmal.spark.declare.declaration import DeclarationError, Variables, as_text, flattened, substituted
+from einmal.spark.options import OptionError, Options
+
+_KAFKA: Final = "kafka."
+FILES_OPTIONS: Final = ("path", "topic", "key", "max.line.bytes", "failOnDataLoss")
+TABLE_OPTIONS: Final = (
+    "url", "user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "table", "column", "topic",
+    "max.batch.size",
+)  # fmt: skip
+DEDUPLICATE_OPTIONS: Final = ("key", "window", "max.keys")
+_DEDUPLICATE: Final = "deduplicate"
+_KEYS: Final = ("none", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestDeclaration:
+    """``client``: settings of the producer, under Kafka's names. ``options``: of the source, which ``source`` makes
+    without opening anything. ``deduplicate``: None where the source's duplicates are written."""
+
+    name: str
+    kind: str
+    client: Mapping[str, str]
+    options: Mapping[str, str]
+    source: Callable[[], RecordSource]
+    deduplicate: Deduplicate | None = None
+
+
+def declared(text: str, environment: Mapping[str, str], read: Callable[[str], str]) -> dict[str, IngestDeclaration]:
+    """By name. ``read``: the text of a file that a value refers to (OSError). Raises DeclarationError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError([f"not TOML: {error}"]) from error
+    problems: list[str] = []
+    # What belongs to the pipeline is checked, and replaced, when that runs.
+    own = {name: value for name, value in document.items() if name in ("kafka", "ingest") or name.startswith(_KAFKA)}
+    own = substituted(own, Variables(environment, read), problems, "")
+    tables = own.pop("ingest", {})
+    if not isinstance(tables, Mapping) or not tables:
+        raise DeclarationError(['no ingester is declared\nhint: [ingest.logs] with type = "files"'])
+    common = flattened(own)
+    found = {name: _declared(name, table, common, problems) for name, table in tables.items()}
+    if problems:
+        raise DeclarationError(problems)
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _declared(name: str, table: Any, common: Mapping[str, Any], problems: list[str]) -> IngestDeclaration | None:
+    where = f"ingest.{name}"
+    if not isinstance(table, Mapping):
+        problems.append(f"{where} is a table, not {table!r}")
+        return None
+    options = {key: as_text(value) for key, value in {**common, **flattened(table)}.items()}
+    client = RedactedDict({key.removeprefix(_KAFKA): options.pop(key) for key in [*options] if key.startswith(_KAFKA)})
+    deduplicating = {
+        key.removeprefix(f"{_DEDUPLICATE}."): options.pop(key)
+        for key in [*options]
+        if key.startswith(f"{_DEDUPLICATE}.")
+    }
+    kind = options.pop("type", "")
+    if kind not in _KINDS:
+        near = nearest_name(kind, _KINDS)
+        hint = f"did you mean {near!r}?" if near else f"known are: {', '.join(_KINDS)}"
+        problems.append(f"{where}: type = {kind!r} is no kind of source\nhint: {hint}")
+        return None
+    try:
+        if options.pop(_DEDUPLICATE, None) is not None:
+            raise OptionError(
+                f'{_DEDUPLICATE} is a table\nhint: {_DEDUPLICATE} = {{ key = "value.id", window = "1h" }}'
+            )
+        source = _KINDS[kind](options)
+        deduplicate = _deduplicate(kind, options, deduplicating) if _DEDUPLICATE in table else None
+        parse(ProducerSettings, client, {})
+    except (OptionError, ConfigError) as error:
+        problems.append(f"{where}: {error}")
+        return None
+    return IngestDeclaration(name, kind, client, RedactedDict(options), source, deduplicate)
+
+
+def _deduplicate(kind: str, source: Mapping[str, str], given: Mapping[str, str]) -> Deduplicate:
+    options = Options(given)
+    options.refuse_unknown(DEDUPLICATE_OPTIONS, kafka=False)
+    key = options.required("key", "value.order_id")
+    if key == "key":
+        owner = "file" if kind == "files" else "row"
+        raise OptionError(
+            f'option "{_DEDUPLICATE}.key" is "key", which all records of a {owner} share: they would count as '
+            'duplicates of the first\nhint: "value.FIELD" or "header:NAME" of something that each event has of its own'
+        )
+    if kind == "postgresql" and not source.get("outbox.tables"):
+        raise OptionError(
+            "a database's log has each change once, so nothing is to be removed from it; what its writers repeat are "
+            f"changes of their own\nhint: leave {_DEDUPLICATE} out, or declare outbox.tables, whose events have an id"
+        )
+    options.required("window", "1h")
+    window_ms, keys_max = options.duration_ms("window", 0), options.number("max.keys", KEYS_MAX) or 0
+    return Deduplicate(key, window_ms, keys_max)
+
+
+def _files(given: Mapping[str, str]) -> Callable[[], RecordSource]:
+    options = Options(given)
+    options.refuse_unknown(FILES_OPTIONS, kafka=False)
+    path, topic = options.required("path", "/var/log/app.log*"), options.required("topic", "logs")
+    key = (options.text("key") or "none").lower()
+    if key not in _KEYS:
+        raise OptionError(f'option "key" is one of {", ".join(_KEYS)}, not {key!r}')
+    line_bytes = options.number("max.line.bytes", 1_000_000) or 0
+    fail_on_data_loss = options.flag("failOnDataLoss", True)
+    return lambda: FilesSource(
+        path, topic, key_by_file=key == "file", line_bytes=line_bytes, fail_on_data_loss=fail_on_data_loss
+    )
+
+
+def _table(given: Mapping[str, str]) -> Callable[[], RecordSource]:
+    _require_psycopg()
+    from einmal.ingest.tables import TableSource
+    from einmal.spark.targets.postgres.options import connecting
+
+    options = Options(given)
+    options.refuse_unknown(TABLE_OPTIONS, kafka=False)
+    table, column = options.required("table", "public.orders"), options.required("column", "id")
+    topic, rows = options.required("topic", "orders"), options.number("max.batch.size", 10_000) or 0
+    conninfo = connecting(options).conninfo
+    return lambda: TableSource(conninfo, table, column, topic, batch_rows=rows)
+
+
+def _postgresql(given: Mapping[str, str]) -> Callable[[], RecordSource]:
+    _require_psycopg()
+    from einmal.ingest.postgresql.options import capture_options
+    from einmal.ingest.postgresql.source import PostgresSource
+
+    options = capture_options(given)
+    return lambda: PostgresSource(options)
+
+
+def _require_psycopg() -> None:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise OptionError("psycopg is not installed\nhint: pip install 'einmal[postgres]'") from error
+
+
+_KINDS: Final[Mapping[str, Callable[[Mapping[str, str]], Callable[[], RecordSource]]]] = {
+    "files": _files,
+    "table": _table,
+    "postgresql": _postgresql,
+}

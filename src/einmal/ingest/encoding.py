@@ -1,0 +1,116 @@
+"""Records of a source as the record batches of one transaction, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from einmal.client.config import ProducerSettings
+from einmal.client.producer_batch import record_size
+from einmal.ingest.source import IngestBatch, IngestRecord, SourceRefused
+from einmal.pipeline.commit_record import RESERVED_TOPICS
+from einmal.spark.targets.kafka.batches import TransactionBatches
+from einmal.types import TopicPartition
+from einmal.wire.compression import Compression
+from einmal.wire.murmur2 import partition_for_key
+from einmal.wire.record_batch import HEADER_SIZE, NewRecord
+
+BATCH_BYTES: Final = 256 * 1024
+"""Of one record batch, unless batch.size is set: the records are there already."""
+_BUFFERED_MAX: Final = 16 * 1024 * 1024
+"""Bytes in the unfinished batches of all partitions."""
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    records: list[NewRecord] = field(default_factory=list)
+    size: int = HEADER_SIZE
+
+
+class RecordEncoder:
+    """Encodes the records of one batch of a source after the other; ``partition_count``: of a topic."""
+
+    def __init__(self, settings: ProducerSettings, batch_bytes: int, partition_count: Callable[[str], int]) -> None:
+        self._compression = Compression[settings.compression_type.upper()]
+        self._largest = settings.max_request_size
+        self._batch_bytes = min(batch_bytes, settings.max_request_size)
+        self._partition_count = partition_count
+
+    def encode(
+        self, batch: IngestBatch, batches: TransactionBatches, now_ms: int
+    ) -> Iterator[tuple[TopicPartition, bytes]]:
+        """``now_ms``: the timestamp of records without one. Raises what iterating the records raises, and SourceRefused
+        for a record that cannot be written."""
+        unfinished: dict[TopicPartition, _Unfinished] = {}
+        buffered = 0
+        for partition, record, size in self._placed(batch.records, _seed(batch)):
+            found = unfinished.get(partition)
+            if found is not None and found.size + size > self._batch_bytes:
+                yield batches.encode(partition, found.records, self._compression)
+                buffered -= found.size
+                found = None
+            if found is None:
+                found = unfinished[partition] = _Unfinished()
+                buffered += found.size
+            found.records.append(
+                NewRecord(
+                    record.key, record.value, now_ms if record.timestamp is None else record.timestamp, record.headers
+                )
+            )
+            found.size += size
+            buffered += size
+            if buffered > _BUFFERED_MAX:
+                for each, full in unfinished.items():
+                    yield batches.encode(each, full.records, self._compression)
+                unfinished.clear()
+                buffered = 0
+        for each, rest in unfinished.items():
+            yield batches.encode(each, rest.records, self._compression)
+
+    def _placed(
+        self, records: Iterable[IngestRecord], seed: bytes
+    ) -> Iterator[tuple[TopicPartition, IngestRecord, int]]:
+        counts: dict[str, int] = {}
+        without_key: dict[str, int] = {}
+        for record in records:
+            count = counts.get(record.topic)
+            if count is None:
+                count = counts[record.topic] = self._count(record.topic)
+                # Once: the position of many files has many kilobytes.
+                without_key[record.topic] = partition_for_key(seed, count)
+            partition = record.partition
+            if partition is None:
+                key = record.key
+                partition = without_key[record.topic] if key is None else partition_for_key(key, count)
+            elif not 0 <= partition < count:
+                raise SourceRefused(
+                    f"a record is for partition {partition} of {record.topic}, which has {count}",
+                    "add partitions to the topic, or leave the choice to the key",
+                )
+            size = record_size(record.key, record.value, record.headers)
+            if size + HEADER_SIZE > self._largest:
+                raise SourceRefused(
+                    f"a record for {record.topic} has {size} bytes, max.request.size is {self._largest}",
+                    "raise max.request.size, and max.message.bytes of the topic",
+                )
+            if record.timestamp is not None and record.timestamp < 0:
+                raise SourceRefused(
+                    f"a record for {record.topic} has the timestamp {record.timestamp}",
+                    "a record's timestamp is in ms since 1970, or None for the time of writing",
+                )
+            yield TopicPartition(record.topic, partition), record, size
+
+    def _count(self, topic: str) -> int:
+        if topic in RESERVED_TOPICS:
+            raise SourceRefused(
+                f"a record is for {topic!r}, in which brokers and pipelines keep what they know",
+                "ingest into a topic of your own",
+            )
+        return self._partition_count(topic)
+
+
+def _seed(batch: IngestBatch) -> bytes:
+    """Stands for the key of the batch's records that have none: they stay in order, and a retry repeats the choice."""
+    return json.dumps(batch.end, sort_keys=True).encode()

@@ -1,0 +1,207 @@
+"""One open file: what it is, and its bytes by offset, decompressed where it is compressed.
+
+The name of a file identifies nothing: a rotation passes it on to another file, as a file system does with the inode of
+a file that is deleted. So a file is what it has: a fingerprint of what was read of it, the first and the last bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from einmal.ingest.files.decompression import MAGIC_SIZE, Decompression, Incomplete, codec_of
+
+EDGE: Final = 1024
+"""Bytes at either end of a fingerprint."""
+_FS_IOC_GETVERSION: Final = 0x80087601
+"""Linux: the generation of an inode, which the file system counts up when the inode is used again."""
+_DIGEST_BYTES: Final = 12
+_PIECE: Final = 1024 * 1024
+
+
+class FileKey(NamedTuple):
+    """``generation``: of the inode; None where the file system reports none."""
+
+    device: int
+    inode: int
+    generation: int | None
+
+
+class FileState(NamedTuple):
+    """What changes with every write to a file. Sizes in bytes, times in ns."""
+
+    size: int
+    modified: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotAFile(Exception):
+    """A directory, pipe, socket or device."""
+
+    path: str
+
+
+def digest(head: bytes, tail: bytes) -> str:
+    """A fingerprint from the first and the last ``EDGE`` bytes."""
+    return hashlib.blake2b(head + tail, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class Extract(NamedTuple):
+    """``data`` of a file, with its first bytes and those before the data: what fingerprints are made of, so that they
+    are of the same content as the data."""
+
+    head: bytes
+    before: bytes
+    data: bytes
+
+    def fingerprint(self, offset: int, size: int) -> str:
+        """Of what is before ``offset``, where the data begins, and of its first ``size`` bytes."""
+        edge = min(offset + size, EDGE)
+        last = self.before + self.data[:size]
+        return digest(self.head[:edge], last[len(last) - edge :])
+
+
+class Content:
+    """Every method may raise OSError, and for a compressed file Incomplete and Damaged."""
+
+    def __init__(self, path: str) -> None:
+        """Open a regular file, or raise NotAFile, OSError, Incomplete."""
+        # O_NONBLOCK: to open a pipe would wait for its writer.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(self._descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise NotAFile(path)
+            self.key = FileKey(status.st_dev, status.st_ino, _generation(self._descriptor))
+            self.codec = codec_of(os.pread(self._descriptor, MAGIC_SIZE, 0))
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._reader: Decompression | None = None
+        self._position = 0
+        self._head = self._tail = b""
+        """Of what was decompressed."""
+        self._decompressed: int | None = None
+
+    def state(self) -> FileState:
+        status = os.fstat(self._descriptor)
+        return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def links(self) -> int:
+        """How many names the file has: 0 after it was deleted."""
+        return os.fstat(self._descriptor).st_nlink
+
+    def size(self) -> int:
+        """In bytes, decompressed: the first call for a compressed file reads all of it."""
+        if self.codec is None:
+            return os.fstat(self._descriptor).st_size
+        if self._decompressed is None:
+            self._rewind()
+            while self._next(_PIECE):
+                pass
+            self._decompressed = self._position
+        return self._decompressed
+
+    def first(self) -> bytes:
+        """Its first ``EDGE`` bytes. Of a compressed file: of what was decompressed."""
+        return self._plain_head() if self.codec is None else self._head
+
+    def is_plain(self) -> bool:
+        """Whether it is not compressed, and was not replaced by something compressed since it was opened."""
+        try:
+            return self.codec is None and codec_of(os.pread(self._descriptor, MAGIC_SIZE, 0)) is None
+        except Incomplete:
+            return False
+
+    def edges(self) -> str:
+        """A fingerprint of the first and the last bytes as they are stored: a checksum is among the last ones."""
+        size = os.fstat(self._descriptor).st_size
+        last = _read_fully(self._descriptor, max(0, size - EDGE), EDGE)
+        return digest(_read_fully(self._descriptor, 0, EDGE), last)
+
+    def read(self, offset: int, size: int) -> Extract:
+        """``size`` bytes from the offset on; fewer only at the end of the file."""
+        edge = min(offset, EDGE)
+        if self.codec is None:
+            head = self._plain_head()
+            found = _read_fully(self._descriptor, offset - edge, edge + size)
+            # What was truncated, and written anew meanwhile, begins with something else.
+            is_stable = _read_fully(self._descriptor, 0, len(head)) == head
+            return Extract(head if is_stable else b"", found[:edge], found[edge:])
+        self._seek(offset)
+        before = self._tail[len(self._tail) - edge :]
+        data = self._next(size)
+        return Extract(self._head, before, data)
+
+    def fingerprint(self, offset: int) -> str | None:
+        """Of the bytes before the offset; None if the file does not have so many."""
+        edge = min(offset, EDGE)
+        if self.codec is None:
+            head = _read_fully(self._descriptor, 0, edge)
+            tail = _read_fully(self._descriptor, offset - edge, edge)
+        else:
+            self._seek(offset)
+            if self._position < offset:
+                return None
+            head, tail = self._head[:edge], self._tail[len(self._tail) - edge :]
+        return digest(head, tail) if len(head) == len(tail) == edge else None
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _plain_head(self) -> bytes:
+        """Raises Incomplete for what is compressed after all: it was empty when it was opened."""
+        head = _read_fully(self._descriptor, 0, EDGE)
+        if codec_of(head[:MAGIC_SIZE]) is not None:
+            raise Incomplete
+        return head
+
+    def _seek(self, offset: int) -> None:
+        if self._reader is None or offset < self._position:
+            self._rewind()
+        while self._position < offset and self._next(min(_PIECE, offset - self._position)):
+            pass
+
+    def _rewind(self) -> None:
+        assert self.codec is not None
+        self._reader = Decompression(self._descriptor, self.codec)
+        self._position, self._head, self._tail = 0, b"", b""
+
+    def _next(self, size: int) -> bytes:
+        assert self._reader is not None
+        try:
+            found = self._reader.read(size)
+        except BaseException:
+            self._reader = None
+            raise
+        self._position += len(found)
+        if len(self._head) < EDGE:
+            self._head = (self._head + found)[:EDGE]
+        self._tail = found[-EDGE:] if len(found) >= EDGE else (self._tail + found)[-EDGE:]
+        return found
+
+
+def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
+    found = os.pread(descriptor, size, offset)
+    while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
+        found += more
+    return found
+
+
+def _generation(descriptor: int) -> int | None:
+    if sys.platform != "linux":
+        return None
+    from fcntl import ioctl
+
+    buffer = bytearray(8)
+    with contextlib.suppress(OSError):
+        ioctl(descriptor, _FS_IOC_GETVERSION, buffer)
+        # Kernels write four bytes, whatever the name of the request claims.
+        return int.from_bytes(buffer[:4], sys.byteorder)
+    return None

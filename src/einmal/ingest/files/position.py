@@ -1,0 +1,65 @@
+"""Positions in files: what is tracked, as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+from einmal.ingest.files.content import FileKey
+from einmal.ingest.files.tracking import FileCopy, Mark, TrackedFile
+from einmal.ingest.source import Position, SourceRefused
+
+_POSITION_MAX: Final = 900_000
+"""Bytes of a position: a commit record is one record, of at most max.message.bytes."""
+_ENTRY_BYTES: Final = 160
+"""Of one file in a position, without its path."""
+
+
+def encode(tracked: Iterable[TrackedFile]) -> dict[str, Any]:
+    """A position. Raises SourceRefused for one that is too large."""
+    files = sorted(tracked, key=lambda file: file.path)
+    paths = [location.path for file in files for location in file.locations()]
+    size = sum(_ENTRY_BYTES + len(os.fsencode(path)) for path in paths)
+    if size > _POSITION_MAX:
+        raise SourceRefused(
+            f"{len(paths)} files are too many for one ingester: its position has about {size} bytes",
+            "delete or move files that are ingested, or divide them over several ingesters",
+        )
+    return {
+        "files": [
+            [f.path, *f.key, f.size, *f.read, f.head, [[each.path, *each.key, *each.mark] for each in f.copies]]
+            for f in files
+        ]
+    }
+
+
+def decode(position: Position | None) -> list[TrackedFile]:
+    """Raises SourceRefused."""
+    if position is None:
+        return []
+    try:
+        return [_file(entry) for entry in position["files"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceRefused(
+            f"the recorded position is not one in files: {error!r:.200}",
+            "ingest the files under another name",
+        ) from error
+
+
+def _file(entry: list[Any]) -> TrackedFile:
+    path, device, inode, generation, size, read, fingerprint, head, copies = entry
+    found = _copy([path, device, inode, generation, read, fingerprint])
+    if not isinstance(head, str) or type(size) is not int:
+        raise ValueError(entry)
+    return TrackedFile(found.path, found.key, size, found.mark, head, tuple(map(_copy, copies)))
+
+
+def _copy(entry: list[Any]) -> FileCopy:
+    path, device, inode, generation, offset, fingerprint = entry
+    texts, numbers = (path, fingerprint), (device, inode, offset)
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
+        raise ValueError(entry)
+    if generation is not None and type(generation) is not int:
+        raise ValueError(entry)
+    return FileCopy(path, FileKey(device, inode, generation), Mark(offset, fingerprint))

@@ -1,0 +1,314 @@
+"""Looks at the file system: which files match, what of them is open, and what has changed since a look."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import posixpath
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from einmal.ingest.files.content import Content, FileKey, FileState, NotAFile
+from einmal.ingest.files.decompression import Damaged, Incomplete
+from einmal.ingest.files.tracking import Mark, RelatedPaths, SeenFile, TrackedFile
+from einmal.ingest.source import SourceNotice
+
+_OPEN_MAX: Final = 256
+"""Files that stay open between two scans, so that what is deleted can be read to its end."""
+_REMEMBERED_MAX: Final = 50_000
+"""Fingerprints in memory."""
+
+
+def shown(path: str) -> str:
+    """For messages: names of files are bytes, and need not be text."""
+    return path if path.isprintable() else repr(path)
+
+
+class _Inode(NamedTuple):
+    device: int
+    inode: int
+
+
+class _Looked(NamedTuple):
+    """What an inode was when it was opened last. ``seen``: None for a compressed file that is not complete.
+    ``version``: the first state in which it had this content. ``edges``: of a compressed file, as it is stored."""
+
+    state: FileState
+    seen: SeenFile | None
+    version: FileState
+    edges: str = ""
+
+
+@dataclass(slots=True)
+class Scan:
+    """``listing``: inodes and states of all paths that match; ``seen``: of these, and of others that were asked for,
+    the files that can be read; ``versions``: which change with the content; ``waiting``: paths of files that exist and
+    cannot be read now; ``folders``: times of the directories of what is tracked, before they were listed;
+    ``unlisted``: directories that exist and cannot be listed."""
+
+    listing: dict[str, tuple[_Inode, FileState]] = field(default_factory=dict)
+    seen: dict[FileKey, SeenFile] = field(default_factory=dict)
+    versions: dict[FileKey, FileState] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    folders: dict[str, int | None] = field(default_factory=dict)
+    unlisted: set[str] = field(default_factory=set)
+    notices: list[SourceNotice] = field(default_factory=list)
+
+
+class ScanChanges(NamedTuple):
+    """``paths`` with other content than was seen; ``grown`` with more of it; ``folders`` in which something was
+    created, renamed or deleted."""
+
+    paths: RelatedPaths
+    grown: set[str]
+    folders: set[str]
+
+
+class FileScanner:
+    """The files of a pattern (``glob``, with ``**``). Symbolic links are followed; each file counts once."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._contents: OrderedDict[_Inode, tuple[Content, FileState]] = OrderedDict()
+        self._looked: dict[_Inode, _Looked] = {}
+        self._reported: set[tuple[str, str]] = set()
+        """(path, kind) of notices that were made, until the file can be read."""
+        self._fingerprints: dict[tuple[FileKey, int], tuple[FileState, str | None]] = {}
+        """By file and offset, as long as the content has not changed."""
+
+    def scan(self, tracked: Collection[TrackedFile]) -> Scan:
+        result = Scan()
+        folders = {posixpath.dirname(location.path) for file in tracked for location in file.locations()}
+        result.folders = {folder: _changed_at(folder) for folder in folders}
+        for path in self._matching():
+            self._look(path, result, is_wanted=True)
+        self._find_deleted(tracked, result)
+        return result
+
+    def look_beside(self, missing: Iterable[TrackedFile], result: Scan) -> None:
+        """Add what a rotation may have made of files that are missing, under names that the pattern does not have."""
+        folders: dict[str, list[TrackedFile]] = {}
+        for file in missing:
+            folders.setdefault(posixpath.dirname(file.path), []).append(file)
+        for folder, files in folders.items():
+            wanted = {location.key.inode for each in files for location in each.locations()}
+            related = RelatedPaths(file.path for file in files)
+            try:
+                for path, inode in _listed(folder):
+                    if path not in result.listing and (inode in wanted or path in related):
+                        self._look(path, result, is_wanted=False)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                result.unlisted.add(folder)
+                self._report(result, "unreadable", folder, f"cannot be listed: {error.strerror}")
+
+    def changes(self, scan: Scan, marks: Mapping[FileKey, Mark]) -> ScanChanges:
+        """Since a scan. ``marks``: of the files that may have grown, what they have for certain."""
+        now: dict[str, tuple[_Inode, FileState]] = {}
+        for path in self._matching():
+            with contextlib.suppress(OSError):
+                now[path] = _inspected(path)
+        grown = {path for path, found in now.items() if found != scan.listing.get(path)}
+        changed = {path for path in grown if not self._is_intact(path, marks)}
+        # Under their old names, too, and what has none that was listed.
+        intact = {inode for path, (inode, _) in now.items() if path not in changed}
+        changed |= {path for path, (inode, _) in scan.listing.items() if inode not in intact}
+        names = {(path, inode) for path, (inode, _) in now.items()}
+        before = {(path, inode) for path, (inode, _) in scan.listing.items()}
+        folders = {posixpath.dirname(path) for path, _ in names ^ before}
+        folders |= {folder for folder, time in scan.folders.items() if _changed_at(folder) != time}
+        return ScanChanges(RelatedPaths(changed), grown - changed, folders)
+
+    def forget(self, tracked: Iterable[TrackedFile], result: Scan) -> None:
+        """Keep only what this scan has seen, and what is open of files that are tracked."""
+        keys = {*result.seen, *(location.key for file in tracked for location in file.locations())}
+        inodes = {*(_Inode(*key[:2]) for key in keys), *(inode for inode, _ in result.listing.values())}
+        self._looked = {inode: looked for inode, looked in self._looked.items() if inode in inodes}
+        for inode, (content, _) in list(self._contents.items()):
+            if content.key not in keys:
+                content.close()
+                del self._contents[inode]
+
+    def content(self, seen: SeenFile) -> Content:
+        """Raises OSError, NotAFile: the file may be deleted by now, or another one have its path."""
+        found = self._contents.get(_Inode(*seen.key[:2]))
+        content = self._opened(seen.path, None) if found is None else found[0]
+        if content.key != seen.key:
+            raise FileNotFoundError(seen.path)
+        return content
+
+    def size_of(self, seen: SeenFile) -> int:
+        """As it is now; as it was seen, if that cannot be found out."""
+        try:
+            return seen.size if seen.is_compressed else self.content(seen).size()
+        except (Incomplete, Damaged, NotAFile, OSError):
+            return seen.size
+
+    def fingerprint(self, scan: Scan, seen: SeenFile, offset: int) -> str | None:
+        """Of the bytes before an offset; None if there are fewer, or they cannot be read."""
+        version = scan.versions[seen.key]
+        known = self._fingerprints.get((seen.key, offset))
+        if known is not None and known[0] == version:
+            return known[1]
+        try:
+            found = self.content(seen).fingerprint(offset)
+        except (Incomplete, Damaged, NotAFile, OSError):
+            return None
+        self._remember(seen.key, offset, version, found)
+        return found
+
+    def close(self) -> None:
+        while self._contents:
+            self._contents.popitem()[1][0].close()
+
+    # --- one file -------------------------------------------------------------------------------------------------
+
+    def _matching(self) -> Iterable[str]:
+        """Paths without links."""
+        folders: dict[str, str] = {}
+        found: dict[str, None] = {}
+        for path in glob.iglob(self._pattern, recursive=True):
+            folder, name = posixpath.split(path)
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder)
+            direct = posixpath.join(folders[folder], name)
+            found[os.path.realpath(direct) if os.path.islink(direct) else direct] = None
+        return found
+
+    def _look(self, path: str, result: Scan, *, is_wanted: bool) -> None:
+        try:
+            inode, state = _inspected(path)
+            if is_wanted:
+                result.listing[path] = inode, state
+            looked = self._looked.get(inode)
+            if looked is None or looked.state != state:
+                looked = self._open_and_look(path, inode, state)
+        except FileNotFoundError:
+            # Deleted or renamed since it was listed, or a link to nothing.
+            return
+        except NotAFile:
+            if not os.path.isdir(path):
+                self._report(result, "no file", path, "is a pipe, a socket or a device, and is not read")
+            return
+        except Damaged as error:
+            result.waiting.append(path)
+            self._report(result, "damaged", path, f"cannot be decompressed: {error}")
+            return
+        except OSError as error:
+            result.waiting.append(path)
+            self._report(result, "unreadable", path, f"cannot be read: {error.strerror}")
+            return
+        self._reported -= {(path, kind) for kind in ("damaged", "unreadable")}
+        if looked.seen is None:
+            result.waiting.append(path)
+        elif looked.seen.key not in result.seen:
+            result.seen[looked.seen.key] = looked.seen._replace(path=path, is_wanted=is_wanted)
+            result.versions[looked.seen.key] = looked.version
+
+    def _open_and_look(self, path: str, inode: _Inode, state: FileState) -> _Looked:
+        try:
+            content = self._opened(path, inode)
+            inode, state = _Inode(*content.key[:2]), content.state()
+            looked = self._looked.get(inode)
+            edges = "" if content.codec is None else content.edges()
+            if looked is not None and edges and _is_unchanged(looked, content.key, state, edges):
+                looked = looked._replace(state=state)
+            else:
+                seen = SeenFile(path, content.key, content.size(), content.first(), content.codec is not None)
+                looked = _Looked(state, seen, state, edges)
+                if content.codec is not None:
+                    # Now that all of it is decompressed.
+                    self._remember(seen.key, seen.size, state, content.fingerprint(seen.size))
+        except Incomplete:
+            looked = _Looked(state, None, state)
+        self._looked[inode] = looked
+        return looked
+
+    def _is_intact(self, path: str, marks: Mapping[FileKey, Mark]) -> bool:
+        """Whether a file has at most grown, or was renamed, or cannot be read anyway."""
+        try:
+            inode, state = _inspected(path)
+            looked = self._looked.get(inode)
+            content = self._opened(path, inode)
+            mark = marks.get(content.key)
+            if mark is None:
+                return False
+            if content.codec is not None or not mark.offset:
+                edges = "" if content.codec is None else content.edges()
+                return looked is not None and _is_unchanged(looked, content.key, state, edges)
+            return content.fingerprint(mark.offset) == mark.fingerprint
+        except (Incomplete, Damaged, NotAFile, OSError):
+            return True
+
+    def _opened(self, path: str, inode: _Inode | None) -> Content:
+        """Open, or still open and the same. ``inode``: which may be open; it cannot be used again meanwhile."""
+        found = None if inode is None else self._contents.pop(inode, None)
+        if found is not None:
+            content, known = found
+            # What has changed may be compressed now, and what is compressed is read anew.
+            if content.state() != known and not content.is_plain():
+                content.close()
+                found = None
+        content = Content(path) if found is None else found[0]
+        key = _Inode(*content.key[:2])
+        if (other := self._contents.pop(key, None)) is not None:
+            other[0].close()
+        self._contents[key] = content, content.state()
+        while len(self._contents) > _OPEN_MAX:
+            self._contents.popitem(last=False)[1][0].close()
+        return content
+
+    def _remember(self, key: FileKey, offset: int, version: FileState, fingerprint: str | None) -> None:
+        if len(self._fingerprints) > _REMEMBERED_MAX:
+            self._fingerprints.clear()
+        self._fingerprints[key, offset] = version, fingerprint
+
+    def _report(self, result: Scan, kind: str, path: str, text: str) -> None:
+        if (path, kind) not in self._reported:
+            self._reported.add((path, kind))
+            result.notices.append(SourceNotice(kind, path, f"{shown(path)} {text}"))
+
+    def _find_deleted(self, tracked: Collection[TrackedFile], result: Scan) -> None:
+        """Files without a name that are still open, and have more than was read."""
+        # A file that was truncated is tracked twice until it is known where what it had is.
+        files = {file.key: file for file in sorted(tracked, key=lambda file: -file.read.offset)}
+        for content, _ in self._contents.values():
+            file = files.get(content.key)
+            if file is None or content.key in result.seen or content.links():
+                continue
+            if content.codec is None and (size := content.size()) > file.read.offset:
+                result.seen[content.key] = SeenFile(file.path, content.key, size, content.first(), is_wanted=False)
+                result.versions[content.key] = content.state()
+
+
+def _is_unchanged(looked: _Looked, key: FileKey, state: FileState, edges: str) -> bool:
+    """Whether at most the name has changed: that changes the time of the inode, too."""
+    same = (looked.state.size, looked.state.modified) == (state.size, state.modified)
+    return looked.seen is not None and looked.seen.key == key and same and looked.edges == edges
+
+
+def _inspected(path: str) -> tuple[_Inode, FileState]:
+    status = os.stat(path)
+    state = FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _Inode(status.st_dev, status.st_ino), state
+
+
+def _changed_at(folder: str) -> int | None:
+    """The time of the last creation, deletion or renaming."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _listed(folder: str) -> Iterator[tuple[str, int]]:
+    """Paths and inodes of what is in a directory, without links."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False):
+                    yield entry.path, entry.inode()

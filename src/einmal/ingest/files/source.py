@@ -1,0 +1,106 @@
+"""Files that arrive or grow as a source: one record per line, each line once, whatever happens to the files.
+
+A line ends with a line feed. What follows the last one is no line yet, unless the file is compressed: a compressed file
+is read when it is complete. ``tracking`` decides which file is which, and ``look`` what counts as read.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from einmal.ingest.files.content import FileKey
+from einmal.ingest.files.look import FilePiece, FileReader, too_long
+from einmal.ingest.files.position import decode, encode
+from einmal.ingest.files.tracking import Mark, TrackedFile
+from einmal.ingest.source import IngestBatch, IngestRecord, Position, RecordSource, SourceNotice
+from einmal.types import Header
+
+FILE_HEADER: Final = "einmal.file"
+OFFSET_HEADER: Final = "einmal.offset"
+_LINE_BYTES: Final = 1_000_000
+_IDLE_LOOKS: Final = 2
+"""In a row, until nothing is new: a file that is renamed while a directory is listed may be in no list."""
+_LOOK_S: Final = 0.05
+"""Between two looks that find nothing."""
+
+
+class FilesSource(RecordSource):
+    """See the module."""
+
+    def __init__(
+        self,
+        path: str,
+        topic: str,
+        *,
+        key_by_file: bool = False,
+        line_bytes: int = _LINE_BYTES,
+        fail_on_data_loss: bool = True,
+    ) -> None:
+        """``path``: a pattern, with ``*``, ``?``, ``[...]`` and ``**``. ``key_by_file``: the path is the key, which
+        keeps the lines of a file in one partition. ``line_bytes``: the longest line. ``fail_on_data_loss``: refuse to
+        continue where a file is gone that had more than was read."""
+        self._base = _base_of(os.path.abspath(path))
+        self._topic = topic
+        self._key_by_file = key_by_file
+        self._line_bytes = line_bytes
+        self._reader = FileReader(os.path.abspath(path), line_bytes=line_bytes, fail_on_data_loss=fail_on_data_loss)
+
+    def origin(self) -> str:
+        return f"files in {self._base}"
+
+    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
+        tracked = decode(position)
+        self._reader.restart()
+        recorded = _recorded(tracked)
+        idle = 0
+        while True:
+            look = self._reader.look(tracked)
+            yield from look.notices
+            tracked = look.tracked
+            idle = idle + 1 if look.is_settled and not look.pieces else 0
+            # Names are recorded even where nothing was read: the next rotation starts from them.
+            found = _recorded(tracked)
+            if look.pieces or found != recorded:
+                recorded = found
+                yield IngestBatch(self._records(look.pieces), encode(tracked))
+            elif idle >= _IDLE_LOOKS:
+                yield None
+            else:
+                time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _records(self, pieces: list[FilePiece]) -> Iterator[IngestRecord]:
+        for path, offset, data in pieces:
+            name = os.fsencode(path)
+            key = name if self._key_by_file else None
+            file = Header(FILE_HEADER, name)
+            begin = 0
+            while begin < len(data):
+                end = data.find(b"\n", begin)
+                end = len(data) if end < 0 else end
+                if end - begin > self._line_bytes:
+                    raise too_long(path, offset + begin, self._line_bytes)
+                at = Header(OFFSET_HEADER, b"%d" % (offset + begin))
+                yield IngestRecord(self._topic, data[begin:end], key, (file, at))
+                begin = end + 1
+
+
+def _recorded(tracked: list[TrackedFile]) -> set[tuple[str, FileKey, Mark, frozenset[tuple[str, FileKey]]]]:
+    """What a later start has to find. Marks of copies may lag behind."""
+    return {
+        (file.path, file.key, file.read, frozenset((each.path, each.key) for each in file.copies)) for file in tracked
+    }
+
+
+def _base_of(pattern: str) -> str:
+    """The directory below which a pattern can match."""
+    base = pattern
+    while any(each in base for each in "*?["):
+        base = posixpath.dirname(base)
+    return os.path.realpath(base if base != pattern else posixpath.dirname(pattern))

@@ -1,0 +1,94 @@
+"""What is captured from a database, and where its rows go: options under Debezium's names. Pure, but for libpq's parser
+of connection strings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from einmal.ingest.postgresql import outbox
+from einmal.ingest.postgresql.envelope import legal_topic
+from einmal.ingest.postgresql.tables import Routing
+from einmal.spark.options import OptionError, Options
+from einmal.spark.targets.postgres.options import SSL, Connecting, connecting
+
+NAMES: Final = (
+    "url", "user", "password", *SSL, "statement_timeout", "lock_timeout", "slot.name", "publication.name",
+    "topic.prefix", "snapshot.mode", "tombstones.on.delete", "max.batch.size", "outbox.tables",
+    "route.topic.replacement",
+)  # fmt: skip
+SECRETS: Final = ("password",)
+_BATCH_MAX: Final = 10_000
+_SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
+
+
+class SnapshotMode(StrEnum):
+    """Of a source without a position yet, with Debezium's names."""
+
+    INITIAL = "initial"
+    """The rows that the tables have, then every change."""
+    NO_DATA = "no_data"
+    """Every change that is committed behind the slot's position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOptions:
+    """``changes_max``: messages after which a batch ends with its transaction; small transactions share a batch up to
+    it, a larger one is a batch of its own."""
+
+    connecting: Connecting
+    slot: str
+    publication: str
+    routing: Routing
+    snapshot: SnapshotMode = SnapshotMode.INITIAL
+    changes_max: int = _BATCH_MAX
+
+
+def capture_options(given: Mapping[str, Any]) -> CaptureOptions:
+    """Raises OptionError."""
+    options = Options(given)
+    options.refuse_unknown(NAMES, kafka=False)
+    return CaptureOptions(
+        connecting=connecting(options),
+        slot=_slot(options),
+        publication=options.required("publication.name", "einmal"),
+        routing=_routing(options),
+        snapshot=_snapshot(options),
+        changes_max=options.number("max.batch.size", _BATCH_MAX) or _BATCH_MAX,
+    )
+
+
+def _slot(options: Options) -> str:
+    slot = options.required("slot.name", "einmal_orders")
+    if not _SLOT.fullmatch(slot):
+        raise OptionError(f'option "slot.name" has lower-case letters, digits and _, at most 63, not {slot!r}')
+    return slot
+
+
+def _routing(options: Options) -> Routing:
+    prefix = options.required("topic.prefix", "shop")
+    if legal_topic(prefix) != prefix or prefix.startswith("__"):
+        raise OptionError(f'option "topic.prefix" begins the names of topics: {prefix!r} cannot')
+    tables = [each.strip() for each in (options.text("outbox.tables") or "").split(",") if each.strip()]
+    for table in tables:
+        if "." not in table:
+            raise OptionError(f'option "outbox.tables" has {table!r}\nhint: with the schema, such as public.{table}')
+    template = options.text("route.topic.replacement") or outbox.TOPIC
+    if problem := outbox.template_problem(template):
+        raise OptionError(f'option "route.topic.replacement": {problem}')
+    return Routing(
+        prefix=prefix,
+        outbox=frozenset(tables),
+        outbox_topic=template,
+        tombstones=options.flag("tombstones.on.delete", True),
+    )
+
+
+def _snapshot(options: Options) -> SnapshotMode:
+    mode = (options.text("snapshot.mode") or SnapshotMode.INITIAL).lower()
+    if mode not in list(SnapshotMode):
+        raise OptionError(f'option "snapshot.mode" is one of {", ".join(SnapshotMode)}, not {mode!r}')
+    return SnapshotMode(mode)

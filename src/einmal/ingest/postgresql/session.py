@@ -1,0 +1,166 @@
+"""One session of a source: transactions, cursors whose rows stay on the server, and what its errors mean.
+
+Statements are not prepared, and settings are local to a transaction: a pooler in transaction mode may be between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from einmal.ingest.postgresql.values import SESSION
+from einmal.ingest.source import SourceFailed, SourceRefused
+from einmal.spark.targets.postgres.options import Connecting
+from einmal.spark.targets.postgres.refusals import cause, reason
+from einmal.spark.targets.postgres.session import open_connection
+
+_FETCHED_MAX: Final = 256
+_FETCHED_BYTES: Final = 1024 * 1024
+"""Rows of about so many bytes are fetched at a time: what a cursor holds here."""
+_LOCAL: Final = {
+    **SESSION,
+    # The ingester writes to topics between two fetches. A dead one must not keep the server from vacuuming.
+    "idle_in_transaction_session_timeout": "5min",
+    "client_connection_check_interval": "5s",
+    # Instead of a snapshot that silently lacks rows.
+    "row_security": "off",
+}
+_REFUSED: Final[Mapping[str, str]] = {
+    "42501": "grant it: the role needs REPLICATION, and SELECT on the published tables for the snapshot",
+    "28": "correct user, password or pg_hba.conf",
+    "3D000": "correct the name of the database",
+    "42704": "a publication must exist before the slot does, and for as long: it is looked up as it was when a change "
+    "was made; drop the slot, and delete the recorded position (einmal pipeline reset einmal-ingest-NAME)",
+    "55000": "set wal_level = logical, and look at pg_replication_slots: wal_status, invalidation_reason",
+    "58P01": "log that the slot needs is gone: drop the slot, and delete the recorded position (einmal pipeline reset "
+    "einmal-ingest-NAME)",
+    "53400": "raise max_replication_slots, or drop a slot that nobody needs",
+    "0A000": "the server does not support logical decoding as it is needed here",
+}
+"""SQLSTATEs, or their classes, that another attempt would meet as well, and what to do."""
+_IN_USE: Final = "55006"
+
+
+class SourceSession:
+    """A connection, opened when it is needed. Methods raise SourceFailed and SourceRefused, ``what`` names the step."""
+
+    def __init__(self, connecting: Connecting, name: str) -> None:
+        """``name``: the session's application_name in its transactions."""
+        self._connecting = connecting
+        self._name = name
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @property
+    def is_in_transaction(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.info.transaction_status not in (
+            psycopg.pq.TransactionStatus.IDLE,
+            psycopg.pq.TransactionStatus.UNKNOWN,
+        )
+
+    def begin(self, what: str, mode: LiteralString = "READ COMMITTED READ WRITE") -> None:
+        """Begin a transaction, on a new connection if the last one broke."""
+        assert not self.is_in_transaction
+        settings = {
+            **_LOCAL,
+            "application_name": self._name,
+            "statement_timeout": str(self._connecting.statement_timeout_ms),
+            "lock_timeout": str(self._connecting.lock_timeout_ms),
+        }
+        # SET, unlike set_config, does not take the transaction's snapshot yet.
+        statements: list[sql.Composable] = [sql.SQL("BEGIN ISOLATION LEVEL ") + sql.SQL(mode)]
+        statements += [
+            sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(name), sql.Literal(value))
+            for name, value in settings.items()
+        ]
+        with self._errors(what):
+            self._connected().execute(sql.SQL("; ").join(statements))
+
+    def rows(self, what: str, query: LiteralString, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The result of one statement, in the open transaction or in none."""
+        with self._errors(what):
+            cursor = self._connected().execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def execute(self, what: str, statement: sql.Composed) -> None:
+        with self._errors(what):
+            self._connected().execute(statement)
+
+    def declare(self, what: str, name: str, query: sql.SQL | sql.Composed) -> None:
+        """A cursor in the open transaction, which may move back."""
+        self.execute(what, sql.SQL("DECLARE {} SCROLL CURSOR FOR {}").format(sql.Identifier(name), query))
+
+    def last(self, what: str, name: str) -> tuple[bytes | None, ...] | None:
+        """The last row of a cursor, in binary format, or None if it has none; then the cursor is before its first."""
+        with self._errors(what):
+            connection = self._connected()
+            found = _raw(connection, sql.SQL("FETCH LAST FROM {}").format(sql.Identifier(name)), is_binary=True)
+            connection.execute(sql.SQL("MOVE ABSOLUTE 0 IN {}").format(sql.Identifier(name)))
+        return next(iter(found), None)
+
+    def fetch(self, what: str, name: str, *, is_binary: bool) -> Iterator[tuple[bytes | None, ...]]:
+        """The rows of a cursor as the server sends them."""
+        count = 1
+        while True:
+            statement = sql.SQL("FETCH {} FROM {}").format(sql.Literal(count), sql.Identifier(name))
+            with self._errors(what):
+                rows = _raw(self._connected(), statement, is_binary=is_binary)
+            yield from rows
+            if len(rows) < count:
+                return
+            # The next rows are taken to be as long as these: a few large ones are not followed by many.
+            size = sum(len(value or b"") for row in rows for value in row)
+            count = max(1, min(_FETCHED_MAX, 8 * count, count * _FETCHED_BYTES // (size + 1)))
+
+    def commit(self, what: str) -> None:
+        with self._errors(what):
+            self._connected().execute("COMMIT")
+
+    def rollback(self) -> None:
+        """End an open transaction. Raises nothing: a connection that is closed ends it, too."""
+        if self.is_in_transaction:
+            assert self._connection is not None
+            try:
+                self._connection.execute("ROLLBACK")
+            except psycopg.Error:
+                self.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self.close()
+            self._connection = open_connection(self._connecting)
+        return self._connection
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise meaning(error, f"{what}: {self._connecting}") from cause(error)
+
+
+def meaning(error: psycopg.Error, what: str) -> SourceFailed | SourceRefused:
+    """What an error of the server means to a source: refused if waiting does not help."""
+    state, text = error.sqlstate or "", f"{what}: {reason(error)}"
+    if state == _IN_USE:
+        return SourceFailed(text, "another session reads the slot: one slot serves one source")
+    hint = _REFUSED.get(state) or _REFUSED.get(state[:2])
+    return SourceFailed(text) if hint is None else SourceRefused(text, hint)
+
+
+def _raw(
+    connection: psycopg.Connection[Any], statement: sql.Composed, *, is_binary: bool
+) -> list[tuple[bytes | None, ...]]:
+    result = connection.execute(statement, binary=is_binary).pgresult
+    assert result is not None
+    columns = range(result.nfields)
+    return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]

@@ -1,0 +1,164 @@
+"""The rows that the tables of a publication have, joined to the stream of a slot without a gap or a duplicate.
+
+Theory of operation. A slot sends the transactions whose commit records lie behind its own position. A snapshot taken
+later sees some of them already. So the stream is read from the slot's position, and transactions that the snapshot
+sees are skipped by their ids (``position``). Nothing has to be exported, kept, or dropped: a snapshot that was
+interrupted is taken again, as another one.
+
+Every transaction in front of the slot's position has to be visible in the snapshot. Visible is not what is in the log,
+but what has left the server's list of running transactions, which a commit does after it has written its record, and
+later where a synchronous standby is slow. Therefore the snapshot waits until every transaction has ended that had an id
+when the slot existed: those in front of the slot's position are among them.
+
+Rewritten and truncated tables look empty to a snapshot from before. So the tables are locked first, in the mode of a
+query: in REPEATABLE READ the first statement that is not LOCK takes the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+
+from einmal.ingest.postgresql.changes import snapshot_record
+from einmal.ingest.postgresql.lsn import Lsn, parse_lsn
+from einmal.ingest.postgresql.pgoutput import RelationColumn
+from einmal.ingest.postgresql.position import DatabaseSnapshot, parse_snapshot
+from einmal.ingest.postgresql.session import SourceSession
+from einmal.ingest.postgresql.tables import AnnouncedTables
+from einmal.ingest.source import IngestRecord, SourceFailed
+
+_CURSOR: Final = "einmal_snapshot"
+_TAKING: Final = "taking a snapshot"
+_KEY: Final = """
+    SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index i
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+    WHERE i.indrelid = c.oid AND CASE c.relreplident
+        WHEN 'i' THEN i.indisreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate ELSE i.indisprimary END
+"""
+_TABLES: Final = f"""
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p', p.rowfilter, coalesce(({_KEY}), '{{}}'),
+        array_agg(a.attname::text ORDER BY a.attnum), array_agg(a.atttypid::bigint ORDER BY a.attnum)
+    FROM pg_publication_tables p
+    JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND a.attname = ANY (p.attnames)
+        AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
+    WHERE p.pubname = %s
+    GROUP BY c.oid, n.nspname, c.relname, c.relkind, c.relreplident, p.rowfilter ORDER BY 2, 3
+"""
+"""Generated columns are listed there, but are not in the stream before PostgreSQL 18."""
+_WAITED_FOR: Final = """
+    SELECT string_agg(who, ', ') FROM (
+        SELECT 'pid ' || pid AS who, backend_xid AS xid FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+        UNION ALL SELECT 'prepared transaction ' || quote_literal(gid), transaction FROM pg_prepared_xacts
+    ) running WHERE age(xid) > age(%s::text::xid)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """``row_filter``: an SQL expression. ``key``: columns of the replica identity, or of the primary key."""
+
+    relation_id: int
+    schema: str
+    table: str
+    is_partitioned: bool
+    row_filter: str | None
+    key: tuple[str, ...]
+    columns: tuple[RelationColumn, ...]
+
+    def identifier(self) -> sql.Composed:
+        """As FROM and LOCK take it: without tables that inherit, which are published by themselves."""
+        name = sql.Identifier(self.schema, self.table)
+        return sql.SQL("{}").format(name) if self.is_partitioned else sql.SQL("ONLY {}").format(name)
+
+    def query(self) -> sql.Composed:
+        columns = sql.SQL(", ").join(sql.Identifier(each.name) for each in self.columns)
+        query = sql.SQL("SELECT {} FROM {}").format(columns, self.identifier())
+        # The server's own text of the publication's row filter.
+        return query if self.row_filter is None else query + sql.SQL(f" WHERE {self.row_filter}")
+
+
+def published_tables(session: SourceSession, publication: str) -> tuple[PublishedTable, ...]:
+    found = session.rows("reading the publication", _TABLES, (publication,))
+    return tuple(
+        PublishedTable(
+            relation_id=relation_id,
+            schema=schema,
+            table=table,
+            is_partitioned=is_partitioned,
+            row_filter=row_filter,
+            key=tuple(key),
+            columns=tuple(
+                RelationColumn(name, type_id, -1, name in key)
+                for name, type_id in zip(names, types, strict=True)
+                if name is not None
+            ),
+        )
+        for relation_id, schema, table, is_partitioned, row_filter, key, names, types in found
+    )
+
+
+def newest_transaction(session: SourceSession) -> int:
+    """An id above those of all transactions so far."""
+    ((xid,),) = session.rows(_TAKING, "SELECT pg_current_xact_id()::text::bigint")
+    return int(xid)
+
+
+def waited_for(session: SourceSession, newest: int) -> str | None:
+    """Who still runs with an id up to ``newest``; None: nobody, so that a snapshot sees their commits."""
+    ((oldest,),) = session.rows(_TAKING, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+    if oldest > newest:
+        return None
+    ((who,),) = session.rows(_TAKING, _WAITED_FOR, (str((newest + 1) % (1 << 32)),))
+    return str(who or "a transaction that is ending")
+
+
+class TableSnapshot:
+    """The rows of all published tables, in one transaction of the session, which ends with them."""
+
+    def __init__(self, session: SourceSession, publication: str, tables: AnnouncedTables) -> None:
+        """Raises SourceFailed, also where tables were changed meanwhile; SourceRefused."""
+        self._session = session
+        self._tables = tables
+        self._published = published_tables(session, publication)
+        session.begin(_TAKING, "REPEATABLE READ READ ONLY")
+        if self._published:
+            names = sql.SQL(", ").join(each.identifier() for each in self._published)
+            session.execute(_TAKING, sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+        ((visible, lsn, taken_ms),) = session.rows(
+            _TAKING,
+            "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text,"
+            " floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+        )
+        self.taken: DatabaseSnapshot = parse_snapshot(visible, parse_lsn(lsn))
+        self._taken_ms = int(taken_ms)
+        if published_tables(session, publication) != self._published:
+            session.rollback()
+            raise SourceFailed(f"tables of publication {publication!r} were changed while the snapshot began")
+
+    def records(self) -> Iterator[IngestRecord]:
+        """Raises UnreadableValue, too."""
+        for published in self._published:
+            shape = self._tables.shape(published.schema, published.table, published.columns, published.key)
+            self._session.declare(_TAKING, _CURSOR, published.query())
+            for row in self._session.fetch(_TAKING, _CURSOR, is_binary=False):
+                values = tuple([None if value is None else value.decode() for value in row])
+                yield snapshot_record(self._tables, shape, values, Lsn(self.taken.lsn), self._taken_ms)
+            self._session.execute(_TAKING, sql.SQL("CLOSE {}").format(sql.Identifier(_CURSOR)))
+        self._session.commit(_TAKING)
+
+
+def primary_key(session: SourceSession, relation_id: int) -> tuple[str, ...]:
+    """Of a table as it is now; empty if it has none."""
+    found = session.rows(
+        "looking up a primary key",
+        "SELECT a.attname::text FROM pg_index i"
+        " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
+        " WHERE i.indrelid = %s AND i.indisprimary ORDER BY a.attnum",
+        (relation_id,),
+    )
+    return tuple(name for (name,) in found)

@@ -1,0 +1,291 @@
+"""One source in this process: performs the machine's effects until the source ends or it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from einmal.client.config import ProducerSettings, dotted, parse
+from einmal.client.errors import ConfigError, KafkaError, NotAuthorized, RecordTooLarge
+from einmal.ingest import effects
+from einmal.ingest.appender import Appender, LocalAppender
+from einmal.ingest.deduplication.business_key import Deduplicate
+from einmal.ingest.deduplication.deduplicator import Deduplicator
+from einmal.ingest.effects import IngestEffect, IngestEvent
+from einmal.ingest.machine import IngestMachine, transactional_id
+from einmal.ingest.source import IngestBatch, RecordSource, SourceFailed, SourceNotice, SourceRefused
+from einmal.pipeline import effects as protocol
+from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
+from einmal.pipeline.run_state import Held
+from einmal.security.redaction import RedactedDict
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.errors import PipelineRefused
+from einmal.spark.targets.kafka import commit_log
+from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
+from einmal.spark.targets.kafka.verbs import VERBS, answered, perform
+from einmal.spark.targets.target import TargetError
+
+if TYPE_CHECKING:
+    from einmal.spark.output.resources import SinkResources
+
+POLL_S: Final = 0.2
+"""Between two looks at a source that has nothing new."""
+_PAUSE_MAX_S: Final = 30.0
+"""Between two runs, after many without a commit."""
+_PARTS_PER_CORE: Final = 2
+_RESTARTS_MAX: Final = 5
+"""Runs without a commit, one after the other, until ``available_now`` gives up."""
+_HINT_FENCED: Final = (
+    "another ingester has started under this name, or the batch took longer than transaction.timeout.ms: let only one "
+    "of them run; raise transaction.timeout.ms, or let the source return smaller batches"
+)
+_HINT_UNREADABLE: Final = "run the einmal that wrote the record, or a newer one"
+_NOT_ALLOWED: Final = ("transactional.id", "enable.idempotence", "acks")
+_END: Final = object()
+_logger = logging.getLogger(__name__)
+
+
+class IngestStopped(Exception):
+    """The ingester cannot continue as it is. Nothing is lost: what is not committed is read again."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(f"{reason}\nhint: {hint}" if hint else reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class Ingest:
+    """Writes the records of a source to topics, each batch in one transaction with the position behind it."""
+
+    def __init__(
+        self,
+        source: RecordSource,
+        config: Mapping[str, Any] | None = None,
+        *,
+        name: str,
+        deduplicate: Deduplicate | None = None,
+        notify: Callable[[SourceNotice], None] | None = None,
+        committed: Callable[[CommitRecord], None] = lambda record: None,
+        **settings: Any,
+    ) -> None:
+        """``name``: of the ingester, under which its position is recorded. ``config`` and ``settings``: those of a
+        producer, as for ``Producer``. ``deduplicate``: duplicates of the source that are not written. ``notify``: logs
+        by default. ``committed``: called after each transaction. Raises ConfigError."""
+        client = dict(config or {}) | {dotted(key): value for key, value in settings.items()}
+        for each in _NOT_ALLOWED:
+            if each in client:
+                raise ConfigError(meaning=f"{each} is not a setting of an ingester", what_to_do="leave it out")
+        self._settings = parse(ProducerSettings, client, {})
+        self._client: Mapping[str, str] = RedactedDict(client)
+        self._source = source
+        self._name = name
+        self._deduplicate = deduplicate
+        self._deduplicator: Deduplicator | None = None
+        self._resources: SinkResources | None = None
+        """On Spark only."""
+        self._notify = notify or (lambda notice: _logger.warning("%s", notice.text))
+        self._committed = committed
+        self._parts: Iterator[object] | None = None
+        self._batch: IngestBatch | None = None
+        """Found last, and not written yet."""
+        self._restarts = 0
+        """Since the source or the target has last done what it was asked for."""
+        self._ends_when_idle = False
+        self.stop = threading.Event()
+
+    def run(self, *, available_now: bool = False, spark: Any = None) -> None:
+        """Until ``stop`` is set or the source ends; ``available_now``: or has nothing new. To be called once.
+        ``spark``: the SparkSession whose tasks read and write the records of a source that can be split; stays open.
+
+        A source or cluster that fails is tried again; only at the first try a cluster that does not answer is an error.
+        Raises IngestStopped, KafkaError, and what the source raises by mistake.
+        """
+        self._ends_when_idle = available_now
+        cluster = KafkaCluster(self._client)
+        if self._deduplicate is not None:
+            self._deduplicator = Deduplicator(self._deduplicate, self._name, cluster, self._notify)
+        held: Held | None = None
+        appender: Appender = LocalAppender(self._settings, self._client, cluster)
+        try:
+            if spark is not None:
+                appender = self._on_spark(spark, cluster)
+            while not self.stop.is_set():
+                held = self._run_once(cluster, appender, held)
+                self.stop.wait(min(_PAUSE_MAX_S, POLL_S * 2 ** min(self._restarts, 10)))
+        finally:
+            if self._resources is not None:
+                self._resources.service.close()
+            cluster.close()
+
+    def _on_spark(self, spark: Any, cluster: KafkaCluster) -> Appender:
+        from einmal.ingest.spark_appender import SparkAppender
+        from einmal.spark.output.part_frame import PartJob
+
+        job = PartJob(spark)
+        try:
+            if self._deduplicate is not None:
+                raise SourceRefused(
+                    "duplicates of the source are removed by one process, which knows all keys",
+                    "ingest without --spark, or without deduplicate",
+                )
+            # So many that the tasks that are done first find another one.
+            self._source.split(_PARTS_PER_CORE * job.width)
+            self._resources = job.resources(cluster, self._client)
+        except (SourceRefused, PipelineRefused) as error:
+            raise IngestStopped(error.reason, error.hint) from error
+        return SparkAppender(job)
+
+    def _run_once(self, cluster: KafkaCluster, appender: Appender, held: Held | None) -> Held | None:
+        """One run of the machine; the identity that the next one inherits."""
+        target = self._opened(cluster)
+        machine = IngestMachine(self._name, uuid4().hex, held)
+        try:
+            cluster.create_topic(COMMIT_TOPIC, commit_log.PARTITIONS, commit_log.TOPIC_CONFIG)
+            self._converse(machine, target, appender)
+        except KafkaError as error:
+            if self._restarts == 0:
+                raise
+            self._failed(str(error), "")
+        except PipelineRefused as error:
+            raise IngestStopped(error.reason, error.hint) from error
+        except UnreadableCommitRecord as error:
+            raise IngestStopped(str(error), _HINT_UNREADABLE) from error
+        finally:
+            self._close_parts()
+            target.abandon()
+            target.close()
+        return machine.held
+
+    def _opened(self, cluster: KafkaCluster) -> KafkaTarget:
+        return KafkaTarget(
+            KafkaOpening(
+                transactional_id=transactional_id(self._name),
+                client=self._client,
+                cluster=cluster,
+                resources=self._resources,
+                notify=lambda event: None,
+            )
+        )
+
+    def _converse(self, machine: IngestMachine, target: KafkaTarget, appender: Appender) -> None:
+        effect = machine.start()
+        while not self.stop.is_set():
+            if isinstance(effect, effects.IngestStops):
+                if effect.is_done:
+                    self.stop.set()
+                elif effect.may_restart:
+                    self._failed(effect.reason, effect.hint)
+                else:
+                    raise IngestStopped(effect.reason, effect.hint)
+                return
+            event = self.perform(effect, target, appender)
+            if isinstance(effect, protocol.EndTxn) and effect.committed and isinstance(event, protocol.Ended):
+                self._restarts = 0
+            effect = machine.step(event)
+            if isinstance(effect, effects.ConfirmPosition) and isinstance(event, protocol.Ended):
+                assert machine.record is not None
+                if self._deduplicator is not None:
+                    self._deduplicator.committed()
+                self._committed(machine.record)
+
+    def _failed(self, reason: str, hint: str) -> None:
+        """Raises IngestStopped where it is not to be tried again."""
+        self._restarts += 1
+        if self._ends_when_idle and self._restarts > _RESTARTS_MAX:
+            raise IngestStopped(reason, hint)
+        self._notify(SourceNotice("restart", self._name, f"{reason}; trying again. {hint}".rstrip()))
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def perform(self, effect: IngestEffect, target: KafkaTarget, appender: Appender) -> IngestEvent:
+        """One effect, and its answer."""
+        if isinstance(effect, effects.Idle):
+            self._restarts = 0
+            if self._ends_when_idle:
+                self.stop.set()
+            self.stop.wait(POLL_S)
+            return effects.Resumed()
+        try:
+            if isinstance(effect, VERBS):
+                return answered(effect, lambda: perform(effect, target), _HINT_FENCED)
+            if isinstance(effect, effects.AppendRecords):
+                return answered(effect, lambda: self._append(effect, target, appender), _HINT_FENCED)
+            if isinstance(effect, effects.RestoreKeys):
+                return self._restore_keys(effect)
+            return self._ask_source(effect)
+        except SourceFailed as error:
+            return effects.SourceDown(error.reason, error.hint)
+        except SourceRefused as error:
+            return effects.SourceStops(error.reason, error.hint)
+
+    def _append(
+        self, effect: effects.AppendRecords, target: KafkaTarget, appender: Appender
+    ) -> effects.RecordsAppended:
+        batch, self._batch = self._batch, None
+        assert batch is not None, "a batch is appended once"
+        now_ms = time.time_ns() // 1_000_000
+        if self._deduplicator is not None:
+            batch = self._deduplicator.without_duplicates(batch, now_ms)
+        try:
+            outputs = appender.append(batch, target, effect.identity, now_ms)
+        except TargetError as error:
+            if isinstance(error.__cause__, RecordTooLarge):
+                raise SourceRefused(str(error), "raise max.message.bytes of the topic") from error
+            if isinstance(error.__cause__, NotAuthorized):
+                raise SourceRefused(str(error), "permit it in the ACLs of the cluster") from error
+            raise
+        if self._deduplicator is None:
+            return effects.RecordsAppended(outputs)
+        return effects.RecordsAppended(outputs, self._deduplicator.stage(outputs, effect.identity.producer_id))
+
+    def _restore_keys(self, effect: effects.RestoreKeys) -> IngestEvent:
+        try:
+            if self._deduplicator is not None:
+                self._deduplicator.restore(effect.recorded, is_first=effect.is_first)
+        except KafkaError as error:
+            return effects.SourceDown(f"the keys of written records cannot be read: {error}", "")
+        return effects.SourceReady()
+
+    def _ask_source(self, effect: IngestEffect) -> IngestEvent:
+        match effect:
+            case effects.AskOrigin():
+                return effects.OriginKnown(self._source.origin())
+            case effects.OpenSource(position):
+                self._close_parts()
+                self._parts = iter(self._source.read(position))
+                return effects.SourceReady()
+            case effects.ConfirmPosition(position):
+                self._source.confirm(position)
+                return effects.SourceReady()
+            case effects.NextPart():
+                return self._next_part()
+            case _:
+                raise AssertionError(effect)
+
+    def _next_part(self) -> IngestEvent:
+        assert self._parts is not None
+        while not self.stop.is_set():
+            match next(self._parts, _END):
+                case IngestBatch() as batch:
+                    self._batch = batch
+                    return effects.BatchFound(batch.end)
+                case SourceNotice() as notice:
+                    self._notify(notice)
+                case None:
+                    return effects.NothingNew()
+                case found if found is _END:
+                    return effects.SourceEnded()
+                case found:
+                    raise SourceRefused(
+                        f"the source returned {found!r:.200}, which is no IngestBatch", "this is a bug of the source"
+                    )
+        return effects.NothingNew()
+
+    def _close_parts(self) -> None:
+        parts, self._parts = self._parts, None
+        if close := getattr(parts, "close", None):
+            close()

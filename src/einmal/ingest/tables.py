@@ -1,0 +1,193 @@
+"""The rows of a PostgreSQL table as a source, also those of transactions that commit late.
+
+Theory of operation. A column that only increases (a serial key, a time of change) does not show what is new: a
+transaction may commit a row long after rows with higher values were read. So what was read is described by transaction
+ids. A *look* takes a snapshot, whose xmin is a *horizon*: every transaction below it has ended. It reads the rows whose
+own xmin is below the horizon, and not below the horizon of the look before. Each version of a row has one xmin, and so
+it is read by one look. A position is a horizon; inside of a look it is the look's two horizons and the column and key
+of the last row, in the order of which a look reads: a row that changes meanwhile gets an xmin beyond the horizon.
+
+    read are the rows with column > low  and xmin < fast,
+        and the rows with column <= low and xmin < full
+
+No index finds an xmin. That is what the column is for: most looks read only what is above ``low``, by the column's
+index. From time to time one reads the whole table, and then moves ``low``. Late rows below it wait for such a look.
+
+A row has only the lower 32 bits of its xmin. Those of a row that was written more than 2**32 transactions ago can be
+the same as of one that is new. Each look at the whole table finds the highest value of the column among the rows whose
+bits are ahead of the snapshot's (``ahead``): such rows are that old. Up to this value, none counts as new before the
+next look at the whole table, which must come before 2**31 transactions have passed.
+
+Exactly once is a claim about versions of rows: what is changed twice between two looks is seen once, what is deleted
+is not seen. The key must be unique, and column and key must not be NULL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from einmal.ingest.source import (
+    IngestBatch,
+    IngestRecord,
+    Position,
+    RecordSource,
+    SourceFailed,
+    SourceNotice,
+    SourceRefused,
+)
+from einmal.ingest.table_reader import FoundRows, TableLayout, TablePosition, TableRange, TableReader, TableRow
+from einmal.security.redaction import RedactedDict
+
+_BATCH_ROWS: Final = 10_000
+_FULL_S: Final = 10.0
+_FULL_RATIO: Final = 20
+"""A look at the whole table may take a twentieth of the time."""
+_UNRECORDED_MAX: Final = 2**24
+"""Transactions by which a horizon may be ahead of the recorded one where there is nothing to record."""
+_AGAIN: Final = ("08", "53", "57", "40", "58")
+"""Classes of errors that pass: connections, resources, operators' interventions, conflicts, the system."""
+_SETTINGS: Final = {
+    "client_encoding": "UTF8",
+    "connect_timeout": "10",
+    "application_name": "einmal ingest",
+    # Values print as in ``postgresql.values``; names keep the role's search_path.
+    "options": "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c extra_float_digits=1 "
+    "-c statement_timeout=0 "
+    # Instead of rows that are silently not there.
+    "-c row_security=off",
+    "tcp_user_timeout": "25000",
+}
+
+
+class TableSource(RecordSource):
+    """See the module. The value of a record is the row as JSON, its key the key columns as JSON."""
+
+    def __init__(
+        self,
+        conninfo: Mapping[str, str],
+        table: str,
+        column: str,
+        topic: str,
+        *,
+        batch_rows: int = _BATCH_ROWS,
+    ) -> None:
+        """``conninfo``: parameters of libpq. ``table``: with its schema; it has a primary key."""
+        self._conninfo = RedactedDict({**_SETTINGS, **conninfo})
+        self._table = table
+        self._column = column
+        self._topic = topic
+        self._batch_rows = batch_rows
+        self._origin = ""
+        self._full_at = 0.0
+        """When to look at the whole table next, on the monotonic clock."""
+        self._parts = 0
+
+    def origin(self) -> str:
+        with _connected(self._conninfo, self._table) as connection:
+            self._origin = _origin_of(connection, self._table)
+        return self._origin
+
+    def split(self, parts: int) -> None:
+        self._parts = parts
+
+    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
+        self._full_at = 0.0
+        with _connected(self._conninfo, self._table) as connection:
+            if _origin_of(connection, self._table) != self._origin:
+                raise SourceFailed(f"{self._table}: another server has this address now")
+            reader = TableReader(connection, self._table, self._column, self._batch_rows)
+            layout = reader.layout()
+            start = TablePosition(layout.oid, layout.filenode, layout.timeline)
+            current = start if position is None else TablePosition.of(position)
+            recorded = current
+            while True:
+                current, notices = reader.checked(current)
+                yield from notices
+                for found in self._look(reader, current):
+                    if (
+                        found.rows
+                        or found.ranges
+                        or (found.position.fast or 0) - (recorded.fast or 0) > _UNRECORDED_MAX
+                    ):
+                        recorded = found.position
+                        yield self._batch(reader.layout(), found)
+                    current = found.position
+                yield None
+
+    def _look(self, reader: TableReader, current: TablePosition) -> Iterator[FoundRows]:
+        """Finish the look that has begun, then make another one."""
+        begun = time.monotonic()
+        looks_at_all = begun >= self._full_at
+        if current.to is not None:
+            for found in reader.rest(current, self._parts):
+                current = found.position
+                yield found
+        for is_full in (False, True) if looks_at_all and current.fast is not None else (False,):
+            for found in reader.rest(reader.begun(current, is_full=is_full), self._parts):
+                current = found.position
+                yield found
+        if looks_at_all:
+            now = time.monotonic()
+            self._full_at = now + max(_FULL_S, (now - begun) * _FULL_RATIO)
+
+    def _batch(self, layout: TableLayout, found: FoundRows) -> IngestBatch:
+        parts = tuple(
+            TablePart(self._conninfo, self._origin, self._table, self._column, layout, self._topic, each)
+            for each in found.ranges
+        )
+        return IngestBatch([_record(self._topic, row) for row in found.rows], asdict(found.position), parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """A range of a look, for a task to read. ``conninfo``: a RedactedDict, whose repr hides secrets."""
+
+    conninfo: Mapping[str, str]
+    origin: str
+    table: str
+    column: str
+    layout: TableLayout
+    topic: str
+    found: TableRange
+
+    def records(self) -> Iterator[IngestRecord]:
+        """Raises SourceFailed, SourceRefused."""
+        with _connected(self.conninfo, self.table) as connection:
+            reader = TableReader(connection, self.table, self.column, _BATCH_ROWS)
+            if _origin_of(connection, self.table) != self.origin or reader.layout() != self.layout:
+                raise SourceFailed(f"{self.table}: a task has found another table than the ingester")
+            for row in reader.rows_of(self.found):
+                yield _record(self.topic, row)
+
+
+def _record(topic: str, row: TableRow) -> IngestRecord:
+    return IngestRecord(topic, row.value.encode(), row.key.encode())
+
+
+def _origin_of(connection: psycopg.Connection[Any], table: str) -> str:
+    query = "SELECT system_identifier::text || '/' || current_database() FROM pg_control_system()"
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return f"{table} in {row[0]}"
+
+
+@contextmanager
+def _connected(conninfo: Mapping[str, str], table: str) -> Iterator[psycopg.Connection[Any]]:
+    """Raises SourceFailed, SourceRefused, also for the errors of its body."""
+    try:
+        with psycopg.connect(make_conninfo("", **conninfo), autocommit=True, prepare_threshold=None) as connection:
+            yield connection
+    except psycopg.Error as error:
+        reason = str(error).strip() or type(error).__name__
+        if error.sqlstate is None or error.sqlstate.startswith(_AGAIN):
+            raise SourceFailed(f"{table}: {reason}") from error
+        raise SourceRefused(
+            f"{table}: {reason}", "the role needs CONNECT, USAGE of the schema and SELECT on the table"
+        ) from error

@@ -1,0 +1,23 @@
+"""The campaign in short, for each source. ``make ingest-kills`` is the whole of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.ingest.campaign import SOURCES, Campaign
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+_KILLS: Final = 5
+_SEED: Final = 11
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_line_and_row_is_ingested_once_under_kills(tmp_path: Path, source: str) -> None:
+    report = Campaign(tmp_path, source, _SEED).run(_KILLS)
+    assert report.wrong == [], report
+    assert sum(report.kills.values()) == _KILLS
+    assert report.records > 50

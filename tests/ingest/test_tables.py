@@ -1,0 +1,376 @@
+"""Claims about a PostgreSQL table as a source, on a real server."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from einmal.ingest import IngestBatch, IngestRecord, SourceFailed, SourceNotice, SourceRefused, table_reader
+from einmal.ingest.tables import TableSource
+from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
+
+pytestmark = pytest.mark.system
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running(max_prepared_transactions="5") as found:
+        yield found
+
+
+@pytest.fixture
+def database(server: PostgresServer) -> Iterator[Connection]:
+    """With a table ``events`` of id and text."""
+    server.rows("DROP TABLE IF EXISTS events")
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE events (id bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), t text)")
+        yield connection
+
+
+@dataclass
+class TableReader:
+    server: PostgresServer
+    column: str = "id"
+    batch_rows: int = 1_000
+    table: str = "public.events"
+    position: Any = None
+    records: list[IngestRecord] = field(default_factory=list)
+    notices: list[SourceNotice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process, which looks at the whole table first."""
+        self.source = TableSource(
+            {name: str(value) for name, value in conninfo_to_dict(self.server.url, password=PASSWORD).items()},
+            self.table,
+            self.column,
+            "rows",
+            batch_rows=self.batch_rows,
+        )
+        self.source.origin()
+        self.parts = self.source.read(None if self.position is None else json.loads(json.dumps(self.position)))
+
+    def next_batch(self) -> IngestBatch | None:
+        while isinstance(part := next(self.parts), SourceNotice):
+            self.notices.append(part)
+        return part
+
+    def read(self) -> list[int]:
+        """Ids of what is new."""
+        begin = len(self.records)
+        while (batch := self.next_batch()) is not None:
+            self.records += batch.records
+            self.position = batch.end
+        return [json.loads(record.value or b"")["id"] for record in self.records[begin:]]
+
+
+def insert(connection: Connection, *ids: int) -> None:
+    for each in ids:
+        connection.execute("INSERT INTO events (id, t) VALUES (%s, 'x')", (each,))
+
+
+def test_a_row_is_a_record_with_its_key(server: PostgresServer, database: Connection) -> None:
+    database.execute("INSERT INTO events VALUES (1, '2026-01-02 03:04:05+00', 'ä')")
+    reader = TableReader(server)
+    assert reader.read() == [1]
+    assert json.loads(reader.records[0].value or b"") == {"id": 1, "at": "2026-01-02T03:04:05+00:00", "t": "ä"}
+    assert json.loads(reader.records[0].key or b"") == {"id": 1}
+
+
+def test_parts_of_a_batch_have_its_rows_in_order(server: PostgresServer, database: Connection) -> None:
+    database.execute(
+        "INSERT INTO events SELECT n, '2026-01-01'::timestamptz + n / 7 * interval '1 s' "
+        "FROM generate_series(1, 2345) n"
+    )
+    whole, split = TableReader(server, "at", batch_rows=300), TableReader(server, "at", batch_rows=100)
+    whole.read()
+    split.source.split(3)
+    sizes = []
+    while (batch := split.next_batch()) is not None:
+        assert batch.records == []
+        split.records += [each for part in pickle.loads(pickle.dumps(batch.parts)) for each in part.records()]
+        sizes.append(len(batch.parts))
+        split.position = batch.end
+    assert sizes == [3] * 7 + [3]
+    assert split.records == whole.records
+    # A position of one is a position of the other.
+    assert {**split.position, "fast": 0, "full": 0} == {**whole.position, "fast": 0, "full": 0}
+    database.execute("INSERT INTO events (id) VALUES (3000)")
+    split.position, whole.position = whole.position, split.position
+    whole.restart()
+    assert whole.read() == [3000]
+
+
+def test_a_row_that_changes_before_its_part_is_read_belongs_to_the_next_look(
+    server: PostgresServer, database: Connection
+) -> None:
+    insert(database, *range(1, 11))
+    reader = TableReader(server, batch_rows=5)
+    reader.source.split(2)
+    batch = reader.next_batch()
+    assert batch is not None
+    database.execute("UPDATE events SET t = 'y' WHERE id = 7")
+    database.execute("DELETE FROM events WHERE id = 10")
+    found = [json.loads(each.value or b"")["id"] for part in batch.parts for each in part.records()]
+    assert found == [1, 2, 3, 4, 5, 6, 8, 9]
+    reader.position = batch.end
+    reader.restart()
+    assert reader.read() == [7]
+
+
+def test_a_part_of_a_table_that_was_rewritten_is_not_read(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1, 2)
+    reader = TableReader(server)
+    reader.source.split(2)
+    batch = reader.next_batch()
+    assert batch is not None
+    database.execute("TRUNCATE events")
+    with pytest.raises(SourceFailed, match="a task has found another table"):
+        list(batch.parts[0].records())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_that_are_committed_late_are_read(server: PostgresServer, database: Connection, restarts: bool) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    assert reader.read() == [1]
+    with server.connect() as late, late.transaction():
+        insert(late, 2)
+        insert(database, 3)
+        if restarts:
+            reader.restart()
+        # Behind the horizon of the open transaction.
+        assert reader.read() == []
+    assert sorted(reader.read()) == [2, 3]
+    reader.restart()
+    assert reader.read() == []
+
+
+def test_a_row_far_below_those_that_were_read_is_found_by_the_next_look_at_all(
+    server: PostgresServer, database: Connection
+) -> None:
+    insert(database, *range(100, 110))
+    reader = TableReader(server)
+    reader.read()
+    with server.connect() as late, late.transaction():
+        insert(late, 5)
+        insert(database, 200)
+    assert reader.read() == [200]
+    reader.restart()
+    assert reader.read() == [5]
+    reader.restart()
+    assert reader.read() == []
+
+
+def test_rows_of_prepared_and_of_sub_transactions_are_read_once(server: PostgresServer, database: Connection) -> None:
+    insert(database, 10)
+    reader = TableReader(server)
+    reader.read()
+    with server.connect() as other:
+        other.execute("BEGIN")
+        insert(other, 11)
+        other.execute("SAVEPOINT a")
+        insert(other, 12)
+        other.execute("ROLLBACK TO a")
+        insert(other, 13)
+        other.execute("PREPARE TRANSACTION 'p'")
+        insert(database, 14)
+        assert reader.read() == []
+        other.execute("COMMIT PREPARED 'p'")
+    assert sorted(reader.read()) == [11, 13, 14]
+
+
+def test_each_version_of_a_row_that_is_seen_is_a_record(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1, 2)
+    reader = TableReader(server, column="at")
+    assert reader.read() == [1, 2]
+    database.execute("UPDATE events SET t = 'y', at = now() WHERE id = 1")
+    database.execute("DELETE FROM events WHERE id = 2")
+    assert reader.read() == [1]
+    assert json.loads(reader.records[-1].value or b"")["t"] == "y"
+
+
+def test_a_look_that_is_broken_off_is_resumed_behind_its_last_batch(
+    server: PostgresServer, database: Connection
+) -> None:
+    database.execute("INSERT INTO events SELECT n, '2026-01-01', 'x' FROM generate_series(1, 100) n")
+    reader = TableReader(server, column="at", batch_rows=7)
+    first = reader.next_batch()
+    assert first is not None
+    reader.records += first.records
+    reader.position = first.end
+    insert(database, 1000)
+    database.execute("UPDATE events SET t = 'y' WHERE id IN (3, 50)")
+    reader.restart()
+    ids = [1, 2, 3, 4, 5, 6, 7, *reader.read()]
+    # Row 3 was read before and after its change, row 50 only after it.
+    assert sorted(ids) == sorted([*range(1, 101), 1000, 3])
+
+
+@pytest.mark.parametrize("half", [2**31, 500])
+def test_random_transactions_are_read_once_each(
+    server: PostgresServer, database: Connection, half: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the queries of a server that has had more than ``half`` transactions."""
+    monkeypatch.setattr(table_reader, "_HALF", half)
+    source = random.Random(5)
+    reader = TableReader(server, batch_rows=3)
+    sessions = [server.connect() for _ in range(4)]
+    open_rows: dict[int, list[int]] = {}
+    committed: list[int] = []
+    number = 0
+    for _ in range(400):
+        index = source.randrange(len(sessions))
+        session = sessions[index]
+        choice = source.random()
+        if choice < 0.5:
+            number += 1
+            if index not in open_rows:
+                session.execute("BEGIN")
+            # Sequences cached by sessions, and keys that clients choose, come in no order.
+            chosen = number * 10 if source.random() < 0.8 else 1_000_000 - number
+            insert(session, chosen)
+            open_rows.setdefault(index, []).append(chosen)
+        elif choice < 0.7 and index in open_rows:
+            is_committed = source.random() < 0.8
+            session.execute("COMMIT" if is_committed else "ROLLBACK")
+            rows = open_rows.pop(index)
+            committed += rows if is_committed else []
+        elif choice < 0.9:
+            batch = reader.next_batch()
+            if batch is not None and source.random() < 0.8:
+                reader.records += batch.records
+                reader.position = batch.end
+            elif batch is not None:
+                reader.restart()
+        elif choice < 0.93:
+            reader.restart()
+    for index, session in enumerate(sessions):
+        if index in open_rows:
+            session.execute("COMMIT")
+            committed += open_rows.pop(index)
+        session.close()
+    reader.read()
+    reader.restart()
+    reader.read()
+    assert sorted(json.loads(record.value or b"")["id"] for record in reader.records) == sorted(committed)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_created_again_is_refused(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    reader.read()
+    database.execute("DROP TABLE events")
+    database.execute("CREATE TABLE events (id bigint PRIMARY KEY)")
+    with pytest.raises(SourceRefused, match="was deleted and created again since"):
+        reader.read()
+
+
+def test_a_rewrite_of_all_rows_is_refused_and_one_that_keeps_them_is_not(
+    server: PostgresServer, database: Connection
+) -> None:
+    insert(database, 1, 2)
+    reader = TableReader(server)
+    reader.read()
+    database.execute("VACUUM FULL events")
+    insert(database, 3)
+    assert reader.read() == [3]
+    database.execute("ALTER TABLE events ALTER COLUMN t TYPE bytea USING t::bytea")
+    with pytest.raises(SourceRefused, match="3 rows up to 3 have new transaction ids"):
+        reader.read()
+
+
+def test_a_new_column_is_read_with_the_next_row(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    reader.read()
+    database.execute("ALTER TABLE events ADD COLUMN more int DEFAULT 7")
+    insert(database, 2)
+    assert reader.read() == [2]
+    assert json.loads(reader.records[-1].value or b"")["more"] == 7
+
+
+@pytest.mark.parametrize(
+    ("statement", "column", "table", "reason"),
+    [
+        ("SELECT 1", "id", "public.nothing", "there is no table public.nothing"),
+        ("SELECT 1", "other", "public.events", "has no column 'other'"),
+        ("ALTER TABLE events ALTER COLUMN at DROP NOT NULL", "at", "public.events", "may be NULL"),
+        ("ALTER TABLE events DROP CONSTRAINT events_pkey", "id", "public.events", "has no primary key"),
+        ("CREATE OR REPLACE VIEW seen AS SELECT * FROM pg_class", "id", "public.seen", "is not an ordinary table"),
+    ],
+)
+def test_tables_that_cannot_be_read_exactly_once_are_refused(
+    server: PostgresServer, database: Connection, statement: str, column: str, table: str, reason: str
+) -> None:
+    database.execute(statement)
+    with pytest.raises(SourceRefused, match=reason):
+        TableReader(server, column, table=table).read()
+
+
+def test_a_server_with_fewer_transactions_than_were_read_is_refused(
+    server: PostgresServer, database: Connection
+) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    reader.read()
+    reader.position["fast"] += 1_000_000
+    reader.restart()
+    with pytest.raises(SourceRefused, match="it was restored from a backup, or has lost transactions"):
+        reader.read()
+
+
+def test_rows_that_were_not_looked_at_for_too_long_are_refused(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    reader.read()
+    reader.position["full"] -= 2**31
+    reader.restart()
+    with pytest.raises(SourceRefused, match="was not read for 2147"):
+        reader.read()
+
+
+def test_the_bits_of_old_rows_are_not_taken_for_new_ones(server: PostgresServer, database: Connection) -> None:
+    """As 2**32 transactions later: the same bits, another epoch."""
+    insert(database, 1, 2)
+    reader = TableReader(server)
+    reader.read()
+    # As if the two rows were of the epoch before, and were found ahead by the last look at the whole table.
+    reader.position["fast"] -= 10
+    reader.position["full"] -= 10
+    reader.position["ahead"] = "2"
+    reader.restart()
+    insert(database, 3)
+    assert reader.read() == [3]
+
+
+def test_another_position_is_refused(server: PostgresServer, database: Connection) -> None:
+    with pytest.raises(SourceRefused, match="not one in a table"):
+        TableReader(server, position={"files": []}).read()
+
+
+def test_a_server_that_is_away_is_a_failure_that_passes(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    reader.read()
+    database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'einmal ingest'")
+    with pytest.raises(SourceFailed):
+        reader.read()
+    reader.restart()
+    insert(database, 2)
+    assert reader.read() == [2]
