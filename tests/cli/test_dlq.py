@@ -11,8 +11,9 @@ import pytest
 
 from einmal.client import Producer
 from einmal.client.errors import KafkaError
+from einmal.pipeline.commit_record import REPLAY_TOPIC
 from einmal.spark.decoding.dead_letters import FailedRecord, RowFailure, dead_letter
-from einmal.spark.operate.dead_letter_queue import MARKS, DeadLetterQueue, Selection
+from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, Selection
 from einmal.types import Header
 from tests.cli.running import Cli
 from tests.spark.topics import records
@@ -104,7 +105,7 @@ def test_letters_without_headers_need_a_topic_and_reserved_topics_are_refused(cl
     with Producer({"bootstrap.servers": queue.cluster}) as producer:
         producer.send(bare, "x")
     assert "--to" in cli("dlq", "replay", bare, "--yes", status=1).errors[-1]
-    assert "not replayed to" in " ".join(cli("dlq", "replay", bare, "--to", MARKS, "--yes", status=1).errors)
+    assert "not replayed to" in " ".join(cli("dlq", "replay", bare, "--to", REPLAY_TOPIC, "--yes", status=1).errors)
 
 
 def test_a_second_replay_fences_the_first_and_each_record_is_copied_once(

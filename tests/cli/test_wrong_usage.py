@@ -89,6 +89,8 @@ MISUSES = [
     *([command, "."] for command in ("run", "explain")),
     ["demo", "--input", "nowhere"],
     ["bench", "no-such-case"],
+    ["bench", "-b", "nonsense", "single"],
+    ["bench", "pipeline", "--beside", "127.0.0.1:9092"],
     ["simulate", "--seeds", "0"],
     ["simulate", "--workload", "x"],
     ["nothing"],

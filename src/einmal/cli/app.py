@@ -21,6 +21,8 @@ from einmal.cli.dlq import dlq
 from einmal.cli.explain import explain
 from einmal.cli.formats import Format
 from einmal.cli.group import group
+from einmal.cli.ingest import ingest
+from einmal.cli.mirror import mirror
 from einmal.cli.pipeline import pipeline
 from einmal.cli.quota import quota
 from einmal.cli.run import run
@@ -89,10 +91,12 @@ def start(
 
 
 app.command()(run)
+app.command()(ingest)
 app.command()(explain)
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)
+app.add_typer(mirror, name="mirror")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(dlq, name="dlq")
 app.add_typer(topic, name="topic")

@@ -24,6 +24,13 @@ def bench(
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
     ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Measure each case in turn on this broker too, without security, and show the ratio.",
+        ),
+    ] = None,
     command_config: Annotated[
         Path | None,
         typer.Option(
@@ -44,19 +51,35 @@ def bench(
         list[str] | None,
         typer.Option("--trigger", metavar="TIME", help="pipeline: measure the price of exactly-once at this trigger."),
     ] = None,
+    workloads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workload",
+            metavar="NAME",
+            help="pipeline: measure this one, as '10 KB', '100 B, 1 partition', '100 B, windowed count'. A name that "
+            "does not exist lists all.",
+        ),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option("--spark", metavar="MASTER", help="pipeline: on this Spark cluster.")
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
-    from einmal.bench.cases import CASES, MeasuredBroker
+    from einmal.bench.cases import CASES, MeasuredBroker, PipelineCases
     from einmal.bench.load import BenchRefused
     from einmal.bench.run import FAILOVER, PIPELINE, run
     from einmal.bench.server import BrokerDidNotStart
+    from einmal.client.errors import ConfigError
     from einmal.local.processes import BrokerFailed
 
     chosen = cases or list(CASES)
     if chosen not in ([FAILOVER], [PIPELINE]) and (unknown := [name for name in chosen if name not in CASES]):
         known = f"there are {', '.join(CASES)}; and {FAILOVER} and {PIPELINE}, which run alone"
         typer.echo(f"error: no case {', '.join(unknown)}\nhint: {known}", err=True)
+        raise typer.Exit(2)
+    if beside is not None and chosen in ([FAILOVER], [PIPELINE]):
+        typer.echo("error: --beside HOST:PORT is for the cases of one broker", err=True)
         raise typer.Exit(2)
     figures = []
     try:
@@ -65,9 +88,9 @@ def bench(
             target=MeasuredBroker(bootstrap_server or "", _security(command_config)),
             scale=scale,
             properties=properties or [],
-            connector=connector,
-            triggers=triggers or [],
+            pipeline=PipelineCases(connector, tuple(triggers or ()), tuple(workloads or ()), master),
             say=lambda text: typer.echo(text, err=True),
+            beside=None if beside is None else MeasuredBroker(beside),
         ):
             figures.append(figure)
             if output is Format.TEXT:
@@ -75,7 +98,7 @@ def bench(
     except ImportError as error:
         typer.echo(f"error: {error}\nhint: pip install 'einmal[bench,spark]'", err=True)
         raise typer.Exit(2) from error
-    except (BenchRefused, BrokerDidNotStart, BrokerFailed, OSError) as error:
+    except (BenchRefused, BrokerDidNotStart, BrokerFailed, ConfigError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     if output is Format.JSON:
@@ -89,8 +112,16 @@ def _security(command_config: Path | None) -> dict[str, str]:
 
 
 def _line(figure: Figure) -> str:
-    value = f"{figure.value:,.2f}" if figure.value < 100 else f"{figure.value:,.0f}"
+    value = _number(figure.value)
+    if figure.beside is not None:
+        # Percentages can be below zero: their ratio has no meaning.
+        ratio = f"{figure.value / figure.beside:8.2f}" if figure.unit != "%" and figure.beside else ""
+        return f"{figure.name:<52} {value:>12} : {_number(figure.beside):>12} {figure.unit:<10}{ratio}".rstrip()
     budget = ""
     if figure.budget is not None:
         budget = f"   (wanted: {'at most' if figure.at_most else 'at least'} {figure.budget:,.10g} {figure.unit})"
     return f"{figure.name:<52} {value:>12} {figure.unit}{budget}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"

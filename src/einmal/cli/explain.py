@@ -7,13 +7,13 @@ import shutil
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from einmal.cli.clients import key_and_value
 from einmal.cli.formats import Format, Output
-from einmal.cli.run import Confs, Master, Overrides, PipelineFile, new_session, pipeline_failures_told
+from einmal.cli.run import Confs, Master, Overrides, new_session, pipeline_failures_told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,16 +26,29 @@ _SIGNS = {"holds": "+", "if": "~", "not": "-", "unknown": "?"}
 
 
 def explain(
-    file: PipelineFile,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="PIPELINE...", help="pipeline.toml or Python program; several files are a chain."),
+    ],
     master: Master = None,
     confs: Confs = None,
     settings: Overrides = None,
+    graph: Annotated[
+        Path | None, typer.Option("--graph", metavar="FILE", help="Draw the chain to an SVG file.")
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Report which guarantee holds on each hop of a declared pipeline, why, and which does not. Starts nothing.
 
-    It names what it cannot check because no broker responds or Java is missing.
+    It names what it cannot check because no broker responds or Java is missing. Several files, also mirror.toml and
+    those of ingesters, are explained as one chain, from end to end.
     """
+    if len(files) > 1 or graph is not None:
+        from einmal.cli.chain import explain_chain
+
+        explain_chain(files, graph, output)
+        return
+    (file,) = files
     with pipeline_failures_told(file):
         from einmal.spark.environment.spark_version import require_spark
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from einmal.cli.clients import failures_told, key_and_value
+from einmal.cli.declarations import wrong_usage
 from einmal.cli.formats import Format
 from einmal.cli.waiting import waiting
 
@@ -109,8 +110,7 @@ def new_session(
     from einmal.spark.api.program import session_settings
 
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # It logs, by the root logger, the traceback of whatever interrupts it; an error it raises besides.
-    logging.getLogger().addFilter(_is_not_py4js)
+    quiet_py4j()
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
     declared = session_settings(file) if program is None else dict(program.declaration.spark)
@@ -126,6 +126,11 @@ def new_session(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def quiet_py4j() -> None:
+    """It logs, by the root logger, the traceback of whatever interrupts it; an error it raises besides."""
+    logging.getLogger().addFilter(_is_not_py4js)
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
@@ -160,9 +165,7 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
         try:
             yield
         except OptionError as error:
-            for problem in getattr(error, "problems", (str(error),)):
-                print(f"error: {file}: {problem}", file=sys.stderr)
-            raise typer.Exit(2) from error
+            raise wrong_usage(file, error) from error
         except PipelineError as error:
             print(f"error: {error}", file=sys.stderr)
             refused = isinstance(error, PipelineRefused)

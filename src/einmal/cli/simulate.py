@@ -34,6 +34,8 @@ class Workload(StrEnum):
     DELAYED = "delayed"
     TWO_PHASE = "two-phase"
     PIPELINE = "pipeline"
+    MIRROR = "mirror"
+    INGEST = "ingest"
 
 
 def simulate(
@@ -43,7 +45,8 @@ def simulate(
         Workload,
         typer.Option(
             help="A broker with its clients, a cluster with clients, a cluster with delayed requests, a database "
-            "that is committed with a topic, or the pipeline's commit protocol."
+            "that is committed with a topic, the pipeline's commit protocol, a mirror between two clusters, or an "
+            "ingester."
         ),
     ] = Workload.BROKER,
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = min(2, os.cpu_count() or 1),
@@ -182,6 +185,14 @@ def _runner(workload: Workload) -> Callable[[int], Result]:
         from einmal.simulation import commit_protocol
 
         return commit_protocol.run_seed
+    if workload is Workload.MIRROR:
+        from einmal.simulation import mirror_protocol
+
+        return mirror_protocol.run_seed
+    if workload is Workload.INGEST:
+        from einmal.simulation import ingest_protocol
+
+        return ingest_protocol.run_seed
     from einmal.simulation import run
 
     return {

@@ -1,0 +1,1 @@
+"""Chains: pipelines, mirrors and ingesters whose outputs are the inputs of others, as one graph."""

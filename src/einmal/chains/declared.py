@@ -1,0 +1,162 @@
+"""The links of a chain, from the files that declare them: pipelines, ingesters and mirrors."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from einmal.chains.graph import Link, LinkKind, Location, LocationKind
+from einmal.ingest import declaration as ingesters
+from einmal.ingest.declaration import IngestDeclaration
+from einmal.ingest.machine import transactional_id
+from einmal.mirror.flow import Flow
+from einmal.mirroring import declaration as mirrors
+from einmal.mirroring.declaration import MirrorDeclaration
+from einmal.spark.declare import declaration as pipelines
+from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclarationError, Sink, Source
+from einmal.spark.options import SinkOptions, client_settings, topics_of
+from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kinds import destination
+from einmal.spark.targets.target import Destination
+
+_DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
+_USER: Final = re.compile(r"//[^/@]*@")
+_HERE: Final = "this machine"
+
+Read = Callable[[str], str]
+"""The text of a file that a value refers to (OSError)."""
+Systems = Callable[[Mapping[str, str]], str]
+"""What a cluster is called, from settings of a client; one name for all addresses of a cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredLink:
+    """``record``: the name of its commit record, which is where ``target`` leads. ``source``: settings of a client of
+    the cluster that it reads; None where it reads no topics."""
+
+    link: Link
+    record: str
+    target: Callable[[], Destination]
+    source: Mapping[str, str] | None = None
+
+
+def declared_links(text: str, environment: Mapping[str, str], read: Read, systems: Systems) -> Iterator[DeclaredLink]:
+    """What one file declares. Raises DeclarationError."""
+    try:
+        keys = tomllib.loads(text).keys()
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError([f"not TOML: {error}"]) from error
+    if "clusters" in keys:
+        yield from _flows(mirrors.parse(text, environment, read), systems)
+        return
+    if "ingest" in keys:
+        for each in ingesters.declared(text, environment, read).values():
+            yield _ingester(each, systems)
+    if "sinks" in keys or "sources" in keys or "ingest" not in keys:
+        yield _pipeline(pipelines.parse(text, environment, {}, read), systems)
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------
+
+
+def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
+    options = declaration.options
+    target = options.client if isinstance(options, SinkOptions) else None
+    inputs: list[Location] = []
+    patterns: list[tuple[str, str]] = []
+    source, reads_uncommitted = None, False
+    for each in declaration.sources:
+        if each.format not in _DEFAULT_ISOLATION:
+            inputs.append(_other_source(each))
+            continue
+        settings = {name.lower(): value for name, value in each.options.items()}
+        source = client_settings(settings)
+        system = systems(source)
+        inputs += [Location(system, topic) for topic in topics_of(settings)]
+        if "subscribepattern" in settings:
+            patterns.append((system, settings["subscribepattern"]))
+        isolation = source.get("isolation.level", _DEFAULT_ISOLATION[each.format])
+        reads_uncommitted |= isolation == "read_uncommitted"
+    link = Link(
+        name=declaration.name,
+        kind=LinkKind.PIPELINE,
+        inputs=tuple(inputs),
+        patterns=tuple(patterns),
+        outputs=tuple(_output(sink, target, systems) for sink in declaration.sinks if sink.topic or not sink.is_topic),
+        guarantee=options.guarantee,
+        reads_uncommitted=reads_uncommitted,
+    )
+    return DeclaredLink(link=link, record=declaration.name, target=_target(declaration, target), source=source)
+
+
+def _target(declaration: Declaration, client: Mapping[str, str] | None) -> Callable[[], Destination]:
+    """Where the commit record is: of several databases each has its own, and the first is asked."""
+    others = [sink for sink in declaration.sinks if not sink.is_topic]
+    if client is None or len(others) == len(declaration.sinks):
+        return partial(destination, others[0].kind, others[0].options)
+    return partial(KafkaDestination, dict(client))
+
+
+def _other_source(source: Source) -> Location:
+    path = source.options.get("path")
+    if path is None:
+        return Location(_HERE, f"{source.name} ({source.format})", LocationKind.OTHER)
+    return Location(_HERE, path, LocationKind.FILES)
+
+
+def _output(sink: Sink, target: Mapping[str, str] | None, systems: Systems) -> Location:
+    if sink.topic is not None and target is not None:
+        return Location(systems(target), sink.topic)
+    with closing(destination(sink.kind, sink.options)) as found:
+        name = next((value for key, value in sink.options.items() if key.lower() == "table"), str(found.table))
+        return Location(_address(sink.options, sink.kind), name, LocationKind.TABLE)
+
+
+def _address(options: Mapping[str, str], kind: str) -> str:
+    """Where a database is, without user and password."""
+    given = {name.lower(): value for name, value in options.items()}
+    address = given.get("url") or given.get("path") or kind
+    return _USER.sub("//", address).partition("?")[0]
+
+
+# --- ingesters and mirrors --------------------------------------------------------------------------------------
+
+
+def _ingester(declared: IngestDeclaration, systems: Systems) -> DeclaredLink:
+    options: Mapping[str, Any] = declared.options
+    name = str(options.get("path") or options.get("table") or options.get("publication") or declared.name)
+    kind = LocationKind.FILES if "path" in options else LocationKind.TABLE
+    system = _HERE if kind is LocationKind.FILES else _address(options, declared.kind)
+    topic, prefix, cluster = options.get("topic"), options.get("topic.prefix"), systems(declared.client)
+    link = Link(
+        name=declared.name,
+        kind=LinkKind.INGESTER,
+        inputs=(Location(system, name, kind),),
+        outputs=(Location(cluster, topic),) if topic else (),
+        # One topic for each table that has changed.
+        writes=((cluster, re.escape(prefix) + r"\..*"),) if prefix else (),
+    )
+    target = partial(KafkaDestination, dict(declared.client))
+    return DeclaredLink(link=link, record=transactional_id(declared.name), target=target)
+
+
+def _flows(declaration: MirrorDeclaration, systems: Systems) -> Iterator[DeclaredLink]:
+    for flow in declaration.flows.values():
+        source, target = declaration.clusters[flow.source], declaration.clusters[flow.target]
+        link = Link(
+            name=flow.name,
+            kind=LinkKind.MIRROR,
+            patterns=((systems(source), ".*"),),
+            copies=partial(_copy, flow, systems(target)),
+        )
+        leads = partial(KafkaDestination, dict(target))
+        yield DeclaredLink(link=link, record=flow.transactional_id, target=leads, source=source)
+
+
+def _copy(flow: Flow, target: str, location: Location) -> Location | None:
+    return Location(target, flow.remote_topic(location.name)) if flow.accepts_topic(location.name) else None

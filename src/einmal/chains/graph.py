@@ -1,0 +1,189 @@
+"""The graph of a chain: locations that hold records, and links that move them. Pure.
+
+A link is a pipeline, a flow of a mirror, or an ingester. Each is exactly once by itself, with a commit of its own, so a
+chain of such links is exactly once as a whole: what a link reads twice it does not commit twice. This ends where a link
+promises less, or reads what the link before may still abort.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
+
+UNKNOWN: Final = "unknown"
+AT_MOST_ONCE: Final = "at_most_once"
+AT_LEAST_ONCE: Final = "at_least_once"
+EXACTLY_ONCE: Final = "exactly_once_v2"
+_WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
+
+
+class LocationKind(Enum):
+    TOPIC = "topic"
+    TABLE = "table"
+    FILES = "files"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """``system``: which cluster, database or machine."""
+
+    system: str
+    name: str
+    kind: LocationKind = field(default=LocationKind.TOPIC, compare=False)
+
+
+class LinkKind(Enum):
+    PIPELINE = "pipeline"
+    MIRROR = "mirror"
+    INGESTER = "ingester"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """``patterns``: topics that it reads by a regular expression, with their system; ``writes``: topics that it writes,
+    as far as they are known otherwise. ``copies``: of a mirror, the location
+    that a topic is copied to; None: it is not copied. ``reads_uncommitted``: also what may be aborted."""
+
+    name: str
+    kind: LinkKind
+    inputs: tuple[Location, ...] = ()
+    patterns: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[Location, ...] = ()
+    writes: tuple[tuple[str, str], ...] = ()
+    copies: Callable[[Location], Location | None] | None = None
+    guarantee: str = EXACTLY_ONCE
+    reads_uncommitted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStep:
+    """A link with the locations that it was found to connect. ``guarantee``: of what it writes, from the beginning of
+    the chain; ``why``: what weakens it here."""
+
+    link: Link
+    inputs: tuple[Location, ...]
+    outputs: tuple[Location, ...]
+    guarantee: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """``steps`` in the order in which a record takes them. ``depths``: columns for a drawing, of locations."""
+
+    steps: tuple[ChainStep, ...]
+    depths: Mapping[Location, int]
+
+    @property
+    def ends(self) -> list[Location]:
+        """Locations that no link reads."""
+        read = {each for step in self.steps for each in step.inputs}
+        return sorted({each for step in self.steps for each in step.outputs} - read)
+
+    def guarantee_of(self, location: Location) -> str:
+        """Of what is in the location; the weakest of the links that write there."""
+        found = [step.guarantee for step in self.steps if location in step.outputs]
+        return _weakest(found) if found else EXACTLY_ONCE
+
+    def upstream(self, location: Location) -> list[ChainStep]:
+        """The steps that a record can have taken to this location, in order."""
+        wanted, found = {location}, []
+        for step in reversed(self.steps):
+            if wanted & set(step.outputs):
+                found.append(step)
+                wanted |= set(step.inputs)
+        return found[::-1]
+
+
+class CircularChain(Exception):
+    """Records would run in a circle."""
+
+
+def chain_of(links: Sequence[Link], existing: Collection[Location] = ()) -> Chain:
+    """``existing``: topics that were found in the clusters, for patterns. Raises CircularChain."""
+    connected = _connected(links, existing)
+    try:
+        order = [*TopologicalSorter(_before(connected)).static_order()]
+    except CycleError as error:
+        names = " -> ".join(connected[each][0].name for each in error.args[1])
+        raise CircularChain(f"records run in a circle: {names}") from error
+    steps: list[ChainStep] = []
+    guarantees: dict[Location, str] = {}
+    depths: dict[Location, int] = {}
+    for number in order:
+        link, inputs, outputs = connected[number]
+        step = _step(link, inputs, outputs, guarantees)
+        steps.append(step)
+        depth = max((depths.setdefault(each, 0) for each in inputs), default=0)
+        for each in outputs:
+            depths[each] = max(depths.get(each, 0), depth + 1)
+            guarantees[each] = _weakest([step.guarantee, guarantees.get(each, EXACTLY_ONCE)])
+    return Chain(tuple(steps), depths)
+
+
+_Connected = tuple[Link, tuple[Location, ...], tuple[Location, ...]]
+
+
+def _connected(links: Sequence[Link], existing: Collection[Location]) -> list[_Connected]:
+    """Patterns and mirrors see the outputs of all other links, so that this is repeated until nothing is found."""
+    topics = {each for link in links for each in (*link.inputs, *link.outputs) if each.kind is LocationKind.TOPIC}
+    topics |= set(existing)
+    while True:
+        found = [_expanded(link, topics) for link in links]
+        more = {each for _, _, outputs in found for each in outputs if each.kind is LocationKind.TOPIC} - topics
+        if not more:
+            return found
+        topics |= more
+
+
+def _expanded(link: Link, topics: Iterable[Location]) -> _Connected:
+    inputs = tuple(dict.fromkeys((*link.inputs, *_matching(link.patterns, topics))))
+    if link.copies is None:
+        return link, inputs, tuple(dict.fromkeys((*link.outputs, *_matching(link.writes, topics))))
+    copied = {each: location for each in inputs if (location := link.copies(each)) is not None}
+    return link, tuple(copied), tuple(dict.fromkeys(copied.values()))
+
+
+def _matching(patterns: Iterable[tuple[str, str]], topics: Iterable[Location]) -> list[Location]:
+    return [
+        each
+        for each in sorted(topics)
+        if any(each.system == system and re.fullmatch(pattern, each.name) for system, pattern in patterns)
+    ]
+
+
+def _before(connected: Sequence[_Connected]) -> dict[int, set[int]]:
+    """The links whose outputs a link reads, by number."""
+    return {
+        number: {other for other, (_, _, outputs) in enumerate(connected) if set(outputs) & set(inputs)}
+        for number, (_, inputs, _) in enumerate(connected)
+    }
+
+
+def _step(
+    link: Link, inputs: tuple[Location, ...], outputs: tuple[Location, ...], guarantees: Mapping[Location, str]
+) -> ChainStep:
+    written = [each for each in inputs if each in guarantees]
+    before = _weakest([guarantees[each] for each in written]) if written else EXACTLY_ONCE
+    if link.reads_uncommitted and written:
+        return ChainStep(
+            link,
+            inputs,
+            outputs,
+            _weakest([AT_LEAST_ONCE, link.guarantee, before]),
+            f"reads {written[0].name} with isolation.level=read_uncommitted: also what the link before aborts",
+        )
+    weakest = _weakest([link.guarantee, before])
+    why = ""
+    if weakest != EXACTLY_ONCE:
+        why = "so does a link before" if link.guarantee == EXACTLY_ONCE else "promises no more by itself"
+    return ChainStep(link, inputs, outputs, weakest, why)
+
+
+def _weakest(guarantees: Iterable[str]) -> str:
+    return min(guarantees, key=_WEAKEST_FIRST.index)

@@ -1,0 +1,126 @@
+"""How far each link of a chain is behind: in offsets, and in the age of the first record that is not processed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from einmal.chains.declared import DeclaredLink
+from einmal.chains.graph import Chain, Location
+from einmal.client import Consumer
+from einmal.client.errors import KafkaError
+from einmal.pipeline.commit_record import RESERVED_TOPICS
+from einmal.spark.cluster import KafkaCluster
+from einmal.spark.offsets import SourcePosition
+from einmal.spark.targets.target import TargetError
+from einmal.types import TopicPartition
+
+_PATIENCE_MS: Final = "3000"
+_RECORD_MS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLag:
+    """``offsets`` up to the last stable offset, markers included; ``age_s``: since the timestamp of the oldest record
+    that is not processed, 0 where there is none. None: not known, ``why``."""
+
+    offsets: int | None = None
+    age_s: float | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.offsets is None:
+            return self.why
+        age = "" if self.age_s is None or not self.offsets else f", oldest record {self.age_s:,.0f} s old"
+        return f"lag {self.offsets:,}{age}"
+
+
+def lag_of(declared: DeclaredLink) -> LinkLag:
+    """Asks both ends; a cluster or database that does not answer is a reason."""
+    if declared.source is None:
+        return LinkLag(why="lag unknown: it reads no topics")
+    try:
+        with closing(declared.target()) as target:
+            committed = target.committed().get(declared.record)
+    except (KafkaError, TargetError) as error:
+        return LinkLag(why=f"lag unknown: {str(error).partition(chr(10))[0]}")
+    if committed is None or committed.record is None:
+        return LinkLag(why="nothing committed yet")
+    client = {**declared.source, "default.api.timeout.ms": _PATIENCE_MS}
+    cluster = KafkaCluster(client)
+    try:
+        behind = _behind(committed.record.end, cluster)
+        if behind is None:
+            return LinkLag(why="lag unknown: its position is not one in topics that exist")
+        offsets = sum(end - start for start, end in behind.values())
+        return LinkLag(offsets, _age_s(client, {each: start for each, (start, _) in behind.items()}))
+    except KafkaError as error:
+        return LinkLag(why=f"lag unknown: {error.name}")
+    finally:
+        cluster.close()
+
+
+def end_to_end(chain: Chain, location: Location, lags: Mapping[str, LinkLag]) -> LinkLag:
+    """Of a location: what lies before it, over all links. Records may get new timestamps at a link, so the ages of
+    records that wait at different links are added: it is at most so old."""
+    found = [lags[step.link.name] for step in chain.upstream(location)]
+    known = [each.offsets for each in found if each.offsets is not None]
+    ages = [each.age_s for each in found if each.age_s is not None]
+    return LinkLag(sum(known), sum(ages)) if known else LinkLag(why="lag unknown")
+
+
+def topics_of_clusters(clients: Collection[Mapping[str, str]], systems: Mapping[str, str]) -> set[Location]:
+    """The topics that exist, as locations. ``systems``: names by bootstrap.servers. Those that do not answer are left
+    out."""
+    found = set()
+    for client in clients:
+        cluster = KafkaCluster({**client, "default.api.timeout.ms": _PATIENCE_MS})
+        try:
+            names = cluster.topics(".*")
+        except KafkaError:
+            continue
+        finally:
+            cluster.close()
+        found |= {Location(systems[client["bootstrap.servers"]], name) for name in names if name not in RESERVED_TOPICS}
+    return found
+
+
+def _behind(end: tuple[Any, ...], cluster: KafkaCluster) -> dict[TopicPartition, tuple[int, int]] | None:
+    """Position and last stable offset of partitions that are not read to their end."""
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for each in end:
+        if not isinstance(each, dict):
+            return None
+        try:
+            position = SourcePosition.from_json(each)
+        except (ValueError, TypeError, AttributeError):
+            return None
+        wanted = {location for location in position.offsets if location.topic not in RESERVED_TOPICS}
+        here = [location for location in cluster.existing(position) if location in wanted]
+        if len(here) < len(wanted):
+            return None
+        ends = cluster.latest(here, committed=True)
+        found |= {
+            location: (max(0, position.offsets[location]), ends[location])
+            for location in here
+            if ends[location] > position.offsets[location]
+        }
+    return found
+
+
+def _age_s(client: Mapping[str, str], positions: Mapping[TopicPartition, int]) -> float | None:
+    """None where no record is found: only markers lie behind the positions."""
+    if not positions:
+        return 0.0
+    oldest: int | None = None
+    with Consumer({**client, "isolation.level": "read_committed"}) as consumer:
+        for location, offset in positions.items():
+            consumer.assign([location])
+            consumer.seek(location, offset)
+            for record in consumer.poll(_RECORD_MS, max_records=1):
+                if record.timestamp >= 0:
+                    oldest = record.timestamp if oldest is None else min(oldest, record.timestamp)
+    return None if oldest is None else max(0.0, time.time() - oldest / 1000)

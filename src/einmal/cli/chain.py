@@ -1,0 +1,109 @@
+"""``einmal explain`` of several files: one chain of pipelines, mirrors and ingesters."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from einmal.cli.clients import failures_told
+from einmal.cli.declarations import read_declaration
+from einmal.cli.formats import Format
+
+if TYPE_CHECKING:
+    from einmal.chains.declared import DeclaredLink
+    from einmal.chains.graph import Chain, Location
+
+
+def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> None:
+    """Print what the chain promises from end to end, and how far it is behind; ``graph``: draw it to this file."""
+    from einmal.chains.drawing import svg, text
+    from einmal.chains.graph import CircularChain, chain_of
+    from einmal.chains.lags import end_to_end, lag_of, topics_of_clusters
+
+    systems = _Systems()
+    with failures_told():
+        declared = [link for file in files for link in _links(file, systems)]
+        try:
+            chain = chain_of([each.link for each in declared], topics_of_clusters(systems.clients, systems.names))
+        except CircularChain as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+        lags = {each.link.name: lag_of(each) for each in declared}
+    notes = {name: str(lag) for name, lag in lags.items()}
+    if graph is not None:
+        try:
+            graph.write_text(svg(chain, notes))
+        except OSError as error:
+            raise typer.BadParameter(f"{graph} cannot be written: {error.strerror}") from error
+        print(f"drawn: {graph}", file=sys.stderr)
+    ends = [{**_end(chain, location), "behind": str(end_to_end(chain, location, lags))} for location in chain.ends]
+    if output is Format.JSON:
+        print(json.dumps({"links": [_step(each, notes) for each in chain.steps], "ends": ends}))
+        return
+    for line in text(chain, notes):
+        print(line)
+    for end in ends:
+        print(f"\n{end['location']}, from end to end: {end['guarantee']}; {end['behind']}")
+
+
+class _Systems:
+    """The name of a cluster: the addresses under which it was seen first."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        """By bootstrap.servers."""
+        self.clients: list[Mapping[str, str]] = []
+        self._by_id: dict[str, str] = {}
+
+    def __call__(self, client: Mapping[str, str]) -> str:
+        servers = client.get("bootstrap.servers", "")
+        if servers not in self.names:
+            self.clients.append(client)
+            cluster_id = self._cluster_id(client)
+            self.names[servers] = self._by_id.setdefault(cluster_id, servers) if cluster_id else servers
+        return self.names[servers]
+
+    @staticmethod
+    def _cluster_id(client: Mapping[str, str]) -> str | None:
+        """None where it does not answer."""
+        from einmal.client.errors import KafkaError
+        from einmal.spark.cluster import KafkaCluster
+
+        cluster = KafkaCluster({**client, "default.api.timeout.ms": "3000"})
+        try:
+            return cluster.cluster_id()
+        except KafkaError:
+            return None
+        finally:
+            cluster.close()
+
+
+def _links(file: Path, systems: _Systems) -> list[DeclaredLink]:
+    from einmal.chains.declared import declared_links
+
+    return read_declaration(file, lambda text, environment, read: [*declared_links(text, environment, read, systems)])
+
+
+def _step(step: Any, notes: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "link": step.link.name,
+        "kind": step.link.kind.value,
+        "inputs": [_location(each) for each in step.inputs],
+        "outputs": [_location(each) for each in step.outputs],
+        "guarantee": step.guarantee,
+        "why": step.why,
+        "behind": notes[step.link.name],
+    }
+
+
+def _end(chain: Chain, location: Location) -> dict[str, Any]:
+    return {"location": _location(location), "guarantee": chain.guarantee_of(location)}
+
+
+def _location(location: Location) -> str:
+    return f"{location.name} [{location.kind.value}, {location.system}]"

@@ -1,0 +1,37 @@
+"""Reads files that declare something, and reports what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from einmal.spark.options import OptionError
+
+T = TypeVar("T")
+
+
+def read_declaration(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:
+    """``parse``: of the text, the environment, and a function that reads a file to which a value refers. What is wrong
+    ends the command as wrong usage, with every problem at once."""
+    from einmal.spark.options import OptionError
+
+    try:
+        return parse(file.read_text(), os.environ, lambda path: Path(path).read_text())
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file} cannot be read: it is not UTF-8") from error
+    except OptionError as error:
+        raise wrong_usage(file, error) from error
+
+
+def wrong_usage(file: Path, error: OptionError) -> typer.Exit:
+    """Every problem of a declaration is on stderr; to be raised."""
+    for problem in getattr(error, "problems", (str(error),)):
+        typer.echo(f"error: {file}: {problem}", err=True)
+    return typer.Exit(2)

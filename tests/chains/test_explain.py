@@ -1,0 +1,86 @@
+"""``einmal explain`` of a chain: two real clusters, a mirror between them, a pipeline behind it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Admin, NewTopic, Producer
+from tests.interop.einmal_broker import EinmalBroker
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """With mirror.toml and pipeline.toml, which name the brokers."""
+    source, target = EinmalBroker(tmp_path / "A"), EinmalBroker(tmp_path / "B")
+    source.start()
+    target.start()
+    (tmp_path / "mirror.toml").write_text(
+        f'clusters = ["A", "B"]\nA.bootstrap.servers = "{source.bootstrap}"\n'
+        f'B.bootstrap.servers = "{target.bootstrap}"\n["A->B"]\ntopics = "raw"\n'
+    )
+    (tmp_path / "pipeline.toml").write_text(
+        '"transactional.id" = "totals"\ncheckpointLocation = "checkpoint"\n'
+        f'[sources.raw]\nkafka.bootstrap.servers = "localhost:{target.port}"\nsubscribe = "A.raw"\n'
+        '[sinks.totals]\nfrom = "raw"\ntype = "sqlite"\npath = "totals.db"\ntable = "totals"\n'
+    )
+    with Admin({"bootstrap.servers": source.bootstrap}) as admin:
+        admin.create_topics([NewTopic("raw", num_partitions=1)])
+    (tmp_path / "source").write_text(source.bootstrap)
+    yield tmp_path
+    source.stop()
+    target.stop()
+
+
+def einmal(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "einmal", *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60)
+
+
+def produce(directory: Path, count: int) -> None:
+    with Producer({"bootstrap.servers": (directory / "source").read_text()}) as producer:
+        for number in range(count):
+            producer.send("raw", str(number))
+
+
+def test_a_chain_is_explained_drawn_and_measured_from_end_to_end(directory: Path) -> None:
+    produce(directory, 5)
+    assert einmal(directory, "mirror", "A->B", "--available-now").returncode == 0
+    produce(directory, 3)
+    files = ("pipeline.toml", "mirror.toml")
+    done = einmal(directory, "explain", *files, "--graph", "chain.svg", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(each["link"], each["guarantee"]) for each in found["links"]] == [
+        ("A->B", "exactly_once_v2"),
+        ("totals", "exactly_once_v2"),
+    ]
+    mirror, totals = found["links"]
+    # One cluster, whatever address it is reached by.
+    assert mirror["outputs"] == totals["inputs"]
+    assert mirror["behind"].startswith("lag 3, oldest record ")
+    assert totals["behind"] == "nothing committed yet"
+    (end,) = found["ends"]
+    assert end["location"].startswith("totals [table, ")
+    assert end["behind"].startswith("lag 3")
+    assert ElementTree.parse(directory / "chain.svg").getroot().tag.endswith("svg")
+    shown = einmal(directory, "explain", *files)
+    assert "raw [topic, " in shown.stdout and "from end to end: exactly_once_v2; lag 3" in shown.stdout
+
+
+def test_clusters_that_do_not_answer_are_named_and_nothing_else_changes(directory: Path) -> None:
+    text = (directory / "mirror.toml").read_text()
+    port = (directory / "source").read_text().rpartition(":")[2]
+    (directory / "mirror.toml").write_text(text.replace(f":{port}", ":1"))
+    done = einmal(directory, "explain", "pipeline.toml", "mirror.toml")
+    assert done.returncode == 0, done.stderr
+    assert "pipeline totals: exactly_once_v2; nothing committed yet" in done.stdout
+    assert "Traceback" not in done.stderr
