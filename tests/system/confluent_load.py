@@ -126,12 +126,18 @@ def transactional(bootstrap: str, report: Report, seed: int) -> None:
 
         outcome = _transaction(producer, write, commits=chance.random() >= ABORTED_SHARE)
         report.tell(transaction=number, **outcome.told())
-        if outcome.name == "unknown":
+        if outcome.error is not None:
             producer = _producer(bootstrap, name)
 
 
 def _transaction(producer: Producer, write: Callable[[Producer], None], *, commits: bool) -> Outcome:
-    """One transaction. "unknown": this producer can do nothing any more; its successor settles what is open."""
+    """One transaction. "unknown": this producer can do nothing any more; its successor settles what is open.
+
+    After any error the caller makes a new producer, which gets a new epoch. An abort drops the batches that librdkafka
+    is about to send again, and gives their sequence numbers to the next transaction (2.16,
+    ``rd_kafka_toppar_purge_queues``). If a leader had appended one before it died, the first batch of that transaction
+    is answered as its duplicate, by Apache Kafka as well, and is in no log.
+    """
     try:
         producer.begin_transaction()
         write(producer)
@@ -208,7 +214,7 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
 
         outcome = _transaction(producer, write, commits=True)
         report.tell(transaction=number, records=len(records), **outcome.told())
-        if outcome.name == "unknown":
+        if outcome.error is not None:
             producer = _producer(bootstrap, name)
         if outcome.name != "committed":
             ended.clear()

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from einmal.bench import load
@@ -23,13 +24,27 @@ COMMIT_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``budget``: the value wanted, in the same unit; ``at_most``: the budget is an upper bound."""
+    """``budget``: the value wanted, in the same unit; ``at_most``: the budget is an upper bound. ``beside``: the other
+    broker's value."""
 
     name: str
     value: float
     unit: str
     budget: float | None = None
     at_most: bool = False
+    beside: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCases:
+    """What of a pipeline is measured. ``connector``: the folder with the jars of Spark's own, to compare with.
+    ``triggers``: as in Spark ("1 second"); then the overhead of exactly-once is measured at each. ``workloads``: names;
+    none stands for the usual ones, and the latency. ``master``: Spark's; None stands for this machine."""
+
+    connector: Path | None = None
+    triggers: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    master: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A pipeline from topic to topic: ours, and Spark's own Kafka connector, in one session, on one broker and one input.
 
-Every contender copies key and value. ``drain``: a backlog in several micro-batches, each contender in turn, in another
-order each round; the first round, and the first batch with records of every run, are warm-up. ``latencies``: records at
-a steady rate, timed from before they are sent until a ``read_committed`` consumer has them. For the overhead at a
-trigger the batches of a backlog are as large as what at_least_once can copy in that time.
+Every contender runs the same query (``workloads``). ``drain``: a backlog in several micro-batches, each contender in
+turn, in another order each round; the first round, and the first batch with records of every run, are warm-up.
+``latencies``: records at a steady rate, timed from before they are sent until a ``read_committed`` consumer has them.
+For the overhead at a trigger the batches of a backlog are as large as what at_least_once can copy in that time.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.bench.cases import MEGABYTE, Figure
+from einmal.bench.cases import MEGABYTE, Figure, PipelineCases
 from einmal.bench.load import BenchRefused, Connection, create_topic
+from einmal.bench.usage import usage
+from einmal.bench.workloads import USUAL, WORKLOADS, PipelineWorkload, fill, key
 from einmal.spark import events, session, write_stream
 from einmal.spark.operate.progress import CHECKPOINT_KEYS, PLANNING_KEYS
 
-PARTITIONS: Final = 4
 ROUNDS: Final = 3
 """Measured rounds, after one that is not measured."""
 BATCHES: Final = 6
-BACKLOGS: Final = {100: 200_000, 1_000: 60_000}
-"""Records of a micro-batch, by their size."""
 PROBE: Final = 50_000
 """Records of the batch that measures how much a trigger can hold."""
 LONG_S: Final = 10.0
 """From this trigger on one round is enough."""
 RATE: Final = 200
 """Records per second of the steady load."""
-_KEYS: Final = 10_000
 _QUERY_S: Final = 300.0
 _SETTLE_S: Final = 2.0
+
+_SMALL: Final = WORKLOADS["100 B"]
 
 EXACTLY_ONCE: Final = "exactly_once_v2"
 AT_LEAST_ONCE: Final = "at_least_once"
@@ -50,6 +50,7 @@ PEER: Final = "spark's kafka connector"
 class Copy:
     """One run of one contender. ``trigger``: as Spark's."""
 
+    workload: PipelineWorkload
     source: str
     target: str
     checkpoint: str
@@ -59,10 +60,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Records per second, and the phases of a batch in ms, on average."""
+    """Records per second, the phases of a batch in ms, on average, and CPU seconds per million records; None: on
+    a cluster they are not known."""
 
     rate: float
     phases: dict[str, float]
+    cpu_s: float | None = None
 
 
 class Phases:
@@ -98,9 +101,9 @@ _UNITS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0}
 
 
 class Bench:
-    """``connector``: the folder with the jars of Spark's own connector, or None."""
+    """``connector``: the folder with the jars of Spark's own connector, or None. ``master``: see ``PipelineCases``."""
 
-    def __init__(self, bootstrap: str, connector: Path | None, folder: str) -> None:
+    def __init__(self, bootstrap: str, connector: Path | None, folder: str, master: str | None) -> None:
         jars = sorted(str(jar) for jar in connector.glob("*.jar")) if connector is not None else []
         if connector is not None and not jars:
             raise BenchRefused(f"no jars in {connector}")
@@ -109,62 +112,72 @@ class Bench:
         self._folder = folder
         self._runs = 0
         self._connection = Connection(bootstrap)
-        self.spark: SparkSession = session("einmal bench", config={"spark.jars": ",".join(jars)} if jars else None)
+        config = {"spark.jars": ",".join(jars)} if jars else None
+        self.spark: SparkSession = session("einmal bench", master=master, config=config)
+        self.is_local: bool = str(self.spark.sparkContext.master).startswith("local")
 
     def close(self) -> None:
         self.spark.stop()
         self._connection.close()
 
-    def topic(self, name: str) -> str:
-        create_topic(self._connection, name, PARTITIONS)
+    def topic(self, name: str, workload: PipelineWorkload) -> str:
+        for each in workload.names(name):
+            create_topic(self._connection, each, workload.partitions)
         return name
 
-    def new_copy(self, source: str, trigger: dict[str, Any], records_per_batch: int | None = None) -> Copy:
-        """A run with an output topic and a checkpoint of its own."""
+    def new_copy(
+        self, workload: PipelineWorkload, source: str, trigger: dict[str, Any], records_per_batch: int | None = None
+    ) -> Copy:
+        """A run with output topics and a checkpoint of its own."""
         self._runs += 1
-        target = self.topic(f"{source}-copy-{self._runs}")
-        return Copy(source, target, f"{self._folder}/checkpoint-{self._runs}", trigger, records_per_batch)
+        target = self.topic(f"{source}-copy-{self._runs}", workload)
+        return Copy(workload, source, target, f"{self._folder}/checkpoint-{self._runs}", trigger, records_per_batch)
 
     def start(self, contender: str, copy: Copy, listener: Phases | None = None) -> Any:
         """The query, running. ``listener``: for those of ours."""
         if contender == PEER:
             return self._started_by_spark(copy)
         writer = (
-            write_stream(self._input("einmal", copy))
-            .option("kafka.bootstrap.servers", self._bootstrap)
-            .option("topic", copy.target)
+            write_stream(self._rows("einmal", copy))
+            .options(**self._sink(copy))
             .option("transactional.id", copy.target)
             .option("processing.guarantee", contender)
-            .option("checkpointLocation", copy.checkpoint)
+            .outputMode(copy.workload.output_mode)
             .trigger(**copy.trigger)
         )
         return (writer if listener is None else writer.listener(listener)).start()
 
     def _started_by_spark(self, copy: Copy) -> Any:
         return (
-            self._input("kafka", copy)
+            self._rows("kafka", copy)
             .writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap)
-            .option("topic", copy.target)
-            .option("checkpointLocation", copy.checkpoint)
+            .options(**self._sink(copy))
+            .outputMode(copy.workload.output_mode)
             .trigger(**copy.trigger)
             .start()
         )
 
-    def _input(self, kind: str, copy: Copy) -> DataFrame:
+    def _sink(self, copy: Copy) -> dict[str, str]:
+        options = {"kafka.bootstrap.servers": self._bootstrap, "checkpointLocation": copy.checkpoint}
+        options |= {f"kafka.{name}": value for name, value in copy.workload.settings.items()}
+        return options if copy.workload.topics > 1 else options | {"topic": copy.target}
+
+    def _rows(self, kind: str, copy: Copy) -> DataFrame:
         reader = self.spark.readStream.format(kind).option("kafka.bootstrap.servers", self._bootstrap)
-        reader = reader.option("subscribe", copy.source).option("startingOffsets", "earliest")
+        reader = reader.option("subscribe", ",".join(copy.workload.names(copy.source)))
+        reader = reader.option("startingOffsets", "earliest")
         reader = reader.option("kafka.isolation.level", "read_committed")
         if copy.records_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", copy.records_per_batch)
-        return reader.load().select("key", "value")
+        return copy.workload.query(reader.load(), f"{copy.target}-")
 
     # --- a backlog ----------------------------------------------------------------------------------------------
 
-    def drain(self, contender: str, source: str, records_per_batch: int) -> Drained:
-        """Copy all of a topic. Raises BenchRefused."""
-        copy = self.new_copy(source, {"availableNow": True}, records_per_batch)
+    def drain(self, contender: str, workload: PipelineWorkload, source: str, records_per_batch: int) -> Drained:
+        """All of a topic. Raises BenchRefused."""
+        copy = self.new_copy(workload, source, {"availableNow": True}, records_per_batch)
         phases = Phases()
+        before = usage()
         query = self.start(contender, copy, phases)
         query.awaitTermination(_QUERY_S)
         if query.isActive:
@@ -174,13 +187,14 @@ class Bench:
         batches = [each for each in told if each["numInputRows"]][1:]
         if not batches:
             raise BenchRefused(f"{contender} has copied {source} in one batch")
-        return _drained(batches, phases.batches[1:])
+        cpu_s = (usage().cpu_s - before.cpu_s) / sum(each["numInputRows"] for each in told) * 1_000_000
+        return replace(_drained(batches, phases.batches[1:]), cpu_s=cpu_s if self.is_local else None)
 
     # --- a steady load ------------------------------------------------------------------------------------------
 
     def latencies(self, contender: str, source: str, trigger: dict[str, Any], seconds: float) -> list[float]:
         """Seconds from topic to topic of every record that was sent after the query had settled."""
-        copy = self.new_copy(self.topic(f"{source}-{self._runs}"), trigger)
+        copy = self.new_copy(_SMALL, self.topic(f"{source}-{self._runs}", _SMALL), trigger)
         reader = _LatencyReader(self._bootstrap, copy.target)
         query = self.start(contender, copy)
         try:
@@ -204,7 +218,7 @@ class _LatencyReader:
         self._stop = threading.Event()
         settings = {"group.id": "bench", "isolation.level": "read_committed", "enable.auto.commit": False}
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "fetch.wait.max.ms": 20, **settings})
-        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(_SMALL.partitions)])
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -244,40 +258,21 @@ def _send_at_rate(bootstrap: str, topic: str, seconds: float, *, settled: bool) 
         if (wait := began + number / RATE - time.perf_counter()) > 0:
             time.sleep(wait)
         value = f"{settled:d} {time.perf_counter()} ".encode().ljust(100, b"x")
-        producer.produce(topic, value, key=_key(number))
+        producer.produce(topic, value, key=key(number))
         producer.poll(0)
     producer.flush(30)
     return count
 
 
-def _key(number: int) -> bytes:
-    return b"key-%04d" % (number * 7919 % _KEYS)
-
-
-def fill(bootstrap: str, topic: str, count: int, size: int) -> None:
-    """A backlog of records with keys, spread by them."""
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 200_000})
-    value = b"x" * size
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(topic, value, key=_key(number))
-                break
-            except BufferError:
-                producer.poll(0.01)
-    producer.flush(60)
-
-
-def pipeline(
-    bootstrap: str, scale: float, connector: Path | None, triggers: Sequence[str], say: Callable[[str], None]
-) -> Iterator[Figure]:
-    """``triggers``: as in Spark ("1 second"); then the overhead of exactly-once is measured at each."""
+def pipeline(bootstrap: str, scale: float, cases: PipelineCases, say: Callable[[str], None]) -> Iterator[Figure]:
+    """The figures, as they come. Raises BenchRefused."""
+    triggers, workloads = cases.triggers, cases.workloads
     lengths = {trigger: _seconds(trigger) for trigger in triggers}
+    if unknown := [name for name in workloads if name not in WORKLOADS]:
+        raise BenchRefused(f"no workload {', '.join(map(repr, unknown))}; there are: {', '.join(map(repr, WORKLOADS))}")
     with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
         say("starting Spark")
-        bench = Bench(bootstrap, None if triggers else connector, folder)
+        bench = Bench(bootstrap, None if triggers else cases.connector, folder, cases.master)
         try:
             if triggers:
                 for trigger, length in lengths.items():
@@ -285,39 +280,49 @@ def pipeline(
                 return
             if PEER not in bench.contenders:
                 say("no jars of Spark's own connector (--connector): it is left out")
-            for size in BACKLOGS:
-                yield from _throughput(bench, bootstrap, size, scale, say)
-            yield from _latency(bench, "now", {"processingTime": "0 seconds"}, max(3.0, 15 * scale), say)
+            for name in workloads or USUAL:
+                yield from _throughput(bench, bootstrap, WORKLOADS[name], scale, say)
+            if not workloads:
+                yield from _latency(bench, "now", {"processingTime": "0 seconds"}, max(3.0, 15 * scale), say)
         finally:
             bench.close()
 
 
-def _throughput(bench: Bench, bootstrap: str, size: int, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
-    per_batch = max(1_000, int(BACKLOGS[size] * scale))
-    source = bench.topic(f"backlog-{size}")
-    fill(bootstrap, source, per_batch * BATCHES, size)
-    found = _rounds(bench, source, per_batch, ROUNDS, f"{size} B", say)
+def _throughput(
+    bench: Bench, bootstrap: str, workload: PipelineWorkload, scale: float, say: Callable[[str], None]
+) -> Iterator[Figure]:
+    per_batch = max(1_000, int(workload.records * scale))
+    label = workload.name
+    source = bench.topic(f"backlog-{list(WORKLOADS).index(label)}", workload)
+    fill(bootstrap, source, workload, per_batch * BATCHES)
+    found = _rounds(bench, workload, source, per_batch, ROUNDS, label, say)
     for name, drained in found.items():
-        yield Figure(f"{size} B, {name}", drained.rate, "records/s")
-        yield Figure(f"{size} B, {name}", drained.rate * size / MEGABYTE, "MB/s")
+        yield Figure(f"{label}, {name}", drained.rate, "records/s")
+        yield Figure(f"{label}, {name}", drained.rate * workload.size / MEGABYTE, "MB/s")
         for phase, milliseconds in drained.phases.items():
-            yield Figure(f"{size} B, {name}: {phase}", milliseconds, "ms a batch")
-    yield from _ratios(f"{size} B", {name: drained.rate for name, drained in found.items()})
+            yield Figure(f"{label}, {name}: {phase}", milliseconds, "ms a batch")
+        if drained.cpu_s is not None:
+            yield Figure(f"{label}, {name}: CPU", drained.cpu_s, "s per million records")
+    if bench.is_local:
+        now = usage()
+        yield Figure(f"{label}, resident memory of driver and JVM", now.driver_bytes / MEGABYTE, "MB")
+        yield Figure(f"{label}, resident memory of Python workers", now.workers_bytes / MEGABYTE, "MB")
+    yield from _ratios(label, {name: drained.rate for name, drained in found.items()})
 
 
 def _price(
     bench: Bench, bootstrap: str, trigger: str, length: float, scale: float, say: Callable[[str], None]
 ) -> Iterator[Figure]:
     batches = max(2, min(20, int(10 / length))) + 1
-    source = bench.topic(f"price-{length}-probe")
-    fill(bootstrap, source, PROBE * BATCHES, 100)
-    bench.drain(AT_LEAST_ONCE, source, PROBE)
-    probed = bench.drain(AT_LEAST_ONCE, source, PROBE)
+    source = bench.topic(f"price-{length}-probe", _SMALL)
+    fill(bootstrap, source, _SMALL, PROBE * BATCHES)
+    bench.drain(AT_LEAST_ONCE, _SMALL, source, PROBE)
+    probed = bench.drain(AT_LEAST_ONCE, _SMALL, source, PROBE)
     per_batch = max(1_000, int(probed.rate * length * min(scale, 1.0)))
     say(f"{trigger}: batches of {per_batch:,} records")
-    source = bench.topic(f"price-{length}")
-    fill(bootstrap, source, per_batch * batches, 100)
-    found = _rounds(bench, source, per_batch, ROUNDS if length < LONG_S else 1, trigger, say)
+    source = bench.topic(f"price-{length}", _SMALL)
+    fill(bootstrap, source, _SMALL, per_batch * batches)
+    found = _rounds(bench, _SMALL, source, per_batch, ROUNDS if length < LONG_S else 1, trigger, say)
     rates = {name: drained.rate for name, drained in found.items()}
     for name, rate in rates.items():
         yield Figure(f"trigger {trigger}, {name}", rate, "records/s")
@@ -328,20 +333,27 @@ def _price(
 
 
 def _rounds(
-    bench: Bench, source: str, per_batch: int, rounds: int, label: str, say: Callable[[str], None]
+    bench: Bench,
+    workload: PipelineWorkload,
+    source: str,
+    per_batch: int,
+    rounds: int,
+    label: str,
+    say: Callable[[str], None],
 ) -> dict[str, Drained]:
     """Medians over the rounds; of several, the first does not count."""
     found: dict[str, list[Drained]] = {name: [] for name in bench.contenders}
     for round_number in range(rounds + 1 if rounds > 1 else 1):
         for contender in bench.contenders if round_number % 2 else bench.contenders[::-1]:
             say(f"{label}, round {round_number}: {contender}")
-            drained = bench.drain(contender, source, per_batch)
+            drained = bench.drain(contender, workload, source, per_batch)
             if round_number or rounds == 1:
                 found[contender].append(drained)
     return {
         name: Drained(
             statistics.median(each.rate for each in runs),
             {phase: statistics.median(each.phases[phase] for each in runs) for phase in runs[0].phases},
+            None if runs[0].cpu_s is None else statistics.median(each.cpu_s or 0.0 for each in runs),
         )
         for name, runs in found.items()
     }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from typing import Final
 
-from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker
+from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker, PipelineCases
 from einmal.bench.failover import failover
 from einmal.bench.server import BrokerProcess
 
-STARTS = 5
-FAILOVER = "failover"
-PIPELINE = "pipeline"
+STARTS: Final = 5
+ROUNDS_BESIDE: Final = 3
+"""Of each case on each of two brokers, in turn."""
+FAILOVER: Final = "failover"
+PIPELINE: Final = "pipeline"
 
 
 def run(
@@ -22,20 +25,28 @@ def run(
     target: MeasuredBroker,
     scale: float,
     properties: Sequence[str],
-    connector: Path | None,
-    triggers: Sequence[str],
+    pipeline: PipelineCases,
     say: Callable[[str], None],
+    beside: MeasuredBroker | None = None,
 ) -> Iterator[Figure]:
-    """The figures, as they come. ``target`` without an address: a fresh broker; its start and memory are measured too.
+    """The figures, as they come. ``target`` without an address: a fresh broker; its start and memory are measured too,
+    unless another broker is measured ``beside`` it.
 
-
-    "failover" is measured on a fresh cluster, alone; "pipeline" alone too, with ``connector`` and ``triggers``.
+    "failover" is measured on a fresh cluster, alone; "pipeline" alone too.
     """
     if list(names) == [FAILOVER]:
         yield from failover(scale, properties, say)
         return
     if list(names) == [PIPELINE]:
-        yield from _pipeline(target.bootstrap, scale, properties, connector, triggers, say)
+        yield from _pipeline(target.bootstrap, scale, properties, pipeline, say)
+        return
+    if beside is not None:
+        with ExitStack() as stack:
+            if not target.bootstrap:
+                fresh = stack.enter_context(BrokerProcess(*properties))
+                target = replace(target, bootstrap=fresh.bootstrap_servers)
+            for name in names:
+                yield from _beside(name, target, beside, scale, say)
         return
     if target.bootstrap:
         yield from _cases(names, target, scale, say)
@@ -59,19 +70,35 @@ def _cases(names: Sequence[str], target: MeasuredBroker, scale: float, say: Call
         yield from CASES[name](target, scale)
 
 
+def _beside(
+    name: str, target: MeasuredBroker, beside: MeasuredBroker, scale: float, say: Callable[[str], None]
+) -> Iterator[Figure]:
+    """Medians; the broker that begins changes with each round."""
+    values: dict[str, tuple[list[float], list[float]]] = {}
+    found: dict[str, Figure] = {}
+    for round_number in range(ROUNDS_BESIDE):
+        for which, broker in ((0, target), (1, beside))[:: -1 if round_number % 2 else 1]:
+            say(f"measuring {name}, round {round_number + 1}: {broker.bootstrap}")
+            for figure in CASES[name](broker, scale):
+                found.setdefault(figure.name, figure)
+                values.setdefault(figure.name, ([], []))[which].append(figure.value)
+    for label, figure in found.items():
+        ours, theirs = map(statistics.median, values[label])
+        yield Figure(label, ours, figure.unit, beside=theirs)
+
+
 def _pipeline(
     bootstrap: str,
     scale: float,
     properties: Sequence[str],
-    connector: Path | None,
-    triggers: Sequence[str],
+    cases: PipelineCases,
     say: Callable[[str], None],
 ) -> Iterator[Figure]:
     # Only here: Spark is not needed for anything else.
     from einmal.bench.pipeline import pipeline
 
     if bootstrap:
-        yield from pipeline(bootstrap, scale, connector, triggers, say)
+        yield from pipeline(bootstrap, scale, cases, say)
         return
     with BrokerProcess(*properties) as broker:
-        yield from pipeline(broker.bootstrap_servers, scale, connector, triggers, say)
+        yield from pipeline(broker.bootstrap_servers, scale, cases, say)
