@@ -685,6 +685,49 @@ def test_writers_under_one_identity_commit_as_one(bootstrap: str, name: NameFact
         assert admin.list_group_offsets(group)[partitions[0]].offset == 3
 
 
+def test_one_writer_writes_transaction_after_transaction(bootstrap: str, name: NameFactory) -> None:
+    topic, transactional_id = name("raw"), name("id")
+    partitions = create(bootstrap, topic, 2)
+    with (
+        TransactionDriver(bootstrap_servers=bootstrap, transactional_id=transactional_id) as driver,
+        PartitionWriter({"bootstrap.servers": bootstrap}) as writer,
+    ):
+        identity = driver.init_producer_id()
+        for attempt, committed in enumerate((True, False, True)):
+            version = driver.transaction_version
+            driver.add_partitions(identity, partitions)
+            writer.begin(identity, transactional_id, version)
+            writer.append_all((each, batch_of(identity, 0, [b"%d" % attempt] * 2)) for each in partitions)
+            assert {each: written.batches for each, written in writer.flush().items()} == dict.fromkeys(partitions, 1)
+            identity = driver.end_txn(identity, committed=committed) or driver.init_producer_id(identity)
+        writer.begin(None, None, version)
+        writer.append(partitions[0], encode_batch([NewRecord(None, b"plain", 1_000)]))
+        writer.flush()
+    settle(bootstrap, partitions[0])
+    assert values(read(bootstrap, partitions[0])) == [b"0", b"0", b"2", b"2", b"plain"]
+
+
+def test_a_writer_that_has_failed_or_waits_for_answers_begins_nothing_else(bootstrap: str, name: NameFactory) -> None:
+    topic, transactional_id = name("raw"), name("id")
+    (partition,) = create(bootstrap, topic)
+    with TransactionDriver(bootstrap_servers=bootstrap, transactional_id=transactional_id) as driver:
+        identity = driver.init_producer_id()
+        version = driver.transaction_version
+        driver.add_partitions(identity, [partition])
+        with PartitionWriter({"bootstrap.servers": bootstrap}) as writer:
+            writer.begin(identity, transactional_id, version)
+            writer.append_all([(partition, batch_of(identity, each, [b""])) for each in range(50)])
+            with pytest.raises(InvalidState, match="without an answer"):
+                writer.begin(identity, transactional_id, version)
+            writer.flush()
+            writer.append(partition, batch_of(identity, 77, [b"out of order"]))
+            with pytest.raises(KafkaError):
+                writer.flush()
+            with pytest.raises(InvalidState, match="has failed"):
+                writer.begin(identity, transactional_id, version)
+        driver.end_txn(identity, committed=False)
+
+
 def test_a_writer_of_a_former_epoch_is_refused(bootstrap: str, name: NameFactory) -> None:
     topic, transactional_id = name("zombie"), name("id")
     (partition,) = create(bootstrap, topic)

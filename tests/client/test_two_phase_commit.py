@@ -40,13 +40,16 @@ def topic(broker: EinmalBroker, name: NameFactory) -> TopicPartition:
     return TopicPartition(topic, 0)
 
 
+def settings_of(broker: EinmalBroker, transactional_id: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": broker.bootstrap,
+        "transactional.id": transactional_id,
+        "transaction.two.phase.commit.enable": "true",
+    }
+
+
 def a_producer(broker: EinmalBroker, transactional_id: str, *, max_block_ms: int = 30_000) -> Producer:
-    return Producer(
-        bootstrap_servers=broker.bootstrap,
-        transactional_id=transactional_id,
-        transaction_two_phase_commit_enable=True,
-        max_block_ms=max_block_ms,
-    )
+    return Producer(settings_of(broker, transactional_id), max_block_ms=max_block_ms)
 
 
 def read(broker: EinmalBroker, topic: TopicPartition) -> list[bytes | None]:
@@ -233,11 +236,7 @@ def test_a_transaction_that_a_block_has_prepared_is_not_aborted_when_the_block_r
 async def test_a_transaction_that_an_asyncio_block_has_prepared_is_not_aborted_when_the_block_raises(
     broker: EinmalBroker, topic: TopicPartition, name: NameFactory
 ) -> None:
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "transactional.id": name("id"),
-        "transaction.two.phase.commit.enable": "true",
-    }
+    settings = settings_of(broker, name("id"))
     async with aio.Producer(settings) as producer:
         await producer.init_transactions()
         with pytest.raises(DatabaseLost):
@@ -261,11 +260,7 @@ def test_a_stored_text_that_was_not_parsed_ends_nothing(
         state = producer.prepare_transaction()
     text: Any = str(state)
     if is_driver:
-        with TransactionDriver(
-            bootstrap_servers=broker.bootstrap,
-            transactional_id=transactional_id,
-            transaction_two_phase_commit_enable=True,
-        ) as driver:
+        with TransactionDriver(settings_of(broker, transactional_id)) as driver:
             kept = driver.keep_prepared_txn()
             with pytest.raises(InvalidState, match=r"PreparedTxnState\.parse"):
                 driver.complete_transaction(kept, text)
@@ -283,11 +278,7 @@ async def test_a_transaction_waits_for_its_offsets(
     broker: EinmalBroker, topic: TopicPartition, name: NameFactory
 ) -> None:
     """Without their answer nobody knows whether they are in it: a database would decide about half of it."""
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "transactional.id": name("id"),
-        "transaction.two.phase.commit.enable": "true",
-    }
+    settings = settings_of(broker, name("id"))
     group = name("group")
     async with aio.Producer(settings) as producer, aio.Admin(bootstrap_servers=broker.bootstrap) as admin:
         await producer.init_transactions()
@@ -323,11 +314,7 @@ async def test_a_transaction_waits_for_its_offsets(
 async def test_the_asyncio_producer_prepares_and_completes_too(
     broker: EinmalBroker, topic: TopicPartition, name: NameFactory
 ) -> None:
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "transactional.id": name("id"),
-        "transaction.two.phase.commit.enable": "true",
-    }
+    settings = settings_of(broker, name("id"))
     async with aio.Producer(settings) as producer:
         await producer.init_transactions(keep_prepared_txn=True)
         await producer.complete_transaction(PreparedTxnState.parse("7:7"))
@@ -344,11 +331,7 @@ async def test_the_asyncio_producer_prepares_and_completes_too(
 def test_a_driver_keeps_what_its_predecessors_writers_wrote(
     broker: EinmalBroker, topic: TopicPartition, name: NameFactory
 ) -> None:
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "transactional.id": name("id"),
-        "transaction.two.phase.commit.enable": "true",
-    }
+    settings = settings_of(broker, name("id"))
 
     def write(value: bytes) -> PreparedTxnState:
         with TransactionDriver(settings) as driver:

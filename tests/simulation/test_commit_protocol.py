@@ -14,12 +14,13 @@ import pytest
 from einmal.pipeline import effects as protocol
 from einmal.pipeline import run_state
 from einmal.pipeline.batch_plan import AlreadyIn, Batch, Plan, Write, plan_batch
-from einmal.pipeline.claims import Claims, Denied, Granted, Output
+from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import Committer, Phase
 from einmal.pipeline.run_state import RunState
 from einmal.simulation import commit_protocol, spark_model
 from einmal.simulation.commit_protocol import run_seed
+from einmal.simulation.model_requests import ModelRequests
 from einmal.types import TopicPartition
 
 SCHEDULES = 200
@@ -43,12 +44,11 @@ def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
 
 
 def grant_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def claim(self: Claims, token: str, attempt_id: int, target: object) -> Granted:
-        self._owners[target] = attempt_id  # type: ignore[index]
-        return Granted(add=True)
+    def claim(self: Claims, token: str, task: Task, attempt_id: int, target: TopicPartition) -> Granted:
+        return Granted(0, add=True)
 
-    def report(self: Claims, token: str, attempt_id: int, output: Output) -> Granted:
-        return Granted(add=False)
+    def report(self: Claims, token: str, attempt_id: int, output: Output) -> None:
+        return None
 
     def close(self: Claims, collected: Iterable[Output]) -> tuple[Output, ...]:
         return tuple(collected)
@@ -56,6 +56,68 @@ def grant_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Claims, "claim", claim)
     monkeypatch.setattr(Claims, "report", report)
     monkeypatch.setattr(Claims, "close", close)
+
+
+def let_every_attempt_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, close = Claims.claim, Claims.close
+
+    def claim_as_another_task(
+        self: Claims, token: str, task: Task, attempt_id: int, target: TopicPartition
+    ) -> Granted | Denied:
+        return claim(self, token, Task(attempt_id, task.number), attempt_id, target)
+
+    def close_with_what_spark_has_counted(self: Claims, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
+        counted = tuple(collected)
+        return Denied("still written") if isinstance(close(self, ()), Denied) and self._holders else counted
+
+    monkeypatch.setattr(Claims, "claim", claim_as_another_task)
+    monkeypatch.setattr(Claims, "close", close_with_what_spark_has_counted)
+
+
+def grant_what_another_task_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claims.claim
+
+    def claim_from_its_holder(
+        self: Claims, token: str, task: Task, attempt_id: int, target: TopicPartition
+    ) -> Granted | Denied:
+        if self._writers.get(task, attempt_id) == attempt_id:
+            self._holders.pop(target, None)
+        return claim(self, token, task, attempt_id, target)
+
+    def report(self: Claims, token: str, attempt_id: int, output: Output) -> None:
+        self._holders.pop(TopicPartition(output.topic, output.partition), None)
+        self._sequences[TopicPartition(output.topic, output.partition)] += output.count
+        self._outputs[output, attempt_id] += 1
+
+    monkeypatch.setattr(Claims, "claim", claim_from_its_holder)
+    monkeypatch.setattr(Claims, "report", report)
+
+
+def begin_every_claim_at_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claims.claim
+
+    def claim_from_the_beginning(
+        self: Claims, token: str, task: Task, attempt_id: int, target: TopicPartition
+    ) -> Granted | Denied:
+        answer = claim(self, token, task, attempt_id, target)
+        return Granted(0, answer.add) if isinstance(answer, Granted) else answer
+
+    monkeypatch.setattr(Claims, "claim", claim_from_the_beginning)
+
+
+def report_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    produce = spark_model.ModelJob._produce
+
+    def sometimes_not_wait(
+        self: spark_model.ModelJob, target: str, sequence: int, values: tuple[spark_model.Row, ...]
+    ) -> Generator[None, None, tuple[int, int]]:
+        if self.world.fault(0.1):
+            self.world.running.append(self._late_produce(target, sequence, values))
+            yield
+            return -1, -1
+        return (yield from produce(self, target, sequence, values))
+
+    monkeypatch.setattr(spark_model.ModelJob, "_produce", sometimes_not_wait)
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,16 +143,16 @@ def write_what_is_already_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_the_record_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = commit_protocol.SimulatedDriver._read_record
-    monkeypatch.setattr(commit_protocol.SimulatedDriver, "_read_record", lambda self, certain: read(self, False))
+    read = ModelRequests.read_record
+    monkeypatch.setattr(ModelRequests, "read_record", lambda self, certain: read(self, False))
 
 
 def take_what_any_leader_says_for_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove_nothing(self: commit_protocol.SimulatedDriver) -> Generator[None, None, int]:
+    def prove_nothing(self: ModelRequests) -> Generator[None, None, int]:
         yield
         return 0
 
-    monkeypatch.setattr(commit_protocol.SimulatedDriver, "_prove", prove_nothing)
+    monkeypatch.setattr(ModelRequests, "prove", prove_nothing)
 
 
 def take_silence_for_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +205,10 @@ def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     "defect",
     [
         grant_to_everybody,
+        let_every_attempt_write,
+        grant_what_another_task_writes,
+        begin_every_claim_at_0,
+        report_what_is_under_way,
         keep_the_epoch,
         skip_by_batch_id,
         write_what_is_already_in,
@@ -168,10 +234,3 @@ def test_without_a_defence_an_anomaly_is_found(
         if any(not text.startswith("liveness") for text in anomalies):
             return
     pytest.fail(f"{SCHEDULES_WITH_A_DEFECT_MAX} schedules did not show what {defect.__name__} breaks")
-
-
-def test_denied_is_what_a_second_claimant_gets() -> None:
-    claims = Claims("t")
-    target = TopicPartition("out", 0)
-    assert claims.claim("t", 1, target) == Granted(add=True)
-    assert isinstance(claims.claim("t", 2, target), Denied)

@@ -44,6 +44,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
 
 
+@pytest.fixture(scope="module")
+def two_phase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
+    """Our broker, on which transactions can be prepared (KIP-939)."""
+    broker = EinmalBroker(
+        tmp_path_factory.mktemp("two-phase"), settings={"transaction.two.phase.commit.enable": "true"}
+    )
+    broker.start()
+    yield broker
+    broker.stop()
+
+
 @pytest.fixture(scope="session")
 def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeOf]:
     """The broker of a kind: "einmal" or "apache", or with "-TV1" one without KIP-890 part 2."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.schemas.debezium_format import UNAVAILABLE
 from einmal.schemas.registry_server import RegistryServer, RestError, Schemas
 from einmal.schemas.wire_format import framed
 from einmal.spark import PipelineError, events, write_stream
@@ -155,6 +157,32 @@ def test_dead_letters_of_a_query_into_a_database_go_to_a_topic(
         ids = [str(number) for (number,) in connection.execute("SELECT id FROM payments")]
     assert sorted(ids) == good_ids(100)
     assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 10
+
+
+def test_changes_of_rows_are_rows_and_those_that_no_row_expresses_are_dead_letters(
+    spark: SparkSession, payments: Payments
+) -> None:
+    columns = "id BIGINT NOT NULL, name STRING, price DECIMAL(6,2), at TIMESTAMP_NTZ"
+    payments.avro = {"value.format": "debezium-json", "value.schema": columns}
+    payments.settings = payments.tolerant
+    changes = [
+        ("r", None, {"id": 1, "name": "a", "price": "1.5", "at": "2026-01-02 03:04:05.5"}),
+        ("u", {"id": 1}, {"id": 1, "name": UNAVAILABLE}),
+        ("d", {"id": 2}, None),
+        ("t", None, None),
+    ]
+    documents = [json.dumps({"op": op, "before": old, "after": new}).encode() for op, old, new in changes]
+    payments.send([*documents, None])
+    rows = payments.source(spark).where("value IS NOT NULL").selectExpr("to_json(value) AS value")
+    payments.writer(rows).start().awaitTermination()
+    assert sorted(payments.output()) == [
+        '{"id":1,"name":"a","price":1.50,"at":"2026-01-02T03:04:05.500","__deleted":false}',
+        '{"id":2,"__deleted":true}',
+    ]
+    assert sorted((each.reason, each.value) for each in payments.dead()) == [
+        ("UnavailableValue", documents[1]),
+        ("UnsupportedChange", documents[3]),
+    ]
 
 
 def test_an_unknown_schema_id_is_a_dead_letter_and_the_others_are_decoded(

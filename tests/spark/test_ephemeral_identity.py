@@ -6,8 +6,10 @@ import pytest
 from cryptography import x509
 from pyspark.sql import SparkSession
 
+from einmal.pipeline.claims import Task
 from einmal.spark.environment.ephemeral_identity import ephemeral_identity
-from einmal.spark.output.claim_service import ClaimClient, ClaimService, OpenTransaction, TopicTable
+from einmal.spark.output.claim_client import ClaimClient
+from einmal.spark.output.claim_service import ClaimService, OpenTransaction, TopicTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -19,7 +21,7 @@ def test_every_query_has_a_key_of_its_own_that_its_claim_service_accepts(spark: 
     try:
         transaction = OpenTransaction(TopicTable(lambda _: 2), add=print, reported=print)
         service.begin(transaction)
-        with ClaimClient(service.address, transaction.token, 1) as task:
+        with ClaimClient(service.address, transaction.token, Task(0, 0), 1) as task:
             assert task.topic("a") == (0, 2)
     finally:
         service.close()

@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einmal.spark.offsets import Positions, from_json, limited, packed, ranges, to_json
+from einmal.spark.offsets import PlannedRange, Positions, from_json, limited, packed, ranges, shared_max, to_json
 from einmal.types import Offset, TopicPartition
 
 
@@ -55,6 +56,15 @@ def test_small_ranges_share_a_task_and_large_ones_have_one_each(bounds: list[tup
     assert all(size <= task_min or len(task) == 1 for size, task in zip(sizes, tasks, strict=True))
     following = [task[0].end - task[0].start for task in tasks[1:]]
     assert all(size + next_size > task_min for size, next_size in zip(sizes, following, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "offsets", "tasks"),
+    [(4, 250, 1), (4, 251, 2), (4, 50_000, 4), (16, 1_000, 8), (100, 1_000, 10), (2_000, 1_000, 200)],
+)
+def test_many_small_partitions_share_tasks(partitions: int, offsets: int, tasks: int) -> None:
+    pieces = [PlannedRange(TopicPartition("t", number), Offset(0), Offset(offsets)) for number in range(partitions)]
+    assert len(packed(pieces, shared_max(pieces))) == tasks
 
 
 @given(pairs, st.integers(1, 5_000))

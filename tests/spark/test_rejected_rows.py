@@ -109,6 +109,17 @@ class Crash(Exception):
     """Raised by a listener, which is outside of every target: nothing takes it for an answer."""
 
 
+def crash_between(loading: Loading, spark: SparkSession) -> None:
+    """End a run when the good rows of a batch are committed, and the dead letters of its rejected rows are not."""
+
+    def crash(event: events.Event) -> None:
+        if isinstance(event, events.TransactionEnded) and loading.loaded():
+            raise Crash("Crash")
+
+    with pytest.raises(Exception, match="Crash"):
+        loading.start(spark, crash).awaitTermination()
+
+
 def crashing_at(count: int) -> events.Listener:
     """Ends the run at its event of this number."""
     heard = 0
@@ -198,13 +209,7 @@ def test_the_dead_letters_of_a_committed_batch_are_written_by_the_next_run(
 ) -> None:
     sqlite.stateful = True
     sqlite.send(range(20))
-
-    def crash(event: events.Event) -> None:
-        if isinstance(event, events.TransactionEnded) and sqlite.loaded():
-            raise Crash("Crash")
-
-    with pytest.raises(Exception, match="Crash"):
-        sqlite.start(spark, crash).awaitTermination()
+    crash_between(sqlite, spark)
     assert sqlite.loaded() == good(range(20)) and sqlite.dead() == []
     assert len(sqlite.execute("SELECT * FROM einmal_rejected")) == 2
     # Its batch is not run again, as its state is complete.
@@ -271,13 +276,7 @@ def test_the_dead_letter_of_a_record_that_was_deleted_meanwhile_has_only_headers
 ) -> None:
     sqlite.stateful = True
     sqlite.send(range(20))
-
-    def crash(event: events.Event) -> None:
-        if isinstance(event, events.TransactionEnded) and sqlite.loaded():
-            raise Crash("Crash")
-
-    with pytest.raises(Exception, match="Crash"):
-        sqlite.start(spark, crash).awaitTermination()
+    crash_between(sqlite, spark)
     with Admin({"bootstrap.servers": sqlite.bootstrap}) as admin:
         admin.delete_records({TopicPartition(sqlite.topic, partition): -1 for partition in range(2)})
     sqlite.run(spark)
@@ -335,38 +334,31 @@ def test_a_running_pipeline_begins_to_tolerate_rows_by_adopting_its_record(
 
 
 def test_with_two_phase_commit_the_dead_letters_follow_in_a_transaction_of_their_own(
-    spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
 ) -> None:
-    broker = EinmalBroker(
-        tmp_path_factory.mktemp("two-phase"), settings={"transaction.two.phase.commit.enable": "true"}
-    )
-    broker.start()
-    try:
-        loading = Loading(broker.bootstrap, tmp_path)
-        out = f"{loading.name}-out"
-        create(broker.bootstrap, out)
-        sent = 0
-        for count in (3, 4, 5, 6, 7, 8, 9, 10, 100):
-            loading.send(range(sent, sent + 20))
-            sent += 20
-            frame = loading.source(spark)
-            topics = frame.selectExpr(f"struct(CAST(value AS STRING) AS value, '{out}' AS topic) AS {TOPICS_COLUMN}")
-            rows = frame.selectExpr(f"struct({', '.join(loading.columns)}) AS stored")
-            writer = write_stream(topics.unionByName(rows, allowMissingColumns=True))
-            writer = writer.option("kafka.bootstrap.servers", broker.bootstrap)
-            writer = writer.option(f"kafka.{TWO_PHASE_COMMIT}", "true").option("transactional.id", loading.name)
-            options = {"path": str(loading.database), "table": "loaded", **loading.errors}
-            writer = writer.sinks({"stored": ("sqlite", options)}, topics=True).topics(out)
-            writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
-            try:
-                writer.listener(crashing_at(count)).start().awaitTermination()
-            except Exception as error:  # noqa: BLE001 - the run that was ended
-                assert "Crash" in str(error)
-        assert loading.loaded() == good(range(sent))
-        assert loading.dead_numbers() == rejected(range(sent))
-        assert sorted(values(broker.bootstrap, out)) == sorted(f"secret {number}" for number in range(sent))
-    finally:
-        broker.stop()
+    loading = Loading(two_phase.bootstrap, tmp_path)
+    out = f"{loading.name}-out"
+    create(two_phase.bootstrap, out)
+    sent = 0
+    for count in (3, 4, 5, 6, 7, 8, 9, 10, 100):
+        loading.send(range(sent, sent + 20))
+        sent += 20
+        frame = loading.source(spark)
+        topics = frame.selectExpr(f"struct(CAST(value AS STRING) AS value, '{out}' AS topic) AS {TOPICS_COLUMN}")
+        rows = frame.selectExpr(f"struct({', '.join(loading.columns)}) AS stored")
+        writer = write_stream(topics.unionByName(rows, allowMissingColumns=True))
+        writer = writer.option("kafka.bootstrap.servers", two_phase.bootstrap)
+        writer = writer.option(f"kafka.{TWO_PHASE_COMMIT}", "true").option("transactional.id", loading.name)
+        options = {"path": str(loading.database), "table": "loaded", **loading.errors}
+        writer = writer.sinks({"stored": ("sqlite", options)}, topics=True).topics(out)
+        writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+        try:
+            writer.listener(crashing_at(count)).start().awaitTermination()
+        except Exception as error:  # noqa: BLE001 - the run that was ended
+            assert "Crash" in str(error)
+    assert loading.loaded() == good(range(sent))
+    assert loading.dead_numbers() == rejected(range(sent))
+    assert sorted(values(two_phase.bootstrap, out)) == sorted(f"secret {number}" for number in range(sent))
 
 
 def test_each_sink_of_a_declaration_has_dead_letters_of_its_own(

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 from einmal.security.secret import Secret
 from einmal.security.shared_identity import SharedIdentity
 from einmal.spark.options import OptionError
-from einmal.spark.output.claim_service import Address
+from einmal.spark.output.claim_client import Address
 from einmal.spark.output.routing import BatchRoute, OwnPartition, RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
@@ -126,3 +126,28 @@ def test_the_columns_of_the_source_can_be_written_as_they_are() -> None:
         headers="headers",
     )
     check_columns(source, None)
+
+
+def test_a_worker_asks_once_in_a_transaction_where_a_topics_partitions_are() -> None:
+    asked = []
+
+    class _Driver(_Table):
+        def topic(self, name: str) -> tuple[int, int]:
+            asked.append(name)
+            return super().topic(name)
+
+    class _Asking(Turn):
+        def claims(self) -> _Table:  # type: ignore[override]
+            return _Driver()
+
+    def choose_in(token: str, *topics: str) -> list[int]:
+        route = BatchRoute(None, 0, _Asking(NOWHERE.address, token), 0)
+        keys = pyarrow.nulls(len(topics), pyarrow.binary())
+        numbers: list[int] = choose_numbers(route, keys, None, pyarrow.array(topics), 0).tolist()
+        return numbers
+
+    assert choose_in("first", "left", "left") == [0, 1]
+    assert choose_in("first", "right", "left") == [4, 1]
+    assert asked == ["left", "right"]
+    assert choose_in("second", "right") == [4]
+    assert asked == ["left", "right", "right"]

@@ -4,7 +4,7 @@ batch."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,6 @@ table = "drawn"
 """
 TOGETHER = 'kafka.transaction.two.phase.commit.enable = "true"'
 NUMBERS = range(25)
-
-
-@pytest.fixture(scope="module")
-def two_phase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
-    broker = EinmalBroker(
-        tmp_path_factory.mktemp("two-phase"), settings={"transaction.two.phase.commit.enable": "true"}
-    )
-    broker.start()
-    yield broker
-    broker.stop()
 
 
 class Declared:

@@ -13,7 +13,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,16 +57,6 @@ table = "{last}"
 TOGETHER: Final = 'kafka.transaction.two.phase.commit.enable = "true"'
 TOPIC: Final = '[sinks.events]\nfrom = "events"\ntopic = "{name}"'
 DATABASE: Final = '[sinks.also]\ntype = "sqlite"\nfrom = "drawn"\npath = "{directory}/also.sqlite"\ntable = "also"'
-
-
-@pytest.fixture(scope="module")
-def two_phase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
-    broker = EinmalBroker(
-        tmp_path_factory.mktemp("two-phase"), settings={"transaction.two.phase.commit.enable": "true"}
-    )
-    broker.start()
-    yield broker
-    broker.stop()
 
 
 class Drawn:

@@ -140,6 +140,27 @@ def test_a_frame_without_keys_is_written_without_a_shuffle(spark: SparkSession, 
     assert all(record.key is None for _, record in found)
 
 
+@pytest.mark.parametrize(("min_partitions", "stages"), [(None, 1), ("2", 2)])
+def test_a_batch_that_one_task_has_read_is_written_by_it(
+    spark: SparkSession, new_pipeline: NewPipeline, min_partitions: str | None, stages: int
+) -> None:
+    pipeline = new_pipeline(BATCH, partitions=3)
+    options = {} if min_partitions is None else {"minPartitions": min_partitions}
+    ran = set()
+
+    def look(event: events.Event) -> None:
+        if isinstance(event, events.BatchWritten) and event.records:
+            # What has written the batch is the newest job of all.
+            tracker = spark.sparkContext._jsc.sc().statusStore()
+            ran.add(tracker.jobsList(None).head().stageIds().size())
+
+    pipeline.writer(spark, pipeline.source(spark, **options)).listener(look).start().awaitTermination()
+    assert ran == {stages}
+    found = records(pipeline.bootstrap, pipeline.topic)
+    assert sorted(int(record.value or b"") for _, record in found) == list(range(BATCH))
+    assert all(where.partition == partition_for_key(record.key or b"", 3) for where, record in found)
+
+
 def test_the_order_of_a_key_is_kept_where_nothing_shuffles_it(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(60)
     run(pipeline, spark, pipeline.source(spark, minPartitions="6").select("key", "value"))
@@ -148,6 +169,57 @@ def test_the_order_of_a_key_is_kept_where_nothing_shuffles_it(spark: SparkSessio
         by_key.setdefault(record.key or b"", []).append(int(record.value or b""))
     assert len(by_key) == 5
     assert all(found == sorted(found) for found in by_key.values())
+
+
+@on_both_brokers
+def test_tasks_write_in_turns_where_they_have_read_and_keep_the_order_of_keys(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(0, partitions=2)
+    count, padding = 3_000, "x" * 10_000
+    with Producer({"bootstrap.servers": pipeline.bootstrap}) as producer:
+        for number in range(count):
+            key = number % 50
+            producer.send(pipeline.source_topic, f"{number} {padding}", f"{key}", partition=key % 2)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 200)
+    source = pipeline.source(spark, maxOffsetsPerTrigger=str(count)).select("key", "value")
+    stages = set()
+
+    def look(event: events.Event) -> None:
+        if isinstance(event, events.BatchWritten) and event.records:
+            tracker = spark.sparkContext._jsc.sc().statusStore()
+            stages.add(tracker.jobsList(None).head().stageIds().size())
+
+    heard = Heard()
+    writer = pipeline.writer(spark, source).option("kafka.batch.size", "100000").listener(look).listener(heard)
+    try:
+        writer.start().awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert stages == {1}
+    written = [(each.partition, each.count) for each in heard.of(events.PartitionWritten)]
+    assert len(written) == 8, "each of two tasks had two turns in each of two partitions"
+    assert sum(number for _, number in written) == count
+    by_key: dict[bytes, list[int]] = {}
+    for where, record in records(pipeline.bootstrap, pipeline.topic):
+        assert where.partition == partition_for_key(record.key or b"", 2)
+        by_key.setdefault(record.key or b"", []).append(int((record.value or b"").split()[0]))
+    assert by_key == {b"%d" % key: list(range(key, count, 50)) for key in range(50)}
+
+
+def test_a_sorted_batch_is_in_order_in_each_partition(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline(3_000, partitions=2)
+    source = pipeline.source(spark, maxOffsetsPerTrigger="3000").select("key", "value")
+
+    def sort(frame: DataFrame, _batch_id: int) -> DataFrame:
+        return frame.orderBy(F.col("value").cast("string").cast("int").desc())
+
+    pipeline.writer(spark, source).each_batch(sort).start().awaitTermination()
+    by_partition: dict[int, list[int]] = {}
+    for where, record in records(pipeline.bootstrap, pipeline.topic):
+        by_partition.setdefault(where.partition, []).append(int(record.value or b""))
+    assert sorted(number for found in by_partition.values() for number in found) == list(range(3_000))
+    assert all(found == sorted(found, reverse=True) for found in by_partition.values())
 
 
 def test_each_batch_may_be_transformed_before_it_is_written(spark: SparkSession, new_pipeline: NewPipeline) -> None:

@@ -196,7 +196,7 @@ def write_record(state: RunState, event: Acknowledged) -> WriteCommitRecord:
         query_id=batch.query_id,
         checkpoint=batch.checkpoint,
         batch_id=batch.batch_id,
-        end=batch.end,
+        end=batch.end if event.end is None else event.end,
         records=sum(output.count for output in event.outputs),
         digest=digest(event.outputs),
         commit_text=event.commit_text,

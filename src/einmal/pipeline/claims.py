@@ -1,15 +1,20 @@
-"""One writer per target partition and transaction: the driver's table of claims.
+"""One writer of a target partition at a time, and one per task: the driver's table of claims.
 
 All executors write under the same producer id and epoch, so sequences do not keep two writers of a partition apart:
-the second one's records would be acknowledged without being written. Hence a task must claim a partition before its
-first record, and only the first claimant gets it. A task attempt is identified by an id that is unique in the
-application (Spark's ``taskAttemptId``): attempt numbers start again at 0 when a stage is run again.
+the second one's records would be acknowledged without being written. Hence a task must claim a partition before it
+writes there, and it alone has the partition until it reports that everything is acknowledged. The next claim continues
+at the sequence that follows, which is in the grant (decision 0001: brokers accept that under TV1 and TV2).
+
+Every task has one writing attempt: the first one with a claim. Another attempt would write the same rows again. An
+attempt is identified by an id that is unique in the application (Spark's ``taskAttemptId``): attempt numbers start
+again at 0 when a stage is run again.
 Knows nothing of how claims travel; ``spark.output.claim_service`` has the theory.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,23 +23,33 @@ from einmal.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """``add``: the partition is new to the transaction; under TV0 and TV1 the driver adds it before it answers."""
+    """``sequence``: of the first record. ``add``: the partition is new to the transaction; under TV0 and TV1 the driver
+    adds it before it answers."""
 
+    sequence: int
     add: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """``by``: the attempt that owns the partition, if the asking attempt may wait for its end: only an attempt without
-    partitions may, so no two wait for each other."""
+    """``by``: the attempt that is in the way, if the asking attempt may wait for it: only an attempt that has no
+    partition may, so no two wait for each other."""
 
     reason: str
     by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """A task of a job, however often it is tried. ``job``: of the jobs of one transaction (Spark's stage)."""
+
+    job: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Output:
-    """What one task has written to one partition, as the broker acknowledged it: offsets inclusive."""
+    """What one task has written to one partition under one claim, as the broker acknowledged it: offsets inclusive."""
 
     topic: str
     partition: int
@@ -50,48 +65,63 @@ class Claims:
     """The claims of one transaction. A new transaction has a new table: late claims name the old one's ``token``."""
 
     token: str
-    _owners: dict[TopicPartition, int] = field(default_factory=dict)
-    _outputs: dict[TopicPartition, Output] = field(default_factory=dict)
+    _writers: dict[Task, int] = field(default_factory=dict)
+    """The attempt that writes for each task."""
+    _holders: dict[TopicPartition, int] = field(default_factory=dict)
+    """The attempt that has claimed each partition, and has not reported yet."""
+    _sequences: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of the next record."""
+    _outputs: Counter[tuple[Output, int]] = field(default_factory=Counter)
+    """What was reported, and by which attempt. Where offsets are unknown, several can be equal."""
     _closed: bool = False
 
-    def claim(self, token: str, attempt_id: int, target: TopicPartition) -> Granted | Denied:
-        """Idempotent for the attempt that owns the partition; denied to every other one."""
+    def claim(self, token: str, task: Task, attempt_id: int, target: TopicPartition) -> Granted | Denied:
+        """Idempotent for the attempt that has the partition; denied to every other one until it has reported."""
         if refusal := self._refusal(token):
             return refusal
-        owner = self._owners.get(target)
-        if owner is None:
-            self._owners[target] = attempt_id
-            return Granted(add=True)
-        if owner == attempt_id and target not in self._outputs:
-            return Granted(add=False)
-        return Denied(
-            f"{target} is being written by task attempt {owner} in this transaction; attempt {attempt_id} is a "
-            "retry, a speculative copy or a re-run of it, and the batch has to be written again as a whole",
-            by=None if attempt_id in self._owners.values() else owner,
-        )
+        writer = self._writers.get(task, attempt_id)
+        if writer != attempt_id:
+            return Denied(
+                f"task attempt {writer} writes in this transaction; attempt {attempt_id} is a retry, a speculative "
+                "copy or a re-run of it, and the batch has to be written again as a whole",
+                by=writer,
+            )
+        holder = self._holders.setdefault(target, attempt_id)
+        if holder != attempt_id:
+            return Denied(
+                f"{target} is being written by task attempt {holder}, which does not report the end of it to attempt "
+                f"{attempt_id}; the batch has to be written again as a whole",
+                by=None if self.has_claims(attempt_id) else holder,
+            )
+        self._writers[task] = attempt_id
+        is_new = target not in self._sequences
+        return Granted(self._sequences.setdefault(target, 0), is_new)
 
-    def is_reported(self, target: TopicPartition) -> bool:
-        return target in self._outputs
+    def has_claims(self, attempt_id: int) -> bool:
+        """Whether the attempt has a partition that it has not reported."""
+        return attempt_id in self._holders.values()
 
-    def report(self, token: str, attempt_id: int, output: Output) -> Granted | Denied:
-        """The owner of a partition has every acknowledgement for it."""
+    def report(self, token: str, attempt_id: int, output: Output) -> Denied | None:
+        """The holder of a partition has every acknowledgement for it: the next one may claim it."""
         if refusal := self._refusal(token):
             return refusal
         target = TopicPartition(output.topic, output.partition)
-        if self._owners.get(target) != attempt_id:
-            return Denied(f"{target} is not claimed by task attempt {attempt_id}")
-        if self._outputs.setdefault(target, output) != output:
-            return Denied(f"{target} was reported before, with other offsets")
-        return Granted(add=False)
+        if self._holders.get(target) != attempt_id:
+            if self._outputs[output, attempt_id]:
+                return None
+            return Denied(f"{target} is not claimed by task attempt {attempt_id}, or was reported with other offsets")
+        del self._holders[target]
+        self._sequences[target] += output.count
+        self._outputs[output, attempt_id] += 1
+        return None
 
     def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
         """No claim is granted any more. The outputs in order, if every claim was reported and Spark's own result
         (``collected``, from the attempts that it counted as successful) agrees."""
         self._closed = True
-        missing = sorted(target for target in self._owners if target not in self._outputs)
-        if missing:
-            return Denied(f"{len(missing)} claimed partitions were never reported, first {missing[0]}")
-        outputs = tuple(sorted(self._outputs.values()))
+        if self._holders:
+            return Denied(f"{len(self._holders)} claimed partitions were never reported, first {min(self._holders)}")
+        outputs = tuple(sorted(output for output, _ in self._outputs.elements()))
         if tuple(sorted(collected)) != outputs:
             return Denied("the tasks that Spark counts as successful are not those that wrote")
         return outputs
@@ -100,11 +130,12 @@ class Claims:
         if token != self.token:
             return Denied("the claim belongs to a transaction that has ended")
         if self._closed:
-            return Denied("the transaction is being committed")
+            return Denied("the transaction is being committed, or has ended")
         return None
 
 
 def digest(outputs: Iterable[Output]) -> str:
     """A digest over what was written where, offsets aside: equal for two runs that wrote the same."""
-    lines = [f"{o.topic}-{o.partition}:{o.count}:{o.crc:08x}" for o in sorted(outputs)]
+    # Tasks that share a partition write in turns, in another order in every run.
+    lines = sorted(f"{o.topic}-{o.partition}:{o.count}:{o.crc:08x}" for o in outputs)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

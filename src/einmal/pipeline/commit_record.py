@@ -13,11 +13,14 @@ from typing import Any, Final
 
 COMMIT_TOPIC: Final = "__einmal_commits"
 """Compacted; one record per pipeline survives."""
+OFFSET_MAP_TOPIC: Final = "__einmal_offset_maps"
+"""Compacted; the offset maps of mirrors."""
 REPLAY_TOPIC: Final = "__einmal_replays"
-"""Compacted, one partition: which dead letters were replayed."""
+"""Compacted, one partition. Key: which dead letter; value: the topic that it was copied to."""
 RESERVED_TOPICS: Final = frozenset(
     {
         COMMIT_TOPIC,
+        OFFSET_MAP_TOPIC,
         REPLAY_TOPIC,
         "__consumer_offsets",
         "__transaction_state",

@@ -173,10 +173,12 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Every claim is reported, and every write is acknowledged. ``commit_text``: a stateful batch's ``commits/N``."""
+    """Every claim is reported, and every write is acknowledged. ``commit_text``: a stateful batch's ``commits/N``.
+    ``end``: the batch's, where a part of it is known only now; else None."""
 
     outputs: tuple[Output, ...]
     commit_text: str | None = None
+    end: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

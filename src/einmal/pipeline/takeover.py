@@ -95,13 +95,7 @@ def _fencing(record: CommitRecord | None) -> list[str]:
 
 
 def _of_nobody(transactional_id: str, end: tuple[Any, ...]) -> CommitRecord:
-    return CommitRecord(
-        transactional_id=transactional_id,
-        query_id=NOBODY,
-        checkpoint="",
-        batch_id=-1,
-        end=end,
-    )
+    return CommitRecord(transactional_id=transactional_id, query_id=NOBODY, checkpoint="", batch_id=-1, end=end)
 
 
 def _same_place(record: CommitRecord, adopted: CommitRecord) -> bool:

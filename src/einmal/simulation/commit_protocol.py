@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from einmal.pipeline import effects as protocol
@@ -25,18 +26,16 @@ from einmal.pipeline.claims import Claims, Denied
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.committer import Committer
 from einmal.pipeline.run_state import Held, Query
-from einmal.simulation.kafka_model import Deposed
+from einmal.simulation.kafka_model import KafkaModel
+from einmal.simulation.model_requests import RECORDS, ModelRequests, Request
 from einmal.simulation.result import Result
 from einmal.simulation.spark_model import TARGETS, TASK_COUNT, ModelCheckpoint, ModelJob, ModelWorld, Row, Steps
-from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
+from einmal.types import ProducerIdAndEpoch, TransactionVersion
 
 INPUT_END: Final = 24
 STEPS_MAX: Final = 60_000
 RUNS_MAX: Final = 3
 """Of a query in one process."""
-_RECORDS: Final = "commits-0"
-_MARKER_STEPS: Final = 1_000
-"""How long a marker may take to appear."""
 _TERMINAL: Final = (protocol.Ready, protocol.Refused, protocol.RestartQuery, protocol.Dead)
 
 
@@ -67,7 +66,7 @@ class Pipeline:
 
     def follow_the_record(self) -> None:
         """The operator's reaction to a refusal: run the checkpoint that the commit record names."""
-        records = self.world.kafka.committed(_RECORDS)
+        records = self.world.kafka.committed(RECORDS)
         if records and records[-1].checkpoint in self.copies:
             self.checkpoint = self.copies[records[-1].checkpoint]
 
@@ -82,6 +81,7 @@ class SimulatedDriver:
         self._adopt = adopt
         self._incarnation = pipeline.incarnations
         self._has_started = self._is_restarted = False
+        self._requests = ModelRequests(pipeline.world, self._acquired)
         self._run = ""
         self._state = ""
 
@@ -186,70 +186,17 @@ class SimulatedDriver:
         return effect
 
     def _perform(self, effect: protocol.Effect) -> Generator[None, None, protocol.Event]:
+        if isinstance(effect, Request):
+            return (yield from self._requests.perform(effect))
         match effect:
-            case protocol.ReadRecord(certain):
-                return (yield from self._read_record(certain))
-            case protocol.AbortHeld(identity):
-                return (yield from self._end_txn(identity, committed=False))
-            case protocol.InitProducerId(previous):
-                return (yield from self._init_producer_id(previous))
             case protocol.FinishSparkCommit(record):
                 return self._finish_spark_commit(record)
             case protocol.WriteBatch(identity):
                 return (yield from self._write_batch(identity))
-            case protocol.WriteCommitRecord(identity, record):
-                return (yield from self._append(identity, record))
             case protocol.CommitSourcePositions():
                 return protocol.Done()
-            case protocol.EndTxn(identity, committed):
-                return (yield from self._end_txn(identity, committed))
             case _:
                 raise AssertionError(effect)
-
-    def _read_record(self, certain: bool) -> Generator[None, None, protocol.Event]:
-        kafka = self._world.kafka
-        yield
-        if not certain:
-            return self._last_record(self._leader())
-        reached = yield from self._prove()
-        for _ in range(_MARKER_STEPS):
-            yield
-            leader = self._leader()
-            if kafka.high_watermark(_RECORDS, leader) >= reached and not kafka.has_undecided(_RECORDS, leader):
-                return self._last_record(leader)
-        return protocol.Failed("an undecided commit record")
-
-    def _last_record(self, leader: Deposed | None) -> protocol.RecordRead:
-        records = self._world.kafka.decided_values(_RECORDS, leader)
-        return protocol.RecordRead(records[-1] if records else None)
-
-    def _leader(self) -> Deposed | None:
-        """The target of the next request: each process has metadata of its own, which may be stale."""
-        deposed = self._world.kafka.deposed.get(_RECORDS)
-        return deposed if deposed is not None and self._world.rng.random() < 0.5 else None
-
-    def _prove(self) -> Generator[None, None, int]:
-        """Append after all committed records; returns the offset."""
-        while True:
-            yield
-            offset = self._world.kafka.append_plain(_RECORDS, self._leader())
-            yield
-            if offset is not None and not self._world.fault(0.03):
-                return offset + 1
-
-    def _init_producer_id(self, previous: ProducerIdAndEpoch | None) -> Generator[None, None, protocol.Event]:
-        while True:
-            yield
-            answer = self._world.kafka.init_producer_id(previous)
-            if isinstance(answer, ProducerIdAndEpoch):
-                self._acquired()
-            yield
-            if isinstance(answer, ProducerIdAndEpoch):
-                if self._world.fault(0.03):
-                    return protocol.Unclear("InitProducerId was not answered")
-                return protocol.IdentityGranted(answer)
-            if answer is not ErrorCode.concurrent_transactions:
-                return protocol.Fenced(answer.name)
 
     def _acquired(self) -> None:
         pipeline = self._pipeline
@@ -300,55 +247,12 @@ class SimulatedDriver:
         checkpoint.states.setdefault(batch_id, []).append(self._state)
         return protocol.Acknowledged(outputs, self._state)
 
-    def _append(self, identity: ProducerIdAndEpoch, record: CommitRecord) -> Generator[None, None, protocol.Event]:
-        kafka = self._world.kafka
-        while True:
-            yield
-            error = ErrorCode.none
-            if kafka.version is not TransactionVersion.TV_2:
-                error = kafka.add_partition(identity, _RECORDS)
-            answer = error or kafka.produce(identity, _RECORDS, 0, (record,))
-            yield
-            if isinstance(answer, tuple):
-                if self._world.fault(0.02):
-                    continue
-                return protocol.Done()
-            if answer is not ErrorCode.concurrent_transactions:
-                return protocol.Failed(answer.name)
-
-    def _end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> Generator[None, None, protocol.Event]:
-        world = self._world
-        tv2 = world.kafka.version is TransactionVersion.TV_2
-        while True:
-            yield
-            if world.fault(0.03):
-                world.running.append(self._late_end_txn(identity, committed))
-                return protocol.Unclear("EndTxn was not answered")
-            answer = world.kafka.end_txn(identity, committed)
-            yield
-            if isinstance(answer, ProducerIdAndEpoch):
-                if world.fault(0.05):
-                    continue
-                return protocol.Ended(answer if tv2 else None)
-            if answer is ErrorCode.concurrent_transactions:
-                continue
-            if answer is ErrorCode.invalid_txn_state:
-                return protocol.Failed(answer.name) if committed else protocol.Ended(None)
-            if answer is ErrorCode.invalid_producer_id_mapping:
-                return protocol.Expired(answer.name)
-            return protocol.Fenced(answer.name)
-
-    def _late_end_txn(self, identity: ProducerIdAndEpoch, committed: bool) -> Steps:
-        for _ in range(self._world.rng.choice((1, 30, 300))):
-            yield
-        self._world.kafka.end_txn(identity, committed)
-
 
 def run_seed(seed: int) -> Result:
     """One schedule, decided by ``seed`` alone."""
     rng = random.Random(seed)
     version = rng.choice((TransactionVersion.TV_1, TransactionVersion.TV_2))
-    world = ModelWorld(rng, version)
+    world = ModelWorld(rng, KafkaModel(version), is_shared=seed % 2 == 1)
     stateful = rng.random() < 0.4
     pipeline = Pipeline(world, stateful, ModelCheckpoint("query-0"), latest=rng.randrange(0, 4), refusals=[])
     trace = hashlib.sha256()
@@ -371,7 +275,7 @@ def run_seed(seed: int) -> Result:
             world.kafka.write_one_marker(rng.randrange(8))
         else:
             foreign = _disturb(world, foreign, steps)
-        trace.update(f"{choice},{world.kafka.high_watermark(_RECORDS)};".encode())
+        trace.update(f"{choice},{world.kafka.high_watermark(RECORDS)};".encode())
     if not pipeline.finished:
         anomalies.append(f"liveness: not finished after {steps} steps; last refusals {(pipeline.refusals or [])[-2:]}")
     else:
@@ -408,19 +312,19 @@ def _advance(processes: list[Steps], index: int) -> bool:
 def _disturb(world: ModelWorld, foreign: tuple[int, int] | None, step: int) -> tuple[int, int] | None:
     """Events around the pipeline: transactions time out, another's stay open, a leader is replaced."""
     if world.fault(0.005):
-        world.kafka.depose(_RECORDS)
+        world.kafka.depose(RECORDS)
     if foreign is not None:
         transaction, until = foreign
         if step < until:
             return foreign
-        world.kafka.foreign_end(_RECORDS, transaction)
+        world.kafka.foreign_end(RECORDS, transaction)
         return None
     if world.fault(0.01):
         world.kafka.time_out()
     if world.fault(0.003):
         world.kafka.expire()
     if world.fault(0.02):
-        return world.kafka.foreign_begin(_RECORDS), step + world.rng.randrange(400)
+        return world.kafka.foreign_begin(RECORDS), step + world.rng.randrange(400)
     return None
 
 
@@ -430,7 +334,7 @@ def _settle(world: ModelWorld, foreign: tuple[int, int] | None) -> None:
         for _ in process:
             pass
     if foreign is not None:
-        world.kafka.foreign_end(_RECORDS, foreign[0])
+        world.kafka.foreign_end(RECORDS, foreign[0])
     while world.kafka.write_one_marker(0):
         pass
     world.kafka.time_out()
@@ -441,17 +345,17 @@ def _settle(world: ModelWorld, foreign: tuple[int, int] | None) -> None:
 def check(pipeline: Pipeline) -> list[str]:
     """The committed output against f(input); for a stateful query, Spark's state against that of the output."""
     kafka = pipeline.world.kafka
-    begin = int(kafka.committed(_RECORDS)[0].end[0])
-    rows = [row for name in sorted(kafka.logs) if name != _RECORDS for row in kafka.committed(name)]
+    begin = int(kafka.committed(RECORDS)[0].end[0])
+    rows = [row for name in sorted(kafka.logs) if name != RECORDS for row in kafka.committed(name)]
     counts = Counter(row.offset for row in rows)
     anomalies = [f"lost: input offset {o}" for o in range(begin, INPUT_END) if not counts[o]]
     anomalies += [f"duplicated: input offset {o}, {n} times" for o, n in sorted(counts.items()) if n > 1]
     anomalies += [f"not of the input: offset {o}" for o in sorted(counts) if not begin <= o < INPUT_END]
     begin_of_batch = begin
-    for record in kafka.committed(_RECORDS):
+    for record in kafka.committed(RECORDS):
         written = [row for row in rows if begin_of_batch <= row.offset < record.end[0]]
         begin_of_batch = max(begin_of_batch, int(record.end[0]))
-        anomalies += _check_attempts(record, written)
+        anomalies += _check_attempts(pipeline.world, record, written)
         kept = pipeline.checkpoint.commits.get(record.batch_id)
         if pipeline.stateful and kept != record.commit_text:
             anomalies.append(
@@ -462,14 +366,18 @@ def check(pipeline: Pipeline) -> list[str]:
     return anomalies
 
 
-def _check_attempts(record: CommitRecord, written: list[Row]) -> list[str]:
+def _check_attempts(world: ModelWorld, record: CommitRecord, written: list[Row]) -> list[str]:
     """A task's output of a batch comes from one attempt: for a stateful query, the one whose state is kept."""
     anomalies = []
     kept = [int(text) for text in record.commit_text.split(",")] if record.commit_text else None
-    for target in range(len(TARGETS)):
-        attempts = sorted({row.attempt for row in written if row.offset % len(TARGETS) == target})
+    for target, task in product(range(len(TARGETS)), range(TASK_COUNT)):
+        mine = [row for row in written if row.offset % len(TARGETS) == target and world.task_of(row.offset) == task]
+        attempts = sorted({row.attempt for row in mine})
         if len(attempts) > 1:
             anomalies.append(f"torn: batch {record.batch_id}, out-{target} comes from attempts {attempts}")
-        if kept and attempts and attempts[0] != kept[target % TASK_COUNT]:
+        if kept and attempts and attempts[0] != kept[task]:
             anomalies.append(f"state: batch {record.batch_id}, out-{target} is not of the attempts {kept}")
+        # What one task has read of a partition stays in its order.
+        if [row.offset for row in mine] != sorted(row.offset for row in mine):
+            anomalies.append(f"reordered: batch {record.batch_id}, out-{target}, of task {task}")
     return anomalies

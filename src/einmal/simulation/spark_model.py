@@ -2,7 +2,8 @@
 
 Everything that runs is a generator; at every ``yield`` anything else may happen first, or the process may die.
 Attempts of tasks crash, are declared lost and continue as zombies, run twice by speculation, and again after they had
-succeeded (a stage retry, which starts attempt numbers at 0 again).
+succeeded (a stage retry, which starts attempt numbers at 0 again). Each task either has the target partitions that are
+its own, or writes to all of them, in turn with the others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from einmal.pipeline.claims import Claims, Denied, Output
+from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
 from einmal.simulation.kafka_model import KafkaModel
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -24,6 +25,8 @@ Steps = Generator[None, None, None]
 TARGETS: Final = ("out-0", "out-1", "out-2")
 TASK_COUNT: Final = 2
 TASK_FAILURES_MAX: Final = 3
+_WAITS_MAX: Final = 60
+"""Steps that a task waits for a partition that another one writes."""
 _RETRIABLE: Final = (ErrorCode.concurrent_transactions,)
 
 
@@ -59,11 +62,13 @@ class ModelCheckpoint:
 
 
 class ModelWorld:
-    """Shared by all processes: the cluster, the processes themselves, and the seed."""
+    """Shared by all processes: the cluster, the processes themselves, and the seed. ``is_shared``: tasks write to the
+    same partitions."""
 
-    def __init__(self, rng: random.Random, version: TransactionVersion) -> None:
+    def __init__(self, rng: random.Random, kafka: KafkaModel, *, is_shared: bool = False) -> None:
         self.rng = rng
-        self.kafka = KafkaModel(version)
+        self.kafka = kafka
+        self.is_shared = is_shared
         self.running: list[Steps] = []
         self.faults_left = rng.randrange(0, 12)
         self._attempts = 0
@@ -78,6 +83,10 @@ class ModelWorld:
     def next_attempt(self) -> int:
         self._attempts += 1
         return self._attempts
+
+    def task_of(self, offset: int) -> int:
+        """The task that writes an input offset."""
+        return (offset if self.is_shared else offset % len(TARGETS)) % TASK_COUNT
 
 
 class TaskFailed(Exception):
@@ -155,33 +164,62 @@ class ModelJob:
             self.result = [output for item in self._outputs.values() for output in item]
 
     def _write(self, task: int, attempt_id: int, outputs: list[Output]) -> Steps:
-        """Our writer in a task: claim, produce, report, for each target that the task owns."""
-        for index, target in enumerate(TARGETS):
-            if index % TASK_COUNT != task:
-                continue
-            rows = [Row(offset, attempt_id) for offset in self.rows if offset % len(TARGETS) == index]
-            if not rows:
-                continue
-            topic_partition = TopicPartition("out", index)
-            yield from self._ask(partial(self.claims.claim, self.token, attempt_id, topic_partition), target)
-            first = last = -1
-            sequence = 0
-            for chunk in _chunks(rows, self.world.rng.randint(1, 3)):
-                base, last = yield from self._produce(target, sequence, tuple(chunk))
-                first = base if first < 0 else first
-                sequence += len(chunk)
-            crc = zlib.crc32(repr([row.offset for row in rows]).encode())
-            output = Output("out", index, first, last, len(rows), crc)
-            yield from self._ask(partial(self.claims.report, self.token, attempt_id, output), None)
+        """Our writer in a task: claim, produce, report, for each target that the task has rows for."""
+        rows = [Row(offset, attempt_id) for offset in self.rows if self.world.task_of(offset) == task]
+        if not rows:
+            return
+        if not self.world.is_shared:
+            yield from self._write_piece(task, attempt_id, rows, outputs)
+            return
+        for piece in _chunks(rows, self.world.rng.randint(1, 2)):
+            yield from self._write_piece(task, attempt_id, piece, outputs)
+
+    def _write_piece(self, task: int, attempt_id: int, rows: list[Row], outputs: list[Output]) -> Steps:
+        """To each target in turn, the first that is free first."""
+        waiting = [index for index in range(len(TARGETS)) if any(row.offset % len(TARGETS) == index for row in rows)]
+        if self.world.is_shared and task:
+            waiting.reverse()
+        while waiting:
+            index, granted = yield from self._claim(task, attempt_id, waiting)
+            waiting.remove(index)
+            mine = [row for row in rows if row.offset % len(TARGETS) == index]
+            output = yield from self._write_to(index, granted.sequence, mine)
+            yield from self._ask(partial(self.claims.report, self.token, attempt_id, output))
             outputs.append(output)
 
-    def _ask(self, call: Callable[[], object], target: str | None) -> Steps:
+    def _claim(self, task: int, attempt_id: int, waiting: list[int]) -> Generator[None, None, tuple[int, Granted]]:
+        """One of the targets that are free; waits a while for it."""
+        for _ in range(_WAITS_MAX):
+            for index in waiting:
+                target = TopicPartition("out", index)
+                answer = yield from self._ask(
+                    partial(self.claims.claim, self.token, Task(0, task), attempt_id, target), TARGETS[index]
+                )
+                if isinstance(answer, Granted):
+                    return index, answer
+                assert isinstance(answer, Denied)
+                if answer.by is None or not self.claims.has_claims(answer.by):
+                    raise TaskFailed(answer.reason)
+        raise TaskFailed("another task does not report")
+
+    def _write_to(self, index: int, sequence: int, rows: list[Row]) -> Generator[None, None, Output]:
+        first = last = -1
+        for chunk in _chunks(rows, self.world.rng.randint(1, 3)):
+            base, last = yield from self._produce(TARGETS[index], sequence, tuple(chunk))
+            first = base if first < 0 else first
+            sequence += len(chunk)
+        crc = zlib.crc32(repr([row.offset for row in rows]).encode())
+        return Output("out", index, first, last, len(rows), crc)
+
+    def _ask(self, call: Callable[[], object], target: str | None = None) -> Generator[None, None, object]:
         """A request to the driver's claim server; retried when its answer is lost."""
         kafka = self.world.kafka
         while True:
             yield
             answer = call()
             if isinstance(answer, Denied):
+                if target is not None:
+                    return answer
                 raise TaskFailed(answer.reason)
             if target is not None and kafka.version is not TransactionVersion.TV_2:
                 while (error := kafka.add_partition(self.identity, target)) in _RETRIABLE:
@@ -190,7 +228,7 @@ class ModelJob:
                     raise TaskFailed(error.name)
             yield
             if not self.world.fault(0.03):
-                return
+                return answer
 
     def _produce(self, target: str, sequence: int, values: tuple[Row, ...]) -> Generator[None, None, tuple[int, int]]:
         """One batch; the identical batch again when the answer is lost or the error is retriable."""

@@ -7,14 +7,18 @@ Offsets that hold a marker or an aborted record count like any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from einmal.pipeline.positions import cluster_id, identity, starts, topic_ids, topics_in
 from einmal.types import Offset, TopicPartition
 
 Positions = dict[TopicPartition, Offset]
+
+_SHARED_MAX: Final = 1_000
+_TASKS: Final = 8
+_SHARED_BY_MANY_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,13 @@ def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list
         cuts = [Offset(first + (last - first) * i // count) for i in range(count + 1)]
         pieces += [PlannedRange(topic_partition, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
     return pieces
+
+
+def shared_max(pieces: Sequence[PlannedRange]) -> int:
+    """How many offsets a task may have that reads several partitions: starting a task costs more than 1,000 records do,
+    and more than eight of them are many."""
+    total = sum(each.end - each.start for each in pieces)
+    return min(max(_SHARED_MAX, total // _TASKS), _SHARED_BY_MANY_MAX)
 
 
 def packed(pieces: list[PlannedRange], shared_max: int) -> list[tuple[PlannedRange, ...]]:

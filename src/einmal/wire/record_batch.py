@@ -93,6 +93,11 @@ class BatchHeader(NamedTuple):
         return ProducerSequence((self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX)
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether every offset has a record: compaction has removed none."""
+        return self.record_count == self.last_offset_delta + 1
+
+    @property
     def is_transactional(self) -> bool:
         return self.attributes & TRANSACTIONAL != 0
 
@@ -376,9 +381,9 @@ def seal_batch(
     return _BEFORE_ATTRIBUTES.pack(base_offset, len(checked) + 9, leader_epoch, MAGIC, crc32c(checked)) + checked
 
 
-def assemble(header: BatchHeader, section: bytes) -> bytes:
+def assemble(header: BatchHeader, section: Buffer) -> bytes:
     """The batch of a header and its records section, which is compressed already; length and CRC are recomputed."""
-    checked = _FROM_ATTRIBUTES.pack(*header[5:]) + section
+    checked = b"".join((_FROM_ATTRIBUTES.pack(*header[5:]), section))
     return (
         _BEFORE_ATTRIBUTES.pack(
             header.base_offset, len(checked) + 9, header.partition_leader_epoch, MAGIC, crc32c(checked)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -230,8 +231,8 @@ async def test_a_session_is_renewed_before_it_ends_and_requests_wait_meanwhile()
                 await asyncio.gather(*(admin.list_topics() for _ in range(3)))
         assert all(not session.transport.is_closing() for session in broker.sessions), "the connections were kept"
     for keys in sasl.sessions.values():
-        handshakes = [at for at, key in enumerate(keys) if key == HANDSHAKE]
-        assert all(keys[at + 1] == AUTHENTICATE for at in handshakes)
+        followers = [follower for key, follower in pairwise(keys) if key == HANDSHAKE]
+        assert followers == [AUTHENTICATE] * len(followers), "no request came between the steps of a renewal"
 
 
 async def test_a_renewal_that_fails_is_reported_by_the_next_call() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 
@@ -48,6 +50,27 @@ def test_the_client_lives_in_its_own_thread(thread: LoopThread[Twin]) -> None:
 def test_it_is_made_at_the_first_call(thread: LoopThread[Twin]) -> None:
     thread.close()
     assert "twin" not in [each.name for each in threading.enumerate()]
+
+
+_LEFT_AT_THE_END = """
+from einmal.client.blocking.loop_thread import LoopThread
+from tests.client.blocking.test_loop_thread import Twin
+
+def numbers():
+    thread = LoopThread(Twin, "twin")
+    try:
+        yield from thread.iterate(lambda twin: twin.count(3))
+    finally:
+        thread.close()
+
+left = numbers()
+print(next(left))
+"""
+
+
+def test_a_program_that_leaves_an_iterator_half_read_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", _LEFT_AT_THE_END], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 def test_an_iterator_gives_one_by_one_and_can_be_left(thread: LoopThread[Twin]) -> None:

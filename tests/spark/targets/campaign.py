@@ -114,7 +114,7 @@ class DriverProcess:
                 pid for name, leader in self._spark.pids.items() if name != "master" for pid in executors_of(leader)
             ]
         else:
-            pids = [pid for pid in session_of(self._process.pid) if "pyspark.daemon" in _command(pid)]
+            pids = [pid for pid in session_of(self._process.pid) if ".daemon pyspark" in _command(pid)]
         if pids:
             kill(chance.choice(pids))
         return bool(pids)

@@ -52,12 +52,12 @@ _TOPIC: Final = 2
 _SET: Final = 0
 _DELETE: Final = 1
 _SET_FOR_TOPIC: Final = 1
+"""The config source of a value that was set for the topic itself."""
 _TRANSACTION_STATE: Final = "__transaction_state"
 _MANAGED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 """States in which a coordinator will end a transaction in every partition."""
 LIST_TRANSACTIONS_BY_DURATION: Final = 1
 """The first version that filters by duration."""
-"""The config source of a value that was set for the topic itself."""
 
 
 class Admin(AclCalls, QuotaCalls, UserCalls):

@@ -16,6 +16,7 @@ from einmal.client.aio.changes import Changes
 from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.sender import Sender
 from einmal.client.aio.tickets import Flush, fail, report
+from einmal.client.aio.unwritten import UnwrittenRecords
 from einmal.client.apis import ApiKey
 from einmal.client.config import ProducerSettings
 from einmal.client.errors import ClientClosed, KafkaError, TransactionAborted, error_for
@@ -41,6 +42,7 @@ class Outbox:
         self._cluster = cluster
         self._router = router
         self._transaction = transaction
+        self._unwritten = UnwrittenRecords(cluster.clock)
         self._sender = Sender(
             self.core,
             cluster,
@@ -105,25 +107,31 @@ class Outbox:
                 self._append(topic_partition, each.record, each.size, each.ticket, cluster.now_ms())
 
     def _fail_unrouted(self, topic: str, error: KafkaError) -> None:
-        for each in self._router.drop(topic):
-            fail(each.ticket, error, is_silent=self._transaction is not None)
+        dropped = self._router.drop(topic)
+        for each in dropped:
+            fail(each.ticket, error)
+        self.not_written(topic, len(dropped), error)
+        self._changes.announce()
+
+    def not_written(self, topic: str, count: int, error: KafkaError) -> None:
+        """Records that are given up: their transaction can only be aborted now, and outside one they are logged."""
         if self._transaction is not None:
             self._transaction.record_failed(error)
-        self._changes.announce()
+        elif count:
+            self._unwritten.add(topic, count, error)
 
     async def flush(self) -> None:
         """Send everything that waits, and wait until each record sent before this call has its outcome."""
         if routing := self._routing.tasks:
             await asyncio.gather(*routing, return_exceptions=True)
-        batches = self.core.unsettled()
-        if not batches:
-            return
-        flush = Flush(len(batches), asyncio.get_running_loop().create_future())
-        for batch in batches:
-            batch.watchers.append(flush)
-        self.core.flush()
-        self._sender.wake()
-        await flush.done
+        if batches := self.core.unsettled():
+            flush = Flush(len(batches), asyncio.get_running_loop().create_future())
+            for batch in batches:
+                batch.watchers.append(flush)
+            self.core.flush()
+            self._sender.wake()
+            await flush.done
+        self._unwritten.tell()
 
     # --- outcomes -------------------------------------------------------------------------------------------------
 
@@ -135,11 +143,11 @@ class Outbox:
         self._changes.announce()
 
     def _report(self, outcomes: Iterable[BatchOutcome]) -> None:
-        transaction = self._transaction
         for outcome in outcomes:
-            if outcome.error is not None and transaction is not None:
-                transaction.record_failed(outcome.error)
-            report(outcome, is_silent=transaction is not None)
+            if outcome.error is not None:
+                batch = outcome.batch
+                self.not_written(batch.topic_partition.topic, len(batch.tickets), outcome.error)
+            report(outcome)
 
     async def drop(self) -> None:
         """Settle every record of the transaction. What is in flight is waited for: its answer must not come later."""
@@ -218,8 +226,8 @@ class Outbox:
         """The connections are closed: report to every sender what is known of his record."""
         for topic in self._router.topics:
             self._fail_unrouted(topic, ClientClosed())
-        for outcome in self.core.left_at_close():
-            report(outcome, is_silent=True)
+        self._report(self.core.left_at_close())
+        self._unwritten.tell()
 
 
 def _limits(settings: ProducerSettings) -> ProduceLimits:

@@ -160,11 +160,9 @@ class Producer:
         """
         await self._outbox.room(size)
 
-    def spoil(self, error: KafkaError) -> None:
-        """A record that its sender believes to be in the open transaction is not: the transaction can only be aborted
-        now."""
-        if self._transaction is not None:
-            self._transaction.record_failed(error)
+    def refuse(self, topic: str, error: KafkaError) -> None:
+        """A record that its sender believes to be sent is not: an open transaction can only be aborted now."""
+        self._outbox.not_written(topic, 1, error)
 
     async def flush(self) -> None:
         """Send all queued records, and wait until each record sent before this call has its outcome."""

@@ -8,7 +8,8 @@ batches. None of them keeps a transaction's state: the caller's protocol decides
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, Self
 from uuid import UUID
@@ -182,6 +183,19 @@ class PartitionWriter:
         keywords = {name: value for name, value in settings.items() if name.replace("_", ".") not in _OF_DRIVER}
         plain = {name: value for name, value in (config or {}).items() if name not in _OF_DRIVER}
         self.settings = parse(ProducerSettings, plain, keywords)
+        self._cluster = _cluster(self.settings, network, clock, random)
+        self._changes = Changes()
+        self._is_closed = False
+        self._start(identity, transactional_id, transaction_version, sends_once=sends_once)
+
+    def _start(
+        self,
+        identity: ProducerIdAndEpoch | None,
+        transactional_id: str | None,
+        transaction_version: TransactionVersion,
+        *,
+        sends_once: bool,
+    ) -> None:
         self._identity = identity
         self._core = ProducerCore(
             ProduceLimits(
@@ -195,19 +209,36 @@ class PartitionWriter:
                 sends_once=sends_once,
             )
         )
-        self._cluster = _cluster(self.settings, network, clock, random)
         versions = produce_versions(None if transactional_id is None else transaction_version)
         self._sender = Sender(self._core, self._cluster, acks=-1, settle=self._settle, versions=lambda: versions)
         self._written: dict[TopicPartition, WrittenRange] = {}
         self._error: KafkaError | None = None
-        self._changes = Changes()
-        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def begin(
+        self,
+        identity: ProducerIdAndEpoch | None,
+        transactional_id: str | None,
+        transaction_version: TransactionVersion,
+        *,
+        sends_once: bool = False,
+    ) -> None:
+        """Write another transaction's batches from now on, over the same connections.
+
+        Raises InvalidState after an error, and before every batch has its answer.
+        """
+        if self._error is not None or not self._core.is_empty:
+            raise InvalidState(
+                meaning="the writer has batches without an answer, or has failed", what_to_do="close it; make a new one"
+            )
+        self._check()
+        await self._sender.close()
+        self._start(identity, transactional_id, transaction_version, sends_once=sends_once)
 
     async def append(self, topic_partition: TopicPartition, batch: bytes) -> None:
         """Queue one encoded batch; its base sequence must follow the partition's previous one.
@@ -228,8 +259,13 @@ class PartitionWriter:
             await self._changes.wait()
         self._check()
 
+    async def append_all(self, batches: Iterable[tuple[TopicPartition, bytes]]) -> None:
+        """``append`` each of them."""
+        for topic_partition, batch in batches:
+            await self.append(topic_partition, batch)
+
     async def flush(self) -> dict[TopicPartition, WrittenRange]:
-        """Wait for every answer; returns the written offsets, by partition, since the writer was created.
+        """Wait for every answer; returns the written offsets, by partition, since the last flush.
 
         Raises the first error of any batch; then the transaction can only be aborted.
         """
@@ -237,7 +273,8 @@ class PartitionWriter:
         while not self._core.is_empty and self._error is None:
             await self._changes.wait()
         self._check()
-        return dict(self._written)
+        written, self._written = self._written, {}
+        return written
 
     def _check(self) -> None:
         if self._is_closed:
@@ -309,6 +346,19 @@ class RangeReader:
         read_committed, else the high watermark. Raises OffsetOutOfRange, UnknownTopic within seconds where a topic is
         gone, or RetriableError when a range makes no progress for default.api.timeout.ms.
         """
+        async with aclosing(self.read_pieces(ranges, with_markers=with_markers, topic_ids=topic_ids)) as pieces:
+            async for piece in pieces:
+                for batch in piece:
+                    yield batch
+
+    async def read_pieces(
+        self,
+        ranges: Mapping[TopicPartition, OffsetRange],
+        *,
+        with_markers: bool = False,
+        topic_ids: Mapping[str, UUID] | None = None,
+    ) -> AsyncGenerator[list[RawBatch], None]:
+        """As ``read``, in lists: of one partition and one answer each, never empty."""
         ids = topic_ids or {}
         positions = {each: bounds.start for each, bounds in ranges.items() if bounds.start < bounds.end}
         retry = self._new_retry()
@@ -331,8 +381,8 @@ class RangeReader:
                         # The name has got another topic while the answer was in flight.
                         continue
                     code = self._check(each, told.error_code) or code
-                    for batch in self._advance(each, told, positions, ranges[each], with_markers=with_markers):
-                        yield batch
+                    if piece := self._advance(each, told, positions, ranges[each], with_markers=with_markers):
+                        yield piece
             if positions != before:
                 retry = self._new_retry()
             elif positions:

@@ -31,13 +31,13 @@ class Flush:
             self.done.set_result(None)
 
 
-def report(outcome: BatchOutcome, *, is_silent: bool) -> None:
-    """Resolve or fail every record of a batch, and count it for whoever flushes. ``is_silent``: as for ``fail``."""
+def report(outcome: BatchOutcome) -> None:
+    """Resolve or fail every record of a batch, and count it for whoever flushes."""
     if outcome.error is None:
         _resolve(outcome)
     else:
         for ticket in outcome.batch.tickets:
-            fail(ticket, outcome.error, is_silent=is_silent)
+            fail(ticket, outcome.error)
     for flush in outcome.batch.watchers:
         flush.batch_settled()
 
@@ -53,9 +53,8 @@ def _resolve(outcome: BatchOutcome) -> None:
             offset += 1
 
 
-def fail(ticket: Any, error: KafkaError, *, is_silent: bool) -> None:
-    """``is_silent``: the error is reported elsewhere (by the commit), so nobody has to ask this future."""
+def fail(ticket: Any, error: KafkaError) -> None:
+    """Nobody has to ask this future: the error is reported elsewhere too, by the commit or by ``UnwrittenRecords``."""
     if not ticket.done():
         ticket.set_exception(error)
-        if is_silent:
-            ticket.exception()
+        ticket.exception()

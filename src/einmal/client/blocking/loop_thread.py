@@ -1,13 +1,15 @@
 """The thread in which a blocking client's asyncio twin lives.
 
 One thread and one event loop per client, made at the first call and once per process: after a fork the child gets its
-own, because threads and connections do not survive it. Calls may come from any thread.
+own, because threads and connections do not survive it. Calls may come from any thread. When the interpreter ends, the
+thread has stopped already: a generator that is closed then must not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, Protocol, TypeVar
@@ -40,12 +42,16 @@ class LoopThread(Generic[ClientT]):
     @property
     def client(self) -> ClientT:
         """The asyncio client of this process. Raises ClientClosed."""
-        if self._is_closed:
+        if self._has_ended:
             raise ClientClosed()
         if self._client is None or self._process_id != os.getpid():
             self._start()
         assert self._client is not None
         return self._client
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_closed or sys.is_finalizing()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -98,12 +104,12 @@ class LoopThread(Generic[ClientT]):
                 except StopAsyncIteration:
                     return
         finally:
-            if not self._is_closed and hasattr(iterator, "aclose"):
+            if not self._has_ended and hasattr(iterator, "aclose"):
                 self.run(lambda _: iterator.aclose())
 
     def close(self, end: Callable[[ClientT], Coroutine[Any, Any, None]] | None = None) -> None:
         """Close the client and end its thread. In a process that never used it there is nothing to do."""
-        if self._is_closed:
+        if self._has_ended:
             return
         try:
             if self._client is not None and self._process_id == os.getpid():

@@ -115,7 +115,7 @@ class Producer:
             try:
                 producer.send_with_ticket(ticket, topic, value, key, headers, partition, timestamp)
             except KafkaError as error:
-                producer.spoil(error)
+                producer.refuse(topic, error)
                 ticket.set_exception(error)
         with self._lock:
             # Only now: until here the records count as queued.

@@ -90,12 +90,29 @@ class PartitionWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def begin(
+        self,
+        identity: ProducerIdAndEpoch | None,
+        transactional_id: str | None,
+        transaction_version: TransactionVersion,
+        *,
+        sends_once: bool = False,
+    ) -> None:
+        """Write another transaction's batches from now on, over the same connections. Raises InvalidState."""
+        self._thread.run(
+            lambda writer: writer.begin(identity, transactional_id, transaction_version, sends_once=sends_once)
+        )
+
     def append(self, topic_partition: TopicPartition, batch: bytes) -> None:
         """Queue one encoded batch; waits only while the buffer is full. Raises the first error of any batch so far."""
         self._thread.run(lambda writer: writer.append(topic_partition, batch))
 
+    def append_all(self, batches: Iterable[tuple[TopicPartition, bytes]]) -> None:
+        """``append`` each of them, in one step of the client's thread: they must be there already."""
+        self._thread.run(lambda writer: writer.append_all(batches))
+
     def flush(self) -> dict[TopicPartition, WrittenRange]:
-        """Wait for every answer; returns the written offsets, by partition, since the writer was created."""
+        """Wait for every answer; returns the written offsets, by partition, since the last flush."""
         return self._thread.run(lambda writer: writer.flush())
 
     def close(self) -> None:
@@ -123,7 +140,11 @@ class RangeReader:
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> Iterator[RawBatch]:
         """The visible data batches of each range, or all of them; a batch may reach over a range's ends."""
-        return self._thread.iterate(lambda reader: reader.read(ranges, with_markers=with_markers, topic_ids=topic_ids))
+        # One step of the client's thread for a list: for each batch it would cost more than the batch.
+        for piece in self._thread.iterate(
+            lambda reader: reader.read_pieces(ranges, with_markers=with_markers, topic_ids=topic_ids)
+        ):
+            yield from piece
 
     def close(self) -> None:
         self._thread.close()

@@ -14,8 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark.declare.declaration import View
+from einmal.spark.environment.plan_nodes import iterate
 from einmal.spark.errors import PipelineFailed, reason_of
-from einmal.spark.protocol.execution import is_stateful_node, iterate
+from einmal.spark.protocol.execution import is_stateful_node
 from einmal.spark.targets.part import release
 
 Combine = Callable[[Mapping[str, DataFrame]], DataFrame]

@@ -38,6 +38,8 @@ _TOP: Final = (
     "trigger.availableNow",
 )
 _TABLES: Final = ("sources", "views", "sinks")
+_INGESTERS: Final = "ingest"
+"""Declared in the same file, and run by a command of their own."""
 _FREE: Final = ("kafka.", "spark.")
 """Names that are passed on unchanged: to the client, which checks them, and to the Spark session."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -142,7 +144,8 @@ def parse(
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError([f"not TOML: {error}"]) from error
     problems: list[str] = []
-    document = _substituted(document, variables, problems, "")
+    document.pop(_INGESTERS, None)
+    document = substituted(document, variables, problems, "")
     overrides = {name: _referenced(name, value, variables, problems) for name, value in overrides.items()}
     return _declare(document, overrides, problems, needs_origin=True)
 
@@ -159,8 +162,9 @@ def _declare(
     for name, table in tables.items():
         if not isinstance(table, Mapping):
             raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
-    top = _overridden(flattened({name: value for name, value in document.items() if name not in _TABLES}), overrides)
-    _refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
+    others = {name: value for name, value in document.items() if name not in (*_TABLES, _INGESTERS)}
+    top = _overridden(flattened(others), overrides)
+    refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
     common = {name: str(value) for name, value in top.items() if name.startswith("kafka.")}
     sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
     if not sources:
@@ -182,7 +186,7 @@ def _declare(
         writer=_writer(top, common, sinks, problems),
         output_mode=_output_mode(top, problems),
         trigger=_trigger(top, problems),
-        spark={name: _text(value) for name, value in top.items() if name.startswith("spark.")},
+        spark={name: as_text(value) for name, value in top.items() if name.startswith("spark.")},
     )
     if problems:
         raise DeclarationError(problems)
@@ -202,7 +206,7 @@ def _overridden(top: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, 
 def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str]) -> Source:
     where = f"sources.{name}"
     _check_name(where, name, problems)
-    options = {key: _text(value) for key, value in _table(where, table, problems).items()}
+    options = {key: as_text(value) for key, value in _table(where, table, problems).items()}
     kind = options.pop("format", OWN_FORMAT)
     watermark = _watermark(where, options, problems)
     decoding = _decoding(where, kind, options, problems)
@@ -235,18 +239,18 @@ def _view(name: str, value: Any, problems: list[str]) -> View:
     _check_name(where, name, problems)
     if isinstance(value, str):
         return View(name, value)
-    options = {key: _text(each) for key, each in _table(where, value, problems).items()}
+    options = {key: as_text(each) for key, each in _table(where, value, problems).items()}
     watermark = _watermark(where, options, problems)
     sql = options.pop("sql", None)
     if sql is None:
         problems.append(f'{where}: sql is missing\nhint: {name} = "SELECT ..."')
-    _refuse_unknown(where, options, ("sql", "watermark.column", "watermark.delay"), problems)
+    refuse_unknown(where, options, ("sql", "watermark.column", "watermark.delay"), problems)
     return View(name, sql or "", watermark)
 
 
 def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[str]) -> Sink:
     where = f"sinks.{name}"
-    options = {key: _text(value) for key, value in _table(where, table, problems).items()}
+    options = {key: as_text(value) for key, value in _table(where, table, problems).items()}
     if any(each.startswith("kafka.") for each in options):
         problems.append(
             f"{where}: kafka.* belongs to the whole pipeline: all its output is one transaction in one cluster\n"
@@ -261,7 +265,7 @@ def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[s
         problems.append(f"{where}: from = {origin!r} is no source or view{_nearest(str(origin), known)}")
     names = () if known is None else ("from",)
     if kind in KAFKA:
-        _refuse_unknown(where, options, ("type", *names, "topic"), problems)
+        refuse_unknown(where, options, ("type", *names, "topic"), problems)
         return Sink(name, origin, options.get("topic"))
     return _target(where, Sink(name, origin, None, kind, RedactedDict(options)), ("type", *names), problems)
 
@@ -275,7 +279,7 @@ def _target(where: str, sink: Sink, common: tuple[str, ...], problems: list[str]
         return sink
     _check_name(where, sink.name, problems)
     before = len(problems)
-    _refuse_unknown(where, sink.options, (*common, *own.OPTIONS), problems)
+    refuse_unknown(where, sink.options, (*common, *own.OPTIONS), problems)
     if len(problems) == before:
         _note(where, problems, lambda: own(Options(sink.options)).close())
     return sink
@@ -294,7 +298,7 @@ def _writer(
     top: Mapping[str, Any], common: Mapping[str, str], sinks: Sequence[Sink], problems: list[str]
 ) -> dict[str, str]:
     names = ("transactional.id", "processing.guarantee", "checkpointLocation")
-    writer = {name: _text(top[name]) for name in names if name in top}
+    writer = {name: as_text(top[name]) for name in names if name in top}
     if any(sink.is_topic for sink in sinks) or not sinks:
         # The source's cluster may be another one; where it is not, one line at the top serves both.
         writer = RedactedDict(common) | writer
@@ -354,7 +358,8 @@ def _table(where: str, value: Any, problems: list[str]) -> dict[str, Any]:
     return flat
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value of the file as an option's text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -363,9 +368,10 @@ def _check_name(where: str, name: str, problems: list[str]) -> None:
         problems.append(f"{where}: a name in SQL has letters, digits and underscores, and begins with no digit")
 
 
-def _refuse_unknown(
+def refuse_unknown(
     where: str, given: Iterable[str], known: Collection[str], problems: list[str], *, free: tuple[str, ...] = ()
 ) -> None:
+    """Note every key that is not known, and does not begin with one of ``free``."""
     for name in given:
         if name not in known and not name.startswith(free or ("\0",)):
             at = f"{where}: " if where else ""
@@ -405,11 +411,11 @@ def _referenced(where: str, value: str, variables: Variables, problems: list[str
         return value
 
 
-def _substituted(value: Any, variables: Variables, problems: list[str], where: str) -> Any:
+def substituted(value: Any, variables: Variables, problems: list[str], where: str) -> Any:
     """The value with the environment's variables and the references in all its strings."""
     if isinstance(value, Mapping):
         return {
-            name: _substituted(each, variables, problems, f"{where}.{name}" if where else name)
+            name: substituted(each, variables, problems, f"{where}.{name}" if where else name)
             for name, each in value.items()
         }
     if not isinstance(value, str):

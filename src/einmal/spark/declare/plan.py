@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 
 from einmal.spark.declare.guarantees import PlanFacts
 from einmal.spark.decoding.decode import is_decoder
-from einmal.spark.protocol.execution import is_stateful_node, iterate, state_format, walk
+from einmal.spark.environment.plan_nodes import iterate, walk
+from einmal.spark.protocol.execution import is_stateful_node, state_format
 
 
 def plan_facts(frame: DataFrame) -> PlanFacts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from einmal.types import Header
@@ -31,6 +32,7 @@ TASK_PUT: Final = "TASK_PUT"
 """A target has rejected the row."""
 STAGES: Final = (KEY_CONVERTER, VALUE_CONVERTER, TASK_PUT)
 _MESSAGE_MAX: Final = 1_000
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,20 @@ class RejectedRow:
 
 class ToleranceExceeded(Exception):
     """A batch has more bad rows than ``errors.deadletterqueue.limit`` allows. Another attempt would have as many."""
+
+
+def failed_record(row: Mapping[str, Any]) -> FailedRecord:
+    """From a row of the source, with its headers."""
+    return FailedRecord(
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        key=row["key"],
+        value=row["value"],
+        headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
+        # A record without a timestamp has -1, which none can be written with.
+        timestamp=row["timestamp"] if row["timestamp"] >= _EPOCH else None,
+    )
 
 
 def dead_letter(

@@ -21,12 +21,11 @@ from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
 from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.settings import LoadedField
-from einmal.spark.decoding.dead_letters import KEY_CONVERTER, VALUE_CONVERTER, FailedRecord, RowFailure, dead_letter
+from einmal.spark.decoding.dead_letters import KEY_CONVERTER, VALUE_CONVERTER, RowFailure, dead_letter, failed_record
 from einmal.spark.decoding.reports import TaskReport
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.options import SourceOptions
 from einmal.spark.source.source import Piece, read_piece
-from einmal.types import Header
 
 TURN: Final = "einmal.decoding.turn"
 """A local property of Spark's jobs: which batch of which run they belong to. Set by the pipeline that writes the dead
@@ -255,15 +254,6 @@ def _letters(
 
 def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
     context = TaskContext.get()
-    record = FailedRecord(
-        topic=row["topic"],
-        partition=row["partition"],
-        offset=row["offset"],
-        key=row["key"],
-        value=row["value"],
-        headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
-        timestamp=row["timestamp"],
-    )
     failure = RowFailure(
         source=decoding.source,
         stage=_STAGES[bad.part],
@@ -273,7 +263,7 @@ def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Ba
         task=context.partitionId() if context is not None else 0,
     )
     assert decoding.topic is not None
-    return dead_letter(record, failure, decoding.topic, context_headers=decoding.context_headers)
+    return dead_letter(failed_record(row), failure, decoding.topic, context_headers=decoding.context_headers)
 
 
 def _turn() -> str | None:

@@ -2,7 +2,8 @@
 
 Spark puts PySpark in front of a worker's path as a zip, out of which Python compiles every module anew: 0.7 s of CPU
 for each daemon of workers and for each query's source. The installed package is the same, and compiled. So the workers
-are started by a small script that takes the zip out of ``PYTHONPATH``.
+are started by a small script that takes the zip out of ``PYTHONPATH``, and starts our daemon in place of PySpark's,
+whatever it is to run: Spark asks for its own where it plans.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _SCRIPT: Final = """\
 #!/bin/sh
 # This Python, without Spark's zip of PySpark.
 lib={lib}
-PYTHONPATH=${{PYTHONPATH#"$lib"/pyspark.zip:"$lib"/py4j-*-src.zip:}} exec {python} "$@"
+export PYTHONPATH=${{PYTHONPATH#"$lib"/pyspark.zip:"$lib"/py4j-*-src.zip:}}
+if [ "$1 $2" = "-m pyspark.daemon" ]; then shift 2; set -- -m pyspark_einmal.daemon "$@"; fi
+exec {python} "$@"
 """
 
 

@@ -11,24 +11,34 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache, wraps
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from itertools import count
 from typing import Any, Final, TypeVar
 
-from einmal.client import RangeReader
+from einmal.client import PartitionWriter, RangeReader
 
 AnyT = TypeVar("AnyT")
+ClosableT = TypeVar("ClosableT", RangeReader, PartitionWriter)
+Settings = tuple[tuple[str, str], ...]
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 """What PySpark's workers ask the environment for."""
+_SETTLING: Final = 4
+_settled: Final = count()
 _KEPT_MAX: Final = 4
-_readers: dict[tuple[tuple[str, str], ...], RangeReader] = {}
+_readers: dict[Settings, RangeReader] = {}
+_writers: dict[Settings, PartitionWriter] = {}
 
 
-@cache
 def settle() -> None:
-    """To be called by each task, once everything is imported: collections do not look at the modules any more."""
-    gc.freeze()
+    """To be called by each task, once everything is imported: collections do not look at the modules any more.
+
+    The first tasks import more while they run. Later ones leave nothing behind but what they have unpickled, which
+    would stay for ever.
+    """
+    if next(_settled) < _SETTLING:
+        gc.freeze()
 
 
 def answered(*errors: type[Exception]) -> Callable[[Callable[..., AnyT]], Callable[..., AnyT]]:
@@ -41,7 +51,7 @@ def answered(*errors: type[Exception]) -> Callable[[Callable[..., AnyT]], Callab
                 return method(*arguments, **keywords)
             except errors:
                 main = sys.modules["__main__"].__spec__
-                if main is not None and main.name.startswith("pyspark."):
+                if main is not None and main.name.startswith(("pyspark.", "pyspark_einmal.")):
                     # This process is a worker, and ends with its error.
                     os.environ[_HIDE_TRACEBACK] = "1"
                 raise
@@ -51,16 +61,27 @@ def answered(*errors: type[Exception]) -> Callable[[Callable[..., AnyT]], Callab
     return decorate
 
 
-@contextmanager
-def range_reader(client: Mapping[str, str]) -> Iterator[RangeReader]:
+def range_reader(client: Mapping[str, str]) -> AbstractContextManager[RangeReader]:
     """A reader with these settings, perhaps one that an earlier task has used; after an error it is not kept."""
+    return _kept(_readers, RangeReader, client)
+
+
+def partition_writer(client: Mapping[str, str]) -> AbstractContextManager[PartitionWriter]:
+    """As ``range_reader``; to begin with ``begin``, and to end with ``flush``."""
+    return _kept(_writers, PartitionWriter, client)
+
+
+@contextmanager
+def _kept(
+    there: dict[Settings, ClosableT], make: Callable[[dict[str, str]], ClosableT], client: Mapping[str, str]
+) -> Iterator[ClosableT]:
     settings = tuple(sorted(client.items()))
-    reader = _readers.pop(settings, None) or RangeReader(dict(client))
+    used = there.pop(settings, None) or make(dict(client))
     try:
-        yield reader
+        yield used
     except BaseException:
-        reader.close()
+        used.close()
         raise
-    while len(_readers) >= _KEPT_MAX:
-        _readers.pop(next(iter(_readers))).close()
-    _readers[settings] = reader
+    while len(there) >= _KEPT_MAX:
+        there.pop(next(iter(there))).close()
+    there[settings] = used

@@ -7,8 +7,11 @@ state and output together. A session of the user's own works too: Spark finds th
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,9 +43,9 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-# spark.python.unix.domain.socket.enabled is left to users. Over TCP each hand-over from the JVM to a Python worker may
-# take 40 ms, because the JVM sends in pieces and holds one back for a delayed acknowledgement. With Unix domain sockets
-# Spark's workers print a traceback in one of seven stops in the middle of a batch.
+_TEMPORARY_MAX: Final = 40
+"""Bytes of the directory for temporary files. The path of a Unix domain socket may have some hundred, Spark's names
+have 42, and our directory for them 22."""
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Less than half the CPU of a short program goes into compiling then."""
 _JVM_LOG: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
@@ -101,6 +104,19 @@ def session(
     return spark
 
 
+def cores_of(spark: SparkSession) -> int:
+    """Tasks that can run at the same time."""
+    return max(1, spark.sparkContext.defaultParallelism)
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """False once its JVM has ended, or was stopped."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # noqa: BLE001 - py4j's errors, or no context any more
+        return False
+
+
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
     """The settings of a new session. Moves Java's options from ``wanted`` into them, behind ours."""
     local = master.startswith("local")
@@ -112,6 +128,8 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     settings = dict(_DEFAULTS)
     if local:
         settings |= _LOCAL_DEFAULTS
+        if os.environ["PYSPARK_PYTHON"] == python != sys.executable:
+            settings |= _unix_sockets()
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
         options = [*_JVM_LOG, *class_archive.options()]
         if quiet:
@@ -122,6 +140,23 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
         options.append(wanted.pop("spark.driver.extraJavaOptions", ""))
         settings["spark.driver.extraJavaOptions"] = " ".join(options)
     return settings
+
+
+def _unix_sockets() -> dict[str, str]:
+    """Over TCP each hand-over from the JVM to a Python worker may take 40 ms, because the JVM sends in pieces and holds
+    one back for a delayed acknowledgement. With PySpark's own daemon, a batch that is stopped would print tracebacks
+    over Unix domain sockets."""
+    if len(os.fsencode(tempfile.gettempdir())) > _TEMPORARY_MAX:
+        return {}
+    # Spark leaves some of them behind.
+    folder = tempfile.mkdtemp(prefix="einmal-spark-")
+    atexit.register(_remove, folder, os.getpid())
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _quiet_python() -> None:

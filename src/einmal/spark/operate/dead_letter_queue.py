@@ -1,7 +1,7 @@
 """A dead-letter topic as its owner manages it, without Spark: what is in it, and its records back to where they failed.
 
 ``replay`` copies original records in transactions. Each transaction also has a mark for each of its dead letters, in
-the topic ``MARKS``: the id of the dead-letter topic, partition and offset. A replay begins with InitProducerId under a
+``REPLAY_TOPIC``: the id of the dead-letter topic, partition and offset. A replay begins with InitProducerId under a
 transactional.id that belongs to the dead-letter topic. It fences a replay that still runs and ends its transaction, and
 only then reads the marks. So a replay that was killed, or that runs twice, copies each record once.
 """
@@ -29,8 +29,6 @@ from einmal.spark.decoding.dead_letters import (
 )
 from einmal.types import Header, TopicPartition
 
-MARKS: Final = REPLAY_TOPIC
-"""Key: which dead letter; value: the topic that it was copied to."""
 _MARKS_CONFIG: Final = {"cleanup.policy": "compact"}
 _TOGETHER: Final = 1_000
 _BYTES: Final = 8 * 1024 * 1024
@@ -218,7 +216,7 @@ class DeadLetterQueue:
         ``progress`` is called with the number of copies after each transaction. Raises KafkaError, ReplayRefused.
         """
         self._refuse_targets(to)
-        self._cluster.create_topic(MARKS, 1, _MARKS_CONFIG)
+        self._cluster.create_topic(REPLAY_TOPIC, 1, _MARKS_CONFIG)
         topic_id = self._topic_id()
         copied = earlier = 0
         with Producer(self._client | {"transactional.id": self.transactional_id}) as producer:
@@ -249,7 +247,7 @@ class DeadLetterQueue:
                 headers = original_headers(letter.headers)
                 timestamp = letter.timestamp if letter.timestamp >= 0 else None
                 sent.append(transaction.send(topic, letter.value, letter.key, headers, partition, timestamp))
-                sent.append(transaction.send(MARKS, topic, _mark(topic_id, letter)))
+                sent.append(transaction.send(REPLAY_TOPIC, topic, _mark(topic_id, letter)))
             for each in sent:
                 each.result()
 
@@ -284,19 +282,19 @@ class DeadLetterQueue:
         return seen.topic_id or self.topic if seen is not None else self.topic
 
     def _marks(self) -> frozenset[bytes]:
-        if MARKS not in self._cluster.look([MARKS], [MARKS]).topics:
+        if REPLAY_TOPIC not in self._cluster.look([REPLAY_TOPIC], [REPLAY_TOPIC]).topics:
             return frozenset()
-        return frozenset(record.key for record in self._read(MARKS) if record.key is not None and record.value)
+        return frozenset(record.key for record in self._read(REPLAY_TOPIC) if record.key is not None and record.value)
 
     def _stable_marks(self) -> frozenset[bytes]:
         """All that are committed: behind an open transaction of another replay there can be more."""
-        partitions = self._cluster.partitions([MARKS])
+        partitions = self._cluster.partitions([REPLAY_TOPIC])
         ends = self._cluster.latest(partitions, committed=False)
         deadline = time.monotonic() + _STABLE_S
         while any(self._cluster.latest(partitions, committed=True)[each] < ends[each] for each in partitions):
             if time.monotonic() > deadline:
                 raise ReplayRefused(
-                    f"a transaction of another replay is open in {MARKS} since {_STABLE_S:.0f} s",
+                    f"a transaction of another replay is open in {REPLAY_TOPIC} since {_STABLE_S:.0f} s",
                     "wait for its end, or end it: einmal txn list, einmal txn abort",
                 )
             time.sleep(_POLL_S)

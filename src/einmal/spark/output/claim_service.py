@@ -2,20 +2,24 @@
 
 Theory of operation. All tasks of a batch write under one producer id and epoch. Brokers count sequences per producer
 id and partition, so they cannot keep two writers of a partition apart: the second one's batches would be acknowledged
-as repeats, and not written. Spark does start a task twice: a retry, a speculative copy, a stage that runs again. So a
-task asks the driver before its first record in a partition, and reports after its last acknowledgement.
+as repeats, and not written. So tasks take turns: one asks the driver for partitions before it writes there, and
+reports after the last acknowledgement; the next one continues at the sequence that follows. And Spark does start a task
+twice: a retry, a speculative copy, a stage that runs again. Only the first attempt with a claim ever gets one.
 
     task                        driver
     topic(name)             ->  partition count and numbers, fixed for this batch
-    claim(number)           ->  AddPartitionsToTxn (TV0 and TV1), then the grant
+    claim(numbers)          ->  AddPartitionsToTxn (TV0 and TV1), then the grant of those that are free
     records, acknowledged
-    report(output)          ->  noted
+    report(output)          ->  noted, and the partition is free
+    leave                   ->  the attempt is done
                                 close: every claim is reported, and Spark's result is the same; commit record; EndTxn
 
 Invariants, and the ordering that keeps them:
 
-1. *A partition has one writer per transaction.* The first claim wins, also after its owner has died: records of the
-   dead attempt are in the transaction, which must be aborted. The batch is then written again, in a new epoch.
+1. *A partition has one writer at a time, a task one in all.* A claim ends with its report, never with its holder's
+   death: the dead attempt may have requests under way, and its records are in the transaction, which must be aborted.
+   The batch is then written again, in a new epoch. After a report nothing is under way but repeats of what was
+   acknowledged, whose sequences are behind: brokers do not write those.
 2. *The coordinator knows every partition before the first record.* A grant follows the answer to AddPartitionsToTxn.
    Requests of one transaction are answered one at a time, under its lock, so no grant overtakes another's request.
 3. *No claim outlives its transaction.* ``end`` closes the claims under the same lock before EndTxn is sent: an
@@ -26,16 +30,17 @@ Invariants, and the ordering that keeps them:
 5. *A topic's partition count is fixed by the first question of a batch.* Two tasks with different counts would send one
    key to two partitions.
 6. *A second attempt waits instead of failing*, because four failures of a task end Spark's job, and Spark ends the
-   second attempt when the first has succeeded. It waits a bounded time, and only if it owns no partition itself, so no
-   two attempts wait for each other.
+   second attempt when the first has succeeded. So does a task whose partitions are all being written. It waits as long
+   as something is reported now and then, and only if it has no partition itself, so no two attempts wait for each
+   other.
 
 Connections are mutual TLS under a key pair of the query's own, which reaches tasks inside Spark's tasks: only who has
 the key gets beyond the handshake. A stranger has ten seconds for it, and few can try at once: one more ends the oldest,
 so that those who stay silent do not keep tasks out; a task whose handshake was ended tries again.
 
-One JSON object per line, each answered by one line; an answer always names what was refused. An attempt is at work as
-long as its connection stands; keepalive probes find a machine that died silently. Knows nothing of Spark:
-``pipeline.claims`` decides.
+One JSON object per line, each answered by one line; an answer always names what was refused. An attempt is at work
+until it leaves or its connection ends; keepalive probes find a machine that died silently. Connections stay for the
+next task of the worker. Knows nothing of Spark: ``pipeline.claims`` decides.
 """
 
 from __future__ import annotations
@@ -50,26 +55,20 @@ import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from einmal.pipeline.claims import Claims, Denied, Output
+from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.security.shared_identity import SharedIdentity
 from einmal.spark.options import reserved
+from einmal.spark.output.claim_client import CLAIMS_MAX, LINE_BYTES_MAX, WELCOME, Address, ClaimRefused
 from einmal.types import TopicPartition
 
 _logger = logging.getLogger(__name__)
 
-_WELCOME: Final = b"welcome\n"
-"""The driver's first line. With TLS 1.3 a client's handshake is over before the driver has verified it."""
-_LINE_BYTES_MAX: Final = 64 * 1024
 _PORTS_MAX: Final = 16
 """As many as Spark tries for its own services (spark.port.maxRetries)."""
-_CONNECT_S: Final = 10.0
-_AGAIN_S: Final = 0.05
 _STRANGER_S: Final = 10.0
 """For a whole handshake, however many pieces it comes in."""
 _STRANGERS_MAX: Final = 64
@@ -77,28 +76,13 @@ _STRANGERS_MAX: Final = 64
 _LOGGED_MAX: Final = 20
 """Lines about strangers in ``_LOGGED_S``, whatever they do."""
 _LOGGED_S: Final = 10.0
-_ANSWER_S: Final = 120.0
-"""Under TV0 and TV1 the driver adds the partition to the transaction before it answers."""
 _WAIT_S: Final = 120.0
-"""How long second attempts wait for a partition's owner: an owner that hangs must fail the batch eventually."""
+"""How long attempts wait while nothing is reported: a writer that hangs must fail the batch eventually."""
 _WAIT_STEP_S: Final = 10.0
 _COUNTED_S: Final = 5.0
-"""From an owner's report until Spark has counted its success, and has ended the other attempts."""
+"""From a writer's last report until Spark has counted its success, and has ended the other attempts."""
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """In seconds, and probes: a machine that died silently is noticed after some 25 s."""
-
-
-class ClaimRefused(Exception):
-    """The driver denies this task the partition: another attempt owns it, or the transaction has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a task finds the service, and how it proves that it is one. Travels inside the task."""
-
-    host: str
-    port: int
-    identity: SharedIdentity
 
 
 class TopicTable:
@@ -154,7 +138,9 @@ class OpenTransaction:
         self._at_work: dict[int, set[object]] = {}
         """The connections of every task attempt; none where it has left."""
         self._left: dict[int, float] = {}
-        self._contested: dict[TopicPartition, float] = {}
+        self._waiting: dict[int, float] = {}
+        """Since when each attempt waits."""
+        self._reported_at = 0.0
 
     def look_up(self, topic: str) -> int:
         """The topic's number of partitions, fixed from now on."""
@@ -168,7 +154,7 @@ class OpenTransaction:
             return tuple(sorted(collected)) if self._claims is None else self._claims.close(collected)
 
     def leave(self, connection: object) -> None:
-        """A connection has ended: the task attempt behind it is done, or dead."""
+        """The task attempt behind a connection is done, or dead."""
         with self._lock:
             for attempt_id, connections in self._at_work.items():
                 if connection in connections:
@@ -192,36 +178,64 @@ class OpenTransaction:
                     return {"denied": f"unknown question {other!r}"}
 
     def _claim(self, request: dict[str, Any]) -> dict[str, Any]:
-        target = self._topics.target(request["number"])
-        if self._claims is not None:
-            answer = self._claims.claim(self.token, request["attempt"], target)
-            if isinstance(answer, Denied):
-                wait_s = 0.0 if answer.by is None else self._may_wait(target, answer.by)
-                if wait_s > 0:
-                    self._lock.wait(wait_s)
-                    return {"later": True}
-                return {"denied": answer.reason}
+        """Those of the wanted partitions that are free, at most as many as asked for; waits a while for the first."""
+        attempt_id = request["attempt"]
+        until = time.monotonic() + _WAIT_STEP_S
+        while True:
+            granted, denied = self._granted(Task(*request["task"]), attempt_id, request["numbers"], request["most"])
+            if granted:
+                self._waiting.pop(attempt_id, None)
+                return {"granted": granted}
+            wait_s = self._may_wait(attempt_id, denied)
+            if wait_s <= 0:
+                assert denied is not None, "no partition was asked for"
+                return {"denied": denied.reason}
+            if (step_s := min(wait_s, until - time.monotonic())) <= 0:
+                return {"later": True}
+            self._lock.wait(step_s)
+
+    def _granted(
+        self, task: Task, attempt_id: int, numbers: Sequence[int], most: int
+    ) -> tuple[list[list[Any]], Denied | None]:
+        """Number, topic, partition and sequence of each, and why another was denied."""
+        granted: list[list[Any]] = []
+        denied: Denied | None = None
+        for number in numbers[:CLAIMS_MAX]:
+            if len(granted) == most:
+                break
+            target = self._topics.target(number)
+            answer = Granted(0, add=False)
+            if self._claims is not None:
+                found = self._claims.claim(self.token, task, attempt_id, target)
+                if isinstance(found, Denied):
+                    denied = denied or found
+                    continue
+                answer = found
             if answer.add:
                 self._add(target)
-        return {"topic": target.topic, "partition": target.partition}
+            granted.append([number, *target, answer.sequence])
+        return granted, denied
 
-    def _may_wait(self, target: TopicPartition, owner: int) -> float:
-        """How long a second attempt may wait now, in seconds."""
-        assert self._claims is not None
+    def _may_wait(self, attempt_id: int, denied: Denied | None) -> float:
+        """How long an attempt may wait now, in seconds."""
+        if self._claims is None or denied is None or denied.by is None:
+            return 0.0
         now = time.monotonic()
-        patience = self._contested.setdefault(target, now) + _WAIT_S - now
-        if not self._at_work[owner]:
-            counted = self._left.get(owner, now) + _COUNTED_S - now
-            patience = min(patience, counted if self._claims.is_reported(target) else 0.0)
-        return min(patience, _WAIT_STEP_S)
+        patience = max(self._waiting.setdefault(attempt_id, now), self._reported_at) + _WAIT_S - now
+        if not self._at_work.get(denied.by):
+            # Without a claim it may have succeeded; with one it never will.
+            counted = self._left.get(denied.by, now) + _COUNTED_S - now
+            patience = min(patience, 0.0 if self._claims.has_claims(denied.by) else counted)
+        return patience
 
     def _report(self, request: dict[str, Any]) -> dict[str, Any]:
-        output = Output(**request["output"])
-        if self._claims is not None:
-            answer = self._claims.report(self.token, request["attempt"], output)
-            if isinstance(answer, Denied):
-                return {"denied": answer.reason}
-        self._reported(output)
+        outputs = [Output(**each) for each in request["outputs"]]
+        for output in outputs:
+            if self._claims is not None and (denied := self._claims.report(self.token, request["attempt"], output)):
+                return {"denied": denied.reason}
+            self._reported(output)
+        self._reported_at = time.monotonic()
+        self._lock.notify_all()
         return {}
 
 
@@ -252,17 +266,22 @@ class ClaimService:
             transaction.close(())
 
     def close(self) -> None:
+        """Ends every connection."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.tasks.close()
 
     def answer(self, request: dict[str, Any], connection: object) -> dict[str, Any]:
+        if request.get("ask") == "leave":
+            self.leave(connection)
+            return {}
         transaction = self._transaction
         if transaction is None or request.get("token") != transaction.token:
             return {"denied": "the claim belongs to a transaction that has ended"}
         return transaction.answer(request, connection)
 
     def leave(self, connection: object) -> None:
-        """The connection has ended."""
+        """Whoever was behind the connection is not any more."""
         transaction = self._transaction
         if transaction is not None:
             transaction.leave(connection)
@@ -284,9 +303,7 @@ class _Strangers:
                 return
             oldest = next(iter(self._connections))
             del self._connections[oldest]
-        with contextlib.suppress(OSError):
-            # Not SSLSocket's shutdown: it would end TLS under the thread that is in the handshake.
-            socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+        _hang_up(oldest)
 
     def remove(self, connection: socket.socket) -> None:
         with self._lock:
@@ -306,6 +323,37 @@ class _Strangers:
         )
 
 
+class _Tasks:
+    """The connections of tasks, which stay when the task is done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._is_closed = False
+
+    def add(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.add(connection)
+            if self._is_closed:
+                _hang_up(connection)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            for connection in self._connections:
+                _hang_up(connection)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Not SSLSocket's shutdown: it would end TLS under the thread that uses it.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
@@ -316,6 +364,7 @@ class _Server(socketserver.ThreadingTCPServer):
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
         super().__init__(address, handler)
         self.strangers = _Strangers()
+        self.tasks = _Tasks()
 
     def get_request(self) -> tuple[ssl.SSLSocket, Any]:
         connection, peer = super().get_request()
@@ -355,19 +404,21 @@ class _Handler(socketserver.StreamRequestHandler):
             return
         # A task may compute and write for as long as it takes between two questions.
         self.connection.settimeout(None)
+        self.server.tasks.add(self.connection)
         try:
-            while (line := self.rfile.readline(_LINE_BYTES_MAX)) and self._answer(line):
+            while (line := self.rfile.readline(LINE_BYTES_MAX)) and self._answer(line):
                 pass
         except OSError:
             # The task is gone.
             pass
         finally:
+            self.server.tasks.remove(self.connection)
             self.server.service.leave(self)
 
     def _is_task(self) -> bool:
         try:
             self.connection.do_handshake()
-            self.wfile.write(_WELCOME)
+            self.wfile.write(WELCOME)
         except OSError as error:
             self.server.strangers.log(self.client_address, error)
             return False
@@ -393,105 +444,3 @@ class _Handler(socketserver.StreamRequestHandler):
             answer = {"denied": f"{type(error).__name__}: {error}"}
         self.wfile.write(json.dumps(answer).encode() + b"\n")
         return "denied" not in answer
-
-
-class ClaimClient:
-    """A task's side. Connects with its first question. Used by one thread; ``with`` closes it."""
-
-    def __init__(self, address: Address, token: str, attempt_id: int) -> None:
-        self._known = {"token": token, "attempt": attempt_id}
-        self._address = address
-        self._socket: socket.socket | None = None
-
-    def __enter__(self) -> ClaimClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._socket is not None:
-            self._lines.close()
-            self._socket.close()
-
-    def topic(self, topic: str) -> tuple[int, int]:
-        """(base, count) of a topic in this batch. Raises ClaimRefused."""
-        answer = self._ask(ask="topic", topic=topic)
-        return answer["base"], answer["count"]
-
-    def claim(self, number: int) -> TopicPartition:
-        """The partition behind a number, which this task alone may write from now on; waits while another attempt of
-        it does. Raises ClaimRefused."""
-        while "later" in (answer := self._ask(ask="claim", number=number)):
-            pass
-        return TopicPartition(answer["topic"], answer["partition"])
-
-    def report(self, output: Output) -> None:
-        """Every acknowledgement for the partition is in. Raises ClaimRefused."""
-        self._ask(ask="report", output=asdict(output))
-
-    def _ask(self, **question: Any) -> dict[str, Any]:
-        if self._socket is None:
-            self._socket = _connected(self._address)
-            self._socket.settimeout(_ANSWER_S)
-            self._lines = self._socket.makefile("rb")
-        self._socket.sendall(json.dumps(self._known | question).encode() + b"\n")
-        line = self._lines.readline(_LINE_BYTES_MAX)
-        if not line:
-            raise ClaimRefused("the driver closed the connection: the query has ended")
-        answer: dict[str, Any] = json.loads(line)
-        if "denied" in answer:
-            raise ClaimRefused(answer["denied"])
-        return answer
-
-
-def _connected(address: Address) -> ssl.SSLSocket:
-    """A connection that the driver has welcomed. Raises ClaimRefused."""
-    until = time.monotonic() + _CONNECT_S
-    while True:
-        try:
-            connection = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
-        except OSError as error:
-            raise ClaimRefused(_unreachable(address, error)) from error
-        try:
-            return _welcomed(connection, address.identity)
-        except ssl.SSLCertVerificationError as error:
-            raise ClaimRefused(
-                f"{address.host}:{address.port} belongs to another query, or is not the driver of this one: it has "
-                "another key"
-            ) from error
-        except (ssl.SSLEOFError, ConnectionError) as error:
-            # The driver ends handshakes while many strangers connect.
-            if time.monotonic() >= until:
-                raise ClaimRefused(_unreachable(address, error)) from error
-            time.sleep(_AGAIN_S)
-        except OSError as error:
-            raise ClaimRefused(_unreachable(address, error)) from error
-
-
-def _welcomed(connection: socket.socket, identity: SharedIdentity) -> ssl.SSLSocket:
-    secured = _context(identity).wrap_socket(connection)
-    try:
-        received = b""
-        while len(received) < len(_WELCOME):
-            piece = secured.recv(len(_WELCOME) - len(received))
-            if not piece:
-                raise ConnectionAbortedError("the driver has closed the connection")
-            received += piece
-        if received != _WELCOME:
-            raise OSError("no claim service answers")
-    except BaseException:
-        secured.close()
-        raise
-    return secured
-
-
-@lru_cache(maxsize=4)
-def _context(identity: SharedIdentity) -> ssl.SSLContext:
-    """Of one query; Spark's Python workers serve many of its tasks."""
-    return identity.context(is_server=False)
-
-
-def _unreachable(address: Address, error: OSError) -> str:
-    return (
-        f"the driver cannot be reached from this executor at {address.host}:{address.port} ({error}); set "
-        "spark.driver.host to a name that executors know, and spark.einmal.claims.port to a port that the network lets "
-        "through"
-    )

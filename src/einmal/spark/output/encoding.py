@@ -93,9 +93,13 @@ def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _together(batches: list[Any]) -> Any:
     rows = batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+    if "key" not in rows.schema.names:
+        rows = rows.append_column("key", pyarrow.nulls(rows.num_rows, pyarrow.binary()))
     for name in ("key", "value"):
         # A session may have Arrow's large types.
         rows = rows.set_column(rows.schema.get_field_index(name), name, rows.column(name).cast(pyarrow.binary()))
+    if "timestamp" not in rows.schema.names:
+        rows = rows.append_column("timestamp", pyarrow.nulls(rows.num_rows, pyarrow.int64()))
     return rows
 
 

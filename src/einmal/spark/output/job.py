@@ -1,15 +1,15 @@
-"""The Spark job that writes one micro-batch: rows encoded where they are, sent to the owners of their partitions,
-written by them, results collected.
+"""The Spark job that writes one micro-batch: rows encoded and written where they are, results collected.
 
-The sequences of a producer id are counted per partition, so under one producer id each partition must have exactly one
-writer. What is shuffled are sections of record batches, not rows. The same job for all guarantees; what differs is the
-identity that the tasks write under.
+The sequences of a producer id are counted per partition, so under one producer id each partition has one writer at a
+time. Tasks take turns. Only where the order between tasks is of importance each partition has one task, to which the
+others send what they have encoded: sections of record batches are shuffled then, not rows. The same job for all
+guarantees; what differs is the identity that the tasks write under.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, functions
@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame, functions
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.output.claim_service import Address, OpenTransaction
+from einmal.spark.environment.plan_nodes import sorts_all, walk
+from einmal.spark.output.claim_client import Address
+from einmal.spark.output.claim_service import OpenTransaction
 from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
 from einmal.spark.output.routing import (
     BatchRoute,
@@ -29,6 +31,7 @@ from einmal.spark.output.routing import (
     prepared,
 )
 from einmal.spark.output.writer import OUTPUT_SCHEMA, WriteAs, WriteTask, writes
+from einmal.spark.source.source import KafkaDataSource
 from einmal.wire.compression import Compression
 
 _BATCH_BYTES: Final = 256 * 1024
@@ -59,8 +62,10 @@ class Job:
         transaction: OpenTransaction,
         batch_id: int,
         write_as: WriteAs,
+        *,
+        keeps_order: bool = True,
     ) -> list[Output]:
-        """Raises what Spark raises when a task fails."""
+        """``keeps_order``: also that of rows in different tasks. Raises what Spark raises when a task fails."""
         check_columns(frame.schema, self._topic)
         turn = Turn(self._address, transaction.token)
         count = 0 if self._topic is None else transaction.look_up(self._topic)
@@ -78,15 +83,36 @@ class Job:
                 now_ms=time.time_ns() // 1_000_000,
             )
         )
-        write = writes(WriteTask(turn, self._client, write_as, self._compression))
         rows = prepared(frame, route)
+        tasks_before = _task_count(frame)
+        is_shared = not keyless and tasks_before != 1 and not (keeps_order or _is_sorted(frame))
+        write = writes(WriteTask(turn, self._client, write_as, self._compression, is_shared))
         if keyless:
-            outputs = rows.coalesce(tasks).mapInArrow(lambda batches: write(encode(batches)), OUTPUT_SCHEMA)
+            rows = rows.coalesce(tasks)
+        if keyless or is_shared or tasks_before == 1:
+            outputs = rows.mapInArrow(lambda batches: write(encode(batches)), OUTPUT_SCHEMA)
         else:
             sections = rows.mapInArrow(encode, SECTION_SCHEMA).repartitionById(tasks, self._order[0])
             # Kafka keeps the order of a key's records, a shuffle does not.
             outputs = sections.sortWithinPartitions(*self._order).mapInArrow(write, OUTPUT_SCHEMA)
         return [Output(**row.asDict()) for row in outputs.collect()]
+
+
+def divides_partitions(sources: Sequence[tuple[str, Mapping[str, str]]]) -> bool:
+    """Whether a query's sources (formats, and options in lower case) may give records of one partition to several
+    tasks: the order of these tasks is then that of the records."""
+    return any(kind != KafkaDataSource.name() or "minpartitions" in options for kind, options in sources)
+
+
+def _is_sorted(frame: DataFrame) -> bool:
+    return any(sorts_all(node) for node in walk(frame._jdf.queryExecution().analyzed()))
+
+
+def _task_count(frame: DataFrame) -> int | None:
+    """How many tasks have the rows, if it is known. One is the only writer of every partition."""
+    # What Spark hands to foreachBatch is planned already. To plan another frame could run a part of it.
+    plan = frame._jdf.queryExecution().logical()
+    return int(plan.rdd().getNumPartitions()) if plan.getClass().getSimpleName() == "LogicalRDD" else None
 
 
 _NOT_FOR_TASKS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})

@@ -40,9 +40,14 @@ def open_resources(
     spark: SparkSession, cluster: KafkaCluster, client: Mapping[str, str], topic: str | None
 ) -> SinkResources:
     """``client``: settings under Kafka's names. Raises PipelineRefused."""
+    service = claim_service(spark)
+    return SinkResources(service, Job(cluster, client, topic, service.address))
+
+
+def claim_service(spark: SparkSession) -> ClaimService:
+    """With a key pair of its own. Raises PipelineRefused."""
     context = spark.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
     port = int(context.get(CLAIMS_PORT) or 0)
     identity = ephemeral_identity(spark._jvm)
-    service = ClaimService(identity, context.get("spark.driver.bindAddress") or advertised, advertised, port)
-    return SinkResources(service, Job(cluster, client, topic, service.address))
+    return ClaimService(identity, context.get("spark.driver.bindAddress") or advertised, advertised, port)

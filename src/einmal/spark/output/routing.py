@@ -25,12 +25,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from einmal.pipeline.claims import Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.spark.options import OptionError, reserved
-from einmal.spark.output.claim_service import Address, ClaimClient
+from einmal.spark.output.claim_client import Address, ClaimClient
 from einmal.spark.source.vectors import Ints, ints, murmur2s, present
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
+_SELECTED: Final[dict[str, tuple[DataType | None, str]]] = {
+    "key": (BinaryType(), "cast(key as binary)"),
+    "value": (BinaryType(), "cast(value as binary)"),
+    "timestamp": (None, "unix_millis(timestamp)"),
+    # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on: it asks
+    # the Arrow writer for its size.
+    "headers": (None, f"coalesce(cast(headers as {_HEADERS}), cast(array() as {_HEADERS}))"),
+    "partition": (IntegerType(), "cast(partition as int)"),
+    "topic": (StringType(), "topic"),
+}
+"""Of every column: the type that needs no expression, and the expression."""
 
 
 class RowRefused(ValueError):
@@ -48,7 +60,8 @@ class Turn:
         """A line to the driver, as the task attempt that runs here. Its questions raise OSError, ClaimRefused."""
         context = TaskContext.get()
         assert context is not None, "only tasks claim"
-        return ClaimClient(self.address, self.token, context.taskAttemptId())
+        task = Task(context.stageId(), context.partitionId())
+        return ClaimClient(self.address, self.token, task, context.taskAttemptId())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +95,16 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 
 def prepared(frame: DataFrame, route: BatchRoute) -> DataFrame:
-    """The frame's rows as key, value, timestamp (ms, or null), and headers, partition and topic where they matter."""
-    there = set(frame.columns)
-    key = "key" if "key" in there else "null"
-    timestamp = "unix_millis(timestamp)" if "timestamp" in there else "cast(null as bigint)"
+    """The frame's rows with only those of the columns key, value, timestamp (ms), headers, partition and topic that it
+    has, and that matter."""
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    known = _SELECTED if route.topic is None else {name: _SELECTED[name] for name in _SELECTED if name != "topic"}
+    selected = {name: expression for name, (_, expression) in known.items() if name in kinds}
+    if sorted(frame.columns) == sorted(selected) and all(kinds[name] == _SELECTED[name][0] for name in selected):
+        # A selection is planned for every batch, which takes longer than to write a small one.
+        return frame
     # As text: every column object is several calls to the JVM, in every batch.
-    selected = [f"cast({key} as binary) as key", "cast(value as binary) as value", f"{timestamp} as timestamp"]
-    if "headers" in there:
-        # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on: it
-        # asks the Arrow writer for its size. For the same reason rows without headers go without the column.
-        selected.append(f"coalesce(cast(headers as {_HEADERS}), cast(array() as {_HEADERS})) as headers")
-    if "partition" in there:
-        selected.append("cast(partition as int) as partition")
-    if route.topic is None:
-        selected.append("topic")
-    return frame.selectExpr(*selected)
+    return frame.selectExpr(*(f"{expression} as {name}" for name, expression in selected.items()))
 
 
 def is_keyless(frame: DataFrame, route: BatchRoute) -> bool:
@@ -158,10 +166,24 @@ def _tables(route: BatchRoute, topics: Any, rows: int) -> tuple[Ints, Ints]:
     encoded = topics.dictionary_encode()
     for name in sorted(RESERVED_TOPICS.intersection(encoded.dictionary.to_pylist())):
         raise RowRefused("a row's topic " + reserved(name))
-    with route.turn.claims() as claims:
-        tables = np.array([claims.topic(name) for name in encoded.dictionary.to_pylist()], np.int64).reshape(-1, 2)
+    known = _looked_up(route.turn, encoded.dictionary.to_pylist())
+    tables = np.array([known[name] for name in encoded.dictionary.to_pylist()], np.int64).reshape(-1, 2)
     which = encoded.indices.to_numpy()
     return tables[which, 0], tables[which, 1]
+
+
+_topics: dict[str, dict[str, tuple[int, int]]] = {}
+"""What this worker knows of one transaction, by its token: topics keep their numbers while it lasts."""
+
+
+def _looked_up(turn: Turn, names: list[str]) -> dict[str, tuple[int, int]]:
+    if turn.token not in _topics:
+        _topics.clear()
+    known = _topics.setdefault(turn.token, {})
+    if missing := [name for name in names if name not in known]:
+        with turn.claims() as claims:
+            known |= {name: claims.topic(name) for name in missing}
+    return known
 
 
 def _require(columns: dict[str, DataType], name: str, kinds: tuple[type[DataType], ...], hint: str) -> None:

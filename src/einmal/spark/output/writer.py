@@ -1,8 +1,10 @@
-"""A writing task: claims its partitions, makes record batches of sections, sends them, reports what was acknowledged.
+"""A writing task: claims partitions, makes record batches of sections, sends them, reports what was acknowledged.
 
 Runs on an executor, in Spark's Python worker. Sequences of a partition begin at 0 in every transaction, because every
-transaction has an epoch of its own. A task that may not write fails: its batch is written again as a whole. A worker
-outlives its killed executor and may continue to write and to report; its batch is aborted all the same.
+transaction has an epoch of its own. Where tasks share partitions they take turns: each writes a piece of its sections
+to the partitions that are free, waits for the acknowledgements, and reports. A task that may not write fails: its batch
+is written again as a whole. A worker outlives its killed executor and may continue to write and to report; its batch is
+aborted all the same.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google_crc32c import extend as crc32c_extend
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from einmal.client import PartitionWriter
 from einmal.pipeline.claims import Output
-from einmal.spark.environment.python_worker import settle
-from einmal.spark.output.claim_service import ClaimClient
+from einmal.spark.environment.python_worker import partition_writer, settle
+from einmal.spark.output.claim_client import Claim, ClaimClient
 from einmal.spark.output.routing import Turn
-from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, seal_batch
 
@@ -33,6 +36,10 @@ OUTPUT_SCHEMA: Final = (
     .add("crc", "long")
 )
 _SECTION: Final = ("number", "section", "count", "first_timestamp", "max_timestamp")
+_PARTS: Final = 4
+"""Tasks that share partitions claim about this part of them at a time."""
+_SMALL_BYTES: Final = 256 * 1024
+"""So little is written at once: questions to the driver would take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +55,30 @@ class WriteAs:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """The input of every task of one transaction."""
+    """The input of every task of one transaction. ``is_shared``: other tasks write to the same partitions."""
 
     turn: Turn
     client: Mapping[str, str]
     write_as: WriteAs
     compression: Compression
+    is_shared: bool
 
 
 @dataclass(slots=True)
-class _Target:
-    topic_partition: TopicPartition
+class _Claimed:
+    """A partition, and what this task has sent to it under this claim."""
+
+    claim: Claim
     count: int = 0
     crc: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    data: memoryview
+    records: int
+    first_timestamp: int
+    max_timestamp: int
 
 
 def writes(task: WriteTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -84,21 +102,24 @@ def writes(task: WriteTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def _write(task: WriteTask, batches: Iterator[Any]) -> list[Output]:
-    targets: dict[int, _Target] = {}
     write_as = task.write_as
     identity = (write_as.identity, write_as.transactional_id, write_as.transaction_version)
-    with (
-        task.turn.claims() as claims,
-        PartitionWriter(task.client, *identity, sends_once=write_as.sends_once) as writer,
-    ):
+    with task.turn.claims() as claims, partition_writer(task.client) as writer:
+        writer.begin(*identity, sends_once=write_as.sends_once)
         settle()
+        writing = _Writing(task, claims, writer)
         for batch in batches:
-            for number, section, *described in zip(*(_values(batch, name) for name in _SECTION), strict=True):
-                target = targets.get(number)
-                if target is None:
-                    target = targets[number] = _Target(claims.claim(number))
-                _send(task, writer, target, section, *described)
-        return _reported(claims, writer, targets.values())
+            writing.write(_by_number(batch))
+        writing.report()
+        return writing.outputs
+
+
+def _by_number(batch: Any) -> dict[int, list[_Section]]:
+    """The sections for every partition, in their order."""
+    found: dict[int, list[_Section]] = {}
+    for number, *section in zip(*(_values(batch, name) for name in _SECTION), strict=True):
+        found.setdefault(number, []).append(_Section(*section))
+    return found
 
 
 def _values(batch: Any, name: str) -> Any:
@@ -107,39 +128,71 @@ def _values(batch: Any, name: str) -> Any:
     return (memoryview(each.as_buffer()) for each in column) if name == "section" else column.to_pylist()
 
 
-def _send(
-    task: WriteTask,
-    writer: PartitionWriter,
-    target: _Target,
-    section: memoryview,
-    count: int,
-    first_timestamp: int,
-    max_timestamp: int,
-) -> None:
-    identity = task.write_as.identity
-    batch = seal_batch(
-        section,
-        count,
-        first_timestamp,
-        max_timestamp,
-        producer_id=-1 if identity is None else identity.producer_id,
-        producer_epoch=-1 if identity is None else identity.producer_epoch,
-        base_sequence=-1 if identity is None else target.count,
-        transactional=identity is not None,
-        compression=task.compression,
-    )
-    writer.append(target.topic_partition, batch)
-    target.crc = crc32c_extend(target.crc, batch[HEADER_SIZE:])
-    target.count += count
+class _Writing:
+    """What one task writes."""
 
+    def __init__(self, task: WriteTask, claims: ClaimClient, writer: PartitionWriter) -> None:
+        self.outputs: list[Output] = []
+        self._task = task
+        self._claims = claims
+        self._writer = writer
+        self._claimed: dict[int, _Claimed] = {}
 
-def _reported(claims: ClaimClient, writer: PartitionWriter, targets: Any) -> list[Output]:
-    written = writer.flush()
-    outputs = []
-    for target in targets:
-        topic, partition = target.topic_partition
-        taken = written[target.topic_partition]
-        output = Output(topic, partition, taken.first_offset, taken.last_offset, target.count, target.crc)
-        claims.report(output)
-        outputs.append(output)
-    return outputs
+    def write(self, sections: dict[int, list[_Section]]) -> None:
+        """Partitions that nobody else writes are kept until the task ends."""
+        waiting = self._in_order(sections)
+        size = sum(len(each.data) for found in sections.values() for each in found)
+        most = len(waiting) if not self._task.is_shared or size < _SMALL_BYTES else -(-len(waiting) // _PARTS)
+        while waiting:
+            free = [number for number in waiting if number in self._claimed]
+            if not free:
+                claims = self._claims.claim(waiting, most)
+                self._claimed |= {each.number: _Claimed(each) for each in claims}
+                free = [each.number for each in claims]
+            for number in free:
+                claimed = self._claimed[number]
+                batches = [self._sealed(claimed, section) for section in sections[number]]
+                self._writer.append_all((claimed.claim.target, batch) for batch in batches)
+            written = set(free)
+            waiting = [number for number in waiting if number not in written]
+            if self._task.is_shared:
+                self.report()
+
+    def _in_order(self, sections: dict[int, list[_Section]]) -> list[int]:
+        """Tasks that share partitions begin at different ones, so that they do not wait for each other."""
+        numbers = list(sections)
+        if not self._task.is_shared:
+            return numbers
+        context = TaskContext.get()
+        assert context is not None
+        first = context.partitionId() * max(1, len(numbers) // _PARTS) % len(numbers) if numbers else 0
+        return numbers[first:] + numbers[:first]
+
+    def _sealed(self, claimed: _Claimed, section: _Section) -> bytes:
+        identity = self._task.write_as.identity
+        batch = seal_batch(
+            section.data,
+            section.records,
+            section.first_timestamp,
+            section.max_timestamp,
+            producer_id=-1 if identity is None else identity.producer_id,
+            producer_epoch=-1 if identity is None else identity.producer_epoch,
+            base_sequence=-1 if identity is None else claimed.claim.sequence + claimed.count,
+            transactional=identity is not None,
+            compression=self._task.compression,
+        )
+        claimed.crc = crc32c_extend(claimed.crc, batch[HEADER_SIZE:])
+        claimed.count += section.records
+        return batch
+
+    def report(self) -> None:
+        """Wait for the acknowledgements, and leave the partitions to others. Raises KafkaError, ClaimRefused."""
+        written = self._writer.flush()
+        outputs = []
+        for each in self._claimed.values():
+            target = each.claim.target
+            taken = written[target]
+            outputs.append(Output(*target, taken.first_offset, taken.last_offset, each.count, each.crc))
+        self._claims.report(outputs)
+        self.outputs += outputs
+        self._claimed.clear()

@@ -11,11 +11,12 @@ commit record the next start can write the file instead (``checkpoint.py``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+
+from einmal.spark.environment.plan_nodes import iterate, walk
 
 FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _STATEFUL_OPERATOR: Final = (
@@ -209,15 +210,3 @@ def is_stateful_node(node: Any) -> bool:
 def _options(options: Any) -> dict[str, str]:
     entries = options.asCaseSensitiveMap()
     return {str(name).lower(): str(entries[name]) for name in entries}
-
-
-def walk(node: Any) -> Iterator[Any]:
-    yield node
-    for child in iterate(node.children()):
-        yield from walk(child)
-
-
-def iterate(scala_sequence: Any) -> Iterator[Any]:
-    iterator = scala_sequence.iterator()
-    while iterator.hasNext():
-        yield iterator.next()

@@ -13,14 +13,14 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+from einmal.spark.environment.plan_nodes import iterate, sorts_all, walk
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.protocol.execution import iterate, walk
 
 
 def sorted_in_one_partition(frame: DataFrame) -> DataFrame:
     """The frame, with each sort of all its rows done in one partition. Raises PipelineRefused."""
     plan = frame._jdf.queryExecution().analyzed()
-    if not any(_sorts_all(node) for node in walk(plan)):
+    if not any(sorts_all(node) for node in walk(plan)):
         return frame
     spark: Any = frame.sparkSession
     try:
@@ -36,12 +36,8 @@ def sorted_in_one_partition(frame: DataFrame) -> DataFrame:
     return DataFrame(rows, spark)
 
 
-def _sorts_all(node: Any) -> bool:
-    return str(node.getClass().getSimpleName()) == "Sort" and bool(getattr(node, "global")())
-
-
 def _rewritten(jvm: Any, node: Any) -> Any:
     children = [_rewritten(jvm, child) for child in iterate(node.children())]
-    if _sorts_all(node):
+    if sorts_all(node):
         children = [jvm.org.apache.spark.sql.catalyst.plans.logical.Repartition(1, True, children[0])]
     return node.withNewChildren(jvm.PythonUtils.toSeq(children)) if children else node

@@ -21,14 +21,7 @@ from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.targets.target import (
-    IdentityExpired,
-    OutcomeUnknown,
-    Target,
-    TargetError,
-    TargetFailed,
-    TargetFenced,
-)
+from einmal.spark.targets.target import OutcomeUnknown, Target, TargetError, TargetFailed, event_of
 from einmal.types import ProducerIdAndEpoch
 
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
@@ -173,7 +166,7 @@ class TransactionRun:
                 f"einmal pipeline adopt {self._id} --checkpoint DIR, or einmal pipeline reset {self._id}, replaces it",
             ) from error
         except TargetError as error:
-            return _Answer(_event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
+            return _Answer(event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
 
     def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
         target = self._target
@@ -235,16 +228,3 @@ def _explained(effect: protocol.Effect) -> Iterator[None]:
         if isinstance(effect, _ALL_OR_NOTHING):
             raise OutcomeUnknown(reason) from error
         raise TargetFailed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN) from error
-
-
-def _event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
-    match error:
-        case TargetFenced():
-            return protocol.Fenced(str(error), fenced_hint)
-        case IdentityExpired():
-            return protocol.Expired(str(error))
-        case TargetFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:
-            return protocol.Failed(str(error), will_again=error.will_again)
-        case _:
-            # Nothing more can be done about an abort: the next start removes the rest.
-            return protocol.Unclear(str(error))

@@ -39,7 +39,7 @@ from einmal.client.fetched import RawBatch
 from einmal.security.redaction import is_secret
 from einmal.spark.cluster import KafkaCluster, uuid_of
 from einmal.spark.environment.python_worker import answered, range_reader, settle
-from einmal.spark.offsets import PlannedRange, Positions, SourcePosition, packed, ranges, to_json
+from einmal.spark.offsets import PlannedRange, Positions, SourcePosition, packed, ranges, shared_max, to_json
 from einmal.spark.options import OptionError, SourceOptions, source_options
 from einmal.spark.source.arrow import RowBuilder
 from einmal.spark.source.data_loss import DataLoss, expired_records, unreadable
@@ -54,8 +54,6 @@ _SCHEMA: Final = (
 )
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
-_SHARED_MAX: Final = 1_000
-"""Partitions with no more new offsets than this, together, are read by one task: a task costs more than they do."""
 _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 
 
@@ -197,7 +195,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.check_replay(begin, last)
         first = self._planner.first_offsets(begin, last)
         pieces = ranges(first, last.offsets, self._options.min_partitions)
-        tasks = packed(pieces, _SHARED_MAX if self._options.min_partitions is None else 0)
+        tasks = packed(pieces, shared_max(pieces) if self._options.min_partitions is None else 0)
         return [Piece(each, last.topic_ids) for each in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -12,16 +12,22 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.schemas.settings import ErrorSettings
 from einmal.spark import events
-from einmal.spark.decoding.dead_letters import TASK_PUT, FailedRecord, RejectedRow, RowFailure, dead_letter
+from einmal.spark.decoding.dead_letters import (
+    TASK_PUT,
+    FailedRecord,
+    RejectedRow,
+    RowFailure,
+    dead_letter,
+    failed_record,
+)
 from einmal.spark.offsets import PlannedRange, SourcePosition, packed
 from einmal.spark.options import SourceOptions
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.types import Header, Offset, TopicPartition
+from einmal.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +38,6 @@ _NEAR: Final = 1_000
 """Records of a partition that are no further apart than this are read together."""
 _SHARED_MAX: Final = 1_000
 """See ``source``: offsets that one task reads, and rows without a record that one task makes letters of."""
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _logger = logging.getLogger(__name__)
 
 Position = tuple[TopicPartition, int]
@@ -180,16 +185,7 @@ def _made(task: _Task, number: int) -> Iterator[Any]:
             continue
         made = []
         for row in rows.take(pyarrow.array(here, pyarrow.int64())).to_pylist():
-            record = FailedRecord(
-                topic=row["topic"],
-                partition=row["partition"],
-                offset=row["offset"],
-                key=row["key"],
-                value=row["value"],
-                headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
-                # A record without a timestamp has -1, which none can be written with.
-                timestamp=row["timestamp"] if row["timestamp"] >= _EPOCH else None,
-            )
+            record = failed_record(row)
             made += [_letter(each, record, number) for each in wanted.pop((place, row["offset"]))]
         yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     if wanted:

@@ -32,6 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from einmal.pipeline import effects as protocol
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.schemas.settings import ErrorSettings
@@ -74,6 +75,20 @@ class TargetFailed(TargetError):
     def __init__(self, reason: str, *, will_again: bool = False) -> None:
         super().__init__(reason)
         self.will_again = will_again
+
+
+def event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
+    """What the committer learns of a verb that has failed."""
+    match error:
+        case TargetFenced():
+            return protocol.Fenced(str(error), fenced_hint)
+        case IdentityExpired():
+            return protocol.Expired(str(error))
+        case TargetFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:
+            return protocol.Failed(str(error), will_again=error.will_again)
+        case _:
+            # Nothing more can be done about an abort: the next start removes the rest.
+            return protocol.Unclear(str(error))
 
 
 def following(identity: Identity) -> Identity:

@@ -110,7 +110,7 @@ class Campaign:
             for child in psutil.Process(driver.pid).children(recursive=True)
         ]
         with contextlib.suppress(psutil.Error):
-            workers = [child for child in children if "pyspark.daemon" in " ".join(child.cmdline())]
+            workers = [child for child in children if ".daemon pyspark" in " ".join(child.cmdline())]
             if workers:
                 self._chance.choice(workers).kill()
 

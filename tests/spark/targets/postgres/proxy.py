@@ -30,8 +30,6 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.fault = Fault.NONE
-        self.met = threading.Event()
-        """A COMMIT met the fault."""
         self._open: list[socket.socket] = []
 
     def __enter__(self) -> Proxy:
@@ -60,6 +58,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := client.recv(_CHUNK):
                 if _COMMIT in data and self.fault is not Fault.NONE:
+                    # Before either side can notice: who got an error reads here whether it came from the fault.
                     fault, self.fault = self.fault, Fault.NONE
                     if fault is Fault.LOSE_ANSWER:
                         # The client is gone first, so that no answer can overtake the fault.
@@ -68,7 +67,6 @@ class Proxy:
                     else:
                         _end(server)
                         _end(client)
-                    self.met.set()
                     return
                 server.sendall(data)
         _end(server)

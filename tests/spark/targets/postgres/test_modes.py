@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
+from einmal.spark.targets.target import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -17,6 +20,39 @@ def test_append_fills_defaults_and_generated_columns(rig: Rig) -> None:
     query = Query(rig)
     query.write("SELECT col1 AS name FROM VALUES ('a'), ('bcd') ORDER BY 1")
     assert query.rows("name, length, note, at IS NOT NULL", "name") == [("a", 1, None, True), ("bcd", 3, None, True)]
+
+
+_WITHOUT_EVEN: Final = (
+    "CREATE TABLE t (n bigint UNIQUE)",
+    "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$ BEGIN RETURN CASE WHEN NEW.n % 2 = 0 THEN NULL ELSE NEW END; END $$",
+    "CREATE TRIGGER filter BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION leave_out()",
+)
+
+
+def test_rows_that_a_trigger_leaves_out_of_an_append_are_not_missed(rig: Rig) -> None:
+    for statement in _WITHOUT_EVEN:
+        rig.rows(statement)
+    query = Query(rig)
+    query.write("SELECT id AS n FROM range(10)")
+    assert query.rows() == [(1,), (3,), (5,), (7,), (9,)]
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "n"}], ids=["append", "upsert"])
+@pytest.mark.parametrize("statements", [(), _WITHOUT_EVEN], ids=["", "and a trigger leaves rows out"])
+def test_staged_rows_that_are_gone_stop_their_batch(
+    rig: Rig, options: dict[str, str], statements: tuple[str, ...]
+) -> None:
+    for statement in statements:
+        rig.rows(statement)
+    query = Query(rig, **options)
+    query.driver.stage(0, rig.frame(range(10)))
+    (staging,) = rig.staging()
+    rig.rows(f"DELETE FROM {staging} WHERE ctid = (SELECT min(ctid) FROM {staging})")
+    with pytest.raises(TargetFailed, match="9 rows are staged, the tasks reported 10"):
+        query.driver.record(0)
+    query.driver.abort()
+    assert query.rows() == []
 
 
 def test_a_partitioned_table_and_quoted_names_are_written(rig: Rig) -> None:

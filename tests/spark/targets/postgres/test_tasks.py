@@ -75,7 +75,7 @@ def test_a_million_rows_need_little_memory_in_a_worker_also_in_one_arrow_batch(r
         while not done.is_set():
             for child in psutil.Process().children(recursive=True):
                 try:
-                    if "pyspark.daemon" in " ".join(child.cmdline()):
+                    if ".daemon pyspark" in " ".join(child.cmdline()):
                         largest = max(largest, child.memory_info().rss)
                 except psutil.Error:
                     continue

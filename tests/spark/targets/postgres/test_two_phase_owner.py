@@ -48,16 +48,6 @@ table = "numbers"
 SETTING = f'kafka.{TWO_PHASE_COMMIT} = "true"'
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
-    broker = EinmalBroker(
-        tmp_path_factory.mktemp("two-phase"), settings={"transaction.two.phase.commit.enable": "true"}
-    )
-    broker.start()
-    yield broker
-    broker.stop()
-
-
 class Decided:
     """Batch 0 is committed in the database, and prepared in the topic. ``driver``: which has died, or only sleeps."""
 
@@ -122,9 +112,9 @@ def _lost(*_: object) -> None:
 
 @pytest.fixture
 def decided(
-    broker: EinmalBroker, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+    two_phase: EinmalBroker, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> Iterator[Decided]:
-    decided = Decided(broker, rig, tmp_path, monkeypatch)
+    decided = Decided(two_phase, rig, tmp_path, monkeypatch)
     with closing(decided.driver):
         yield decided
 
@@ -173,11 +163,11 @@ def test_an_unreadable_record_decides_nothing_and_the_transaction_stays_open(dec
 
 
 def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics_had_before_two_phase_commit(
-    broker: EinmalBroker, rig: Rig
+    two_phase: EinmalBroker, rig: Rig
 ) -> None:
     name = new_name("apart")
-    create(broker.bootstrap, name)
-    client = {"bootstrap.servers": broker.bootstrap}
+    create(two_phase.bootstrap, name)
+    client = {"bootstrap.servers": two_phase.bootstrap}
     apart = record(3, 2, name)
     with KafkaOwnership(client) as owned:
         owned.change(name, None, apart)
@@ -191,5 +181,5 @@ def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics
     with pytest.raises(PipelineRefused) as refused:
         acquire()
     assert f"einmal pipeline reset {name}, without --file" in refused.value.hint
-    Cli(broker.bootstrap)("pipeline", "reset", name, "--yes")
+    Cli(two_phase.bootstrap)("pipeline", "reset", name, "--yes")
     acquire()

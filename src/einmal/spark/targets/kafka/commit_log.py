@@ -56,6 +56,12 @@ class CommitLog:
         self._id = transactional_id
         self._partition: TopicPartition | None = None
         self._reader = BatchReader()
+        self._writer: PartitionWriter | None = None
+        """Kept from record to record."""
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
     @property
     def partition(self) -> TopicPartition:
@@ -133,9 +139,15 @@ class CommitLog:
             base_sequence=0,
             transactional=True,
         )
-        with PartitionWriter(self._client, identity, self._id, transaction_version) as writer:
+        writer, self._writer = self._writer or PartitionWriter(self._client), None
+        try:
+            writer.begin(identity, self._id, transaction_version)
             writer.append(self.partition, batch)
             writer.flush()
+        except BaseException:
+            writer.close()
+            raise
+        self._writer = writer
 
     def forget(self) -> None:
         """Append a tombstone, in no transaction: compaction deletes the pipeline's record. Raises KafkaError."""

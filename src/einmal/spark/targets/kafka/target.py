@@ -7,12 +7,12 @@ Tasks write under the identity of the driver (``spark/output``); what they have 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from einmal.client import PreparedTxnState
+from einmal.client import PartitionWriter, PreparedTxnState
 from einmal.client.aio.transaction_requests import KeptTransaction
 from einmal.client.errors import (
     FatalError,
@@ -23,13 +23,15 @@ from einmal.client.errors import (
     UnknownOutcome,
     UnknownTopic,
 )
+from einmal.client.records import WrittenRange
 from einmal.pipeline.claims import Denied, Output
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.pipeline.positions import short
 from einmal.spark import events
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.output.claim_service import OpenTransaction, TopicTable
+from einmal.spark.output.claim_service import ClaimService, OpenTransaction, TopicTable
+from einmal.spark.targets.kafka.batches import write_all
 from einmal.spark.targets.kafka.commit_log import CommitLog, Uncertain
 from einmal.spark.targets.kafka.source_positions import SourcePositions
 from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT, KafkaTransactions
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from einmal.spark.output.resources import SinkResources
+    from einmal.spark.output.writer import WriteAs
 
 _COMMIT_TOPIC_GONE: Final = (
     ", and with it the proof of what is committed: restore it, or start once with einmal.adopt=true if the output is "
@@ -60,8 +63,8 @@ _MARKER_S: Final = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOpening:
     """``client``: settings under Kafka's names. ``resources``: None without rows to write; ``positions``: None where
-    none are read. ``is_new``: nobody can have used the transactional.id before. ``two_phase``: see
-    ``targets.together``."""
+    none are read. ``keeps_order``: see ``Job.run``. ``is_new``: nobody can have used the transactional.id before.
+    ``two_phase``: see ``targets.together``."""
 
     transactional_id: str
     client: Mapping[str, str]
@@ -69,6 +72,7 @@ class KafkaOpening:
     resources: SinkResources | None
     notify: events.Listener
     positions: SourcePositions | None = None
+    keeps_order: bool = True
     is_new: bool = False
     two_phase: bool = False
 
@@ -84,10 +88,12 @@ class KafkaTarget(Target):
 
     def __init__(self, opening: KafkaOpening) -> None:
         self._notify = opening.notify
+        self._client = opening.client
         self._id = opening.transactional_id
         self._cluster = opening.cluster
         self._resources = opening.resources
         self._positions = opening.positions
+        self._keeps_order = opening.keeps_order
         self._transactions = KafkaTransactions(opening.client, self._id, two_phase=opening.two_phase)
         self._log = CommitLog(opening.cluster, opening.client, self._id, is_new=opening.is_new)
         self._cluster_id = functools.cache(opening.cluster.cluster_id)
@@ -139,28 +145,47 @@ class KafkaTarget(Target):
             return self._log.read(_MARKER_S)
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
-        from einmal.spark.output.writer import WriteAs
-
         resources = self._resources
         assert resources is not None, "opened without Spark"
 
         def claimed(target: TopicPartition) -> None:
-            self._transactions.add(identity, target)
             self._notify(events.PartitionClaimed(batch_id, target.topic, target.partition))
 
         def reported(output: Output) -> None:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
 
-        claims = OpenTransaction(TopicTable(self._cluster.partition_count), add=claimed, reported=reported)
+        def run(claims: OpenTransaction, write_as: WriteAs) -> list[Output]:
+            return resources.job.run(frame, claims, batch_id, write_as, keeps_order=self._keeps_order)
+
+        return self.stage_by_tasks(identity, resources.service, run, claimed=claimed, reported=reported)
+
+    def stage_by_tasks(
+        self,
+        identity: Identity,
+        service: ClaimService,
+        run: Callable[[OpenTransaction, WriteAs], list[Output]],
+        *,
+        claimed: Callable[[TopicPartition], None] = lambda target: None,
+        reported: Callable[[Output], None] = lambda output: None,
+    ) -> tuple[Output, ...]:
+        """``run`` is a job whose tasks claim partitions at ``service`` before they write, and returns what they have
+        written."""
+        from einmal.spark.output.writer import WriteAs
+
+        def add(target: TopicPartition) -> None:
+            self._transactions.add(identity, target)
+            claimed(target)
+
+        claims = OpenTransaction(TopicTable(self._cluster.partition_count), add=add, reported=reported)
         self._begin(identity)
-        resources.service.begin(claims)
+        service.begin(claims)
         try:
             write_as = WriteAs(self._id, identity, self._transactions.version)
             # A task that is fenced has failed: the coordinator has the last word.
             with _errors(_failed):
-                outputs = claims.close(resources.job.run(frame, claims, batch_id, write_as))
+                outputs = claims.close(run(claims, write_as))
         finally:
-            resources.service.end()
+            service.end()
         if isinstance(outputs, Denied):
             raise TargetFailed(outputs.reason)
         return outputs
@@ -193,6 +218,24 @@ class KafkaTarget(Target):
             with _errors():
                 self._positions.commit(self._transactions, identity, batch_id, end)
 
+    def append(
+        self, identity: Identity, batches: Iterable[tuple[TopicPartition, bytes]]
+    ) -> dict[TopicPartition, WrittenRange]:
+        """Write encoded batches inside the transaction, from this process; where they are. Sequences of a partition
+        begin at 0, in one call per transaction."""
+        if not self._transactions.is_open:
+            self._begin(identity)
+        with (
+            _errors(_failed),
+            PartitionWriter(self._client, identity, self._id, self._transactions.version) as writer,
+        ):
+            return write_all(writer, batches, lambda place: self._transactions.add(identity, place))
+
+    def commit_offsets(self, identity: Identity, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Offsets of a group, inside the transaction."""
+        with _errors():
+            self._transactions.commit_offsets(identity, group_id, offsets)
+
     def commit(self, identity: Identity) -> Identity | None:
         with _errors():
             return self._transactions.end(identity, committed=True)
@@ -220,6 +263,7 @@ class KafkaTarget(Target):
         self._transactions.abandon()
 
     def close(self) -> None:
+        self._log.close()
         self._transactions.close()
 
     def _begin(self, identity: Identity) -> None:

@@ -89,11 +89,7 @@ def postgres_options(options: Options) -> PostgresOptions:
     elif not key:
         raise OptionError(f'option "key" is missing: mode {mode} finds rows by it\nhint: .option("key", "id")')
     return PostgresOptions(
-        connecting=Connecting(
-            conninfo=_conninfo(options),
-            statement_timeout_ms=options.duration_ms("statement_timeout", 0),
-            lock_timeout_ms=options.duration_ms("lock_timeout", 30_000),
-        ),
+        connecting=connecting(options),
         table=table_name("table", options.required("table", "public.orders")),
         mode=Mode(mode),
         key=key,
@@ -102,6 +98,15 @@ def postgres_options(options: Options) -> PostgresOptions:
         create_table=options.flag("createTable", True),
         schema=identifier("schema", options.text("schema") or "public"),
         errors=error_options(options),
+    )
+
+
+def connecting(options: Options) -> Connecting:
+    """Of ``url``, ``user``, ``password``, the names in ``SSL`` and the timeouts. Raises OptionError."""
+    return Connecting(
+        conninfo=_conninfo(options),
+        statement_timeout_ms=options.duration_ms("statement_timeout", 0),
+        lock_timeout_ms=options.duration_ms("lock_timeout", 30_000),
     )
 
 

@@ -4,7 +4,7 @@
     acquire  the next epoch, for this holder; waits for a COMMIT under way; removes what earlier epochs staged
     read     SELECT ... FOR SHARE, which waits, too
     stage    compare the epoch under FOR SHARE, create the staging table; tasks COPY, each in a transaction of its own
-    record   BEGIN; SELECT ... FOR UPDATE: compare epoch, holder and record; count; INSERT or MERGE; record the rows
+    record   BEGIN; SELECT ... FOR UPDATE: compare epoch, holder and record; INSERT or MERGE; count; record the rows
              that were rejected, where they are tolerated; update the record
     commit   COMMIT
 
@@ -221,12 +221,12 @@ class PostgresTarget(Target):
         staged = self._staged
         if staged is not None:
             assert self._shape is not None
-            staging.compare_counts(self._session, staged)
-            if not staged.tolerates:
-                if staged.counts:
-                    apply(self._session, self._options, self._shape, staged.rows)
-            elif record is not None:
-                self._reject(staged, self._shape, record.batch_id)
+            if staged.tolerates:
+                staging.compare_counts(self._session, staged)
+                if record is not None:
+                    self._reject(staged, self._shape, record.batch_id)
+            elif staged.counts:
+                apply(self._session, self._options, self._shape, staged)
         self._records.write(self._session, self._name, record)
         self._candidate = _Read(None if record is None else record.encode().decode())
         if staged is not None and not staging.drop_in_transaction(self._session, staged):

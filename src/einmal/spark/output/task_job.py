@@ -1,0 +1,70 @@
+"""Functions as the tasks of a Spark application, for work that is no frame of rows.
+
+Parts and results travel by pickle, and tasks import the function's module: einmal is installed where executors run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from pyspark.sql import SparkSession
+
+from einmal.spark.environment.python_worker import settle
+from einmal.spark.environment.spark_session import cores_of, is_alive
+from einmal.spark.errors import PipelineRefused, reason_of
+from einmal.spark.output.claim_service import OpenTransaction
+from einmal.spark.output.resources import claim_service
+from einmal.spark.output.routing import Turn
+
+PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+_HINT_ENDED: Final = "start it again: it resumes at its last commit"
+
+
+class JobFailed(Exception):
+    """A task has failed too often."""
+
+
+class TaskJob:
+    """``service``: where tasks claim the partitions that they write."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Raises PipelineRefused."""
+        self._spark = spark
+        self.service = claim_service(spark)
+
+    @property
+    def width(self) -> int:
+        """Tasks that can run at the same time. Raises PipelineRefused if Spark has ended."""
+        try:
+            return cores_of(self._spark)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def turn(self, transaction: OpenTransaction) -> Turn:
+        """What a task must know to claim."""
+        return Turn(self.service.address, transaction.token)
+
+    def run(self, parts: Sequence[PartT], work: Callable[[PartT], ResultT]) -> list[ResultT]:
+        """The results, one task for each part. Raises JobFailed, and PipelineRefused if Spark has ended."""
+
+        def task(part: PartT) -> ResultT:
+            settle()
+            return work(part)
+
+        try:
+            found: list[ResultT] = self._spark.sparkContext.parallelize(parts, len(parts)).map(task).collect()
+        except Exception as error:
+            raise self._failure(error) from error
+        return found
+
+    def _failure(self, error: Exception) -> Exception:
+        reason = reason_of(error)
+        if is_alive(self._spark):
+            return JobFailed(reason)
+        return PipelineRefused(f"Spark has ended: {reason}", _HINT_ENDED)
+
+    def close(self) -> None:
+        """The session stays."""
+        self.service.close()

@@ -1,0 +1,50 @@
+"""The committer's effects on topics, without Spark: for whatever writes its records from one process.
+
+An effect is one verb of the target; its answer, or what the committer learns of its error, is the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from einmal.client.errors import KafkaError
+from einmal.pipeline import effects as protocol
+from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, event_of
+from einmal.wire.errors import WireError
+
+_ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
+VERBS: Final = (protocol.ReadRecord, protocol.WriteCommitRecord, *_ALL_OR_NOTHING)
+"""The effects that ``perform`` performs; writing a batch is its caller's."""
+_E = TypeVar("_E")
+
+
+def answered(effect: object, act: Callable[[], _E], fenced_hint: str) -> _E | protocol.Event:
+    """What ``act``, which performs the effect, returns, or the event of its error."""
+    try:
+        return act()
+    except TargetError as error:
+        return event_of(error, effect, fenced_hint)  # type: ignore[arg-type]
+    except (KafkaError, WireError) as error:
+        # After an error that nobody has explained, these may have happened. Every other effect did not.
+        unknown = OutcomeUnknown(str(error)) if isinstance(effect, _ALL_OR_NOTHING) else TargetFailed(str(error))
+        return event_of(unknown, effect, fenced_hint)  # type: ignore[arg-type]
+
+
+def perform(effect: object, target: KafkaTarget) -> protocol.Event:
+    """One of ``VERBS``. Raises TargetError, KafkaError, UnreadableCommitRecord, PipelineRefused."""
+    match effect:
+        case protocol.ReadRecord(certain):
+            return protocol.RecordRead(target.read() if certain else target.look())
+        case protocol.InitProducerId(previous):
+            return protocol.IdentityGranted(target.acquire(previous))
+        case protocol.AbortHeld(identity):
+            return protocol.Ended(target.abort(identity))
+        case protocol.WriteCommitRecord(identity, record):
+            target.record(identity, record)
+            return protocol.Done()
+        case protocol.EndTxn(identity, committed):
+            return protocol.Ended(target.commit(identity) if committed else target.abort(identity))
+        case _:
+            raise AssertionError(effect)
