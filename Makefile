@@ -12,6 +12,10 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
 START ?= 0
 KILLS ?= 300
+SOURCE ?= einmal
+TARGET ?= einmal
+NODES ?= 1
+CLUSTERS ?= einmal
 TARGETS ?= sqlite duckdb delta iceberg
 ROWS ?= 1000000
 FRAMES ?= 1000000
@@ -21,8 +25,8 @@ MUTANTS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check fix docs bench bench-pipeline bench-postgres failover kills pipeline-kills \
-  postgres-kills bank-kills target-kills bad-row-kills standalone fuzz simulate \
+.PHONY: help setup demo test test-long check fix docs bench bench-pipeline bench-postgres bench-mirror failover kills \
+  pipeline-kills postgres-kills bank-kills target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz simulate \
   simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -53,7 +57,7 @@ check: $(READY)  ## format, lint, types, import contracts, retired words, fast t
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/check_words.py
+	$(BIN)/python -m tools.check_words
 	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
 
 test: check  ## `check`, then other clients, Apache Kafka, kills and Spark
@@ -96,11 +100,24 @@ bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC si
 	  dependency:copy-dependencies
 	$(BIN)/python -W ignore -m tests.spark.targets.postgres.bench --jdbc build/jdbc/postgresql-*.jar
 
+ingest-kills: $(READY)  ## KILLS=300 kills, by SEED, of an ingester, its broker and its database, under rotated files and a table with late commits
+	$(BIN)/python -W ignore -m tests.ingest.campaign --kills $(KILLS) --seed $(SEED)
+
+cdc-kills: $(READY)  ## KILLS=300 kills, by SEED, of a PostgreSQL server, a broker and the ingester between them: row versions once, in commit order
+	$(BIN)/python -W ignore -m tests.ingest.postgresql.campaign --kills $(KILLS) --seed $(SEED)
+
 bank-kills: $(READY)  ## KILLS=300 kills, by SEED, under a bank whose accounts are in a topic and in PostgreSQL: writer, broker, server
 	$(BIN)/python -W ignore -m tests.system.bank.campaign --kills $(KILLS) --seed $(SEED)
 
 target-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
 	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
+
+mirror-kills: $(READY)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache); PEER=1: MirrorMaker 2, too
+	$(BIN)/python -W ignore -m tests.mirroring.campaign --kills $(KILLS) --seed $(SEED) \
+	  --source $(SOURCE) --target $(TARGET) --nodes $(NODES) $(if $(PEER),--peer)
+
+bench-mirror: $(READY)  ## MB/s of a mirror between two CLUSTERS=einmal (or apache), beside MirrorMaker 2, which Maven fetches
+	$(BIN)/python -W ignore -m tests.mirroring.bench --clusters $(CLUSTERS)
 
 bad-row-kills: $(READY)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the target after it
 	$(BIN)/python -W ignore -m tests.spark.bad_rows_campaign --rows $(ROWS) --kills $(KILLS) --seed $(SEED)
@@ -108,11 +125,13 @@ bad-row-kills: $(READY)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills,
 fuzz: $(READY)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
 	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz
 
-simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol
+simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol, a mirror, an ingester
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)
 	$(BIN)/einmal simulate --workload broker --seeds 1000 --start $(START)
 	$(BIN)/einmal simulate --workload delayed --seeds 1000 --start $(START)
 	$(BIN)/einmal simulate --workload pipeline --seeds 1000 --start $(START)
+	$(BIN)/einmal simulate --workload mirror --seeds 1000 --start $(START)
+	$(BIN)/einmal simulate --workload ingest --seeds 1000 --start $(START)
 
 simulate-determinism: $(READY)  ## 1,000 seeds of the cluster twice, in other processes: the same traces
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START) --rerun
@@ -126,7 +145,7 @@ docs: $(DOCS_READY)  ## build the documentation site in build/site
 requirements:  ## compile requirements/*.txt again (needs uv)
 	$(COMPILE) requirements/build.in -o requirements/build.txt
 	$(COMPILE) pyproject.toml --extra spark --extra schemas --extra bench --extra oauth --extra postgres --extra duckdb \
-	  --extra delta --extra iceberg --group dev -o requirements/dev.txt
+	  --extra delta --extra iceberg --extra zstd --group dev -o requirements/dev.txt
 	$(COMPILE) --group docs -o requirements/docs.txt
 
 clean:  ## remove the output of runs

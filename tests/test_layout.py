@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.python_source import parse
+
 SOURCE = Path(__file__).parent.parent / "src" / "einmal"
 GENERATED = SOURCE / "wire" / "api"
 """Requests and responses, whose nested structures have the names that Kafka's schemas give them."""
@@ -67,7 +69,7 @@ def public_classes() -> dict[str, list[str]]:
     """The modules that define each public class, as paths inside the package."""
     found = defaultdict(list)
     for path in sorted(set(SOURCE.rglob("*.py")) - set(GENERATED.glob("*.py"))):
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(str(path.relative_to(SOURCE)))
     return found
@@ -91,7 +93,7 @@ def test_functions_and_classes_have_a_bounded_size() -> None:
     too_large = set()
     for path in sorted(set(SOURCE.rglob("*.py")) - set(GENERATED.glob("*.py"))):
         module = path.relative_to(SOURCE).as_posix()
-        too_large |= {f"{module}:{name}" for name in _too_large(ast.parse(path.read_text()))}
+        too_large |= {f"{module}:{name}" for name in _too_large(parse(path.read_text()))}
     assert too_large == set(LARGER), "split the new one, or remove the line of what is smaller now"
 
 

@@ -4,7 +4,7 @@ The check covers Markdown pages; docstrings, comments and strings with a space i
 comments and the names of test functions in tests, whose strings quote output. It skips code, and emphasis in Markdown,
 which quote names and output, and generated pages, whose source it reads.
 
-Usage: python tools/check_words.py
+Usage: python -m tools.check_words
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tools.python_source import parse
 
 ROOT: Final = Path(__file__).parent.parent
 PROSE: Final = ("*.md", ".github/**/*.md", "docs/**/*.md", "examples/**/*.md")
@@ -129,14 +131,14 @@ def in_python(path: str, text: str) -> Iterator[Finding]:
     rules = [rule for rule in RULES if rule.words & words and rule.wrong.search(text)]
     if not rules:
         return  # Searching is faster than parsing.
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield from in_text(path, _blank(r"``[^`]+``", node.value), node.lineno, rules)
     yield from _in_comments(path, text, rules)
 
 
 def in_tests(path: str, text: str) -> Iterator[Finding]:
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
                 yield from in_text(path, name.replace("_", " "), node.lineno)

@@ -27,7 +27,7 @@ that the page is up to date.
 | 0 | success; `simulate`: no anomaly; `demo`: the verdict is exactly-once |
 | 1 | failure, or an anomaly was found; stderr has the cause and the next step |
 | 2 | wrong usage: an invalid option, argument or declaration; the `demo` could not run |
-| 3 | `run`: refused, nothing was written, and a restart does not help; stderr names the mismatch |
+| 3 | `run`, `ingest`, `mirror`: refused, and a restart does not help; stderr names the reason |
 | 4 | `run`: fenced, another instance runs under the name; do not restart this one |
 | 130 | interrupted (a broker or a pipeline that stops cleanly ends with 0) |
 

@@ -64,6 +64,7 @@ class ApacheKafka:
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
+        cluster_id: str = _CLUSTER_ID,
     ) -> None:
         self._classpath = classpath("broker")
         self._directory = directory
@@ -76,6 +77,7 @@ class ApacheKafka:
         self.protocols = dict(listeners or {})
         self.ports = dict(zip(self.protocols, ports, strict=True))
         self._users = users
+        self._cluster_id = cluster_id
         self.log_directory = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
@@ -144,7 +146,7 @@ class ApacheKafka:
         return (self._directory / "kafka.log").open("ab")
 
     def _format(self) -> None:
-        arguments = ["format", "-c", str(self._properties), "-t", _CLUSTER_ID]
+        arguments = ["format", "-c", str(self._properties), "-t", self._cluster_id]
         arguments += ["--feature", f"transaction.version={self.transaction_version}"]
         arguments += [part for user in self._users for part in ("--add-scram", user)]
         with self._log_file() as log:

@@ -170,8 +170,8 @@ class Cluster:
                 time.sleep(_PAUSE_S)
 
 
-def apache_cluster(directory: Path, count: int = 3, *, transaction_version: int = 2) -> Cluster:
-    """Not started. Raises KafkaUnavailable."""
+def apache_cluster(directory: Path, count: int = 3, *, transaction_version: int = 2, **settings: Any) -> Cluster:
+    """Not started. ``settings``: of each node, as ``ApacheKafka`` takes them. Raises KafkaUnavailable."""
     ports = dict(enumerate(loopback_ports(count), start=1))
     return Cluster(
         {
@@ -180,6 +180,7 @@ def apache_cluster(directory: Path, count: int = 3, *, transaction_version: int 
                 transaction_version=transaction_version,
                 node_id=node_id,
                 controller_ports=ports,
+                **settings,
             )
             for node_id in ports
         }

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from tests.ports import loopback_ports
 
 _READY: Final = re.compile(r"is ready: (bootstrap\.servers=|controller )(?P<host>[\d.]+):(?P<port>\d+)")
 _STOP_S: Final = 20.0
+_LOGGED_S: Final = 30.0
 
 
 class EinmalDied(Exception):
@@ -85,6 +87,13 @@ class EinmalBroker:
                 return
         self.kill()
         raise EinmalDied(self.log_tail())
+
+    def wait_until_logged(self, text: str) -> None:
+        """A client may know of its refusal before the broker has written why."""
+        deadline = time.monotonic() + _LOGGED_S
+        while text not in self.log_tail(1_000_000):
+            assert time.monotonic() < deadline, f"never logged: {text!r}, but {self.log_tail()}"
+            time.sleep(0.02)
 
     def log_tail(self, characters: int = 4000) -> str:
         return (self._directory / "einmal.log").read_text(errors="replace")[-characters:]

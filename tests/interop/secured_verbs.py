@@ -39,7 +39,13 @@ WITHOUT_A_CLUSTER = {"start", "demo", "bench", "simulate"}
 """They start what they connect to."""
 IN_SPARKS_TESTS = {"run", "explain"}
 """Their settings are in pipeline.toml: tests/spark/test_secured.py runs both."""
-CONNECTING = sorted(verbs().keys() - WITHOUT_A_CLUSTER - IN_SPARKS_TESTS)
+IN_THE_MIRRORS_TESTS = {"mirror run", "mirror status", "mirror failover", "mirror explain"}
+"""Their settings are in mirror.toml: tests/mirroring/test_apache_kafka.py runs them."""
+IN_THE_INGESTERS_TESTS = {"ingest"}
+"""Its settings are in pipeline.toml: tests/ingest/test_apache_kafka.py runs it."""
+CONNECTING = sorted(
+    verbs().keys() - WITHOUT_A_CLUSTER - IN_SPARKS_TESTS - IN_THE_MIRRORS_TESTS - IN_THE_INGESTERS_TESTS
+)
 
 
 class Stage(NamedTuple):

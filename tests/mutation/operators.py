@@ -12,6 +12,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from tools.python_source import parse
+
 Change = Callable[[ast.AST], ast.AST]
 
 _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -52,7 +54,7 @@ class _Place(NamedTuple):
 def mutations(source: str) -> list[Mutation]:
     """Every mutation of a module."""
     found = []
-    for number, place in enumerate(_places(ast.parse(source))):
+    for number, place in enumerate(_places(parse(source))):
         node = _node(place)
         after = place.change(copy.deepcopy(node))
         found.append(Mutation(number, node.lineno, place.operator, _text(node), _text(after)))  # type: ignore[attr-defined]
@@ -61,7 +63,7 @@ def mutations(source: str) -> list[Mutation]:
 
 def mutate(source: str, number: int) -> ast.Module:
     """The module with its mutation of this number."""
-    tree = ast.parse(source)
+    tree = parse(source)
     place = list(_places(tree))[number]
     changed = ast.copy_location(place.change(copy.deepcopy(_node(place))), _node(place))
     if place.at < 0:

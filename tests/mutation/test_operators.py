@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from tools.python_source import parse
 
 from tests.mutation.operators import mutate, mutations
 from tests.mutation.run import MACHINES, Fate, Machine, all_mutants, run_tests, sample
@@ -59,7 +60,7 @@ def test_what_no_test_can_see_is_left_alone(source: str) -> None:
 
 def test_a_mutant_differs_at_one_location() -> None:
     source = "def window(a, b):\n    if a - b < 5 and not b:\n        return a\n    return b\n"
-    original = ast.unparse(ast.parse(source))
+    original = ast.unparse(parse(source))
     found = mutations(source)
     mutants = [ast.unparse(mutate(source, each.number)) for each in found]
     assert len(set(mutants)) == len(found) == 9
