@@ -8,12 +8,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from einmal.bench import load
 from einmal.bench.load import Connection
+from einmal.bench.topics import BenchTopics
 from einmal.wire.record_batch import NewRecord, encode_batch
 
 MEGABYTE: Final = 1_000_000
@@ -58,6 +60,9 @@ class MeasuredBroker:
         """Raises BenchRefused for SASL, which ready-made requests have not."""
         return Connection(self.bootstrap, load.tls_of(self.bootstrap, self.security))
 
+    def topics(self) -> BenchTopics:
+        return BenchTopics(self.bootstrap, self.security)
+
 
 Case = Callable[[MeasuredBroker, float], Iterator[Figure]]
 """A case takes the broker and a factor for its length."""
@@ -66,67 +71,67 @@ Case = Callable[[MeasuredBroker, float], Iterator[Figure]]
 def throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Produce and fetch in MB/s of record batches, pipelined, from ready-made requests."""
     budgets = {16_000: 400.0, 100_000: 900.0}
-    connection = target.connect()
-    for batch_bytes in BATCH_SIZES:
-        for record_bytes in RECORD_SIZES:
-            topic = f"bench-{batch_bytes}-{record_bytes}"
-            load.create_topic(connection, topic)
-            records, count = load.batch(record_bytes, batch_bytes)
-            request = load.produce_request(topic, 0, records)
-            load.produce_many(connection, request, 50, 5)
-            rounds = max(100, int(scale * 400 * MEGABYTE / batch_bytes))
-            seconds = load.produce_many(connection, request, rounds, 10)
-            label = f"{batch_bytes // 1000} KB batches of {record_bytes} B records"
-            yield Figure(f"produce {label}", rounds * len(records) / seconds / MEGABYTE, "MB/s", budgets[batch_bytes])
-            seconds, size = load.fetch_all(connection, topic, (rounds + 50) * count)
-            yield Figure(f"fetch {label}", size / seconds / MEGABYTE, "MB/s", 2_500.0)
-    connection.close()
+    with closing(target.connect()) as connection, target.topics() as topics:
+        for batch_bytes in BATCH_SIZES:
+            for record_bytes in RECORD_SIZES:
+                topic = topics.create(f"{batch_bytes}-{record_bytes}")
+                records, count = load.batch(record_bytes, batch_bytes)
+                request = load.produce_request(topic, 0, records)
+                load.produce_many(connection, request, 50, 5)
+                rounds = max(100, int(scale * 400 * MEGABYTE / batch_bytes))
+                seconds = load.produce_many(connection, request, rounds, 10)
+                label = f"{batch_bytes // 1000} KB batches of {record_bytes} B records"
+                rate = rounds * len(records) / seconds / MEGABYTE
+                yield Figure(f"produce {label}", rate, "MB/s", budgets[batch_bytes])
+                seconds, size = load.fetch_all(connection, topic, (rounds + 50) * count)
+                yield Figure(f"fetch {label}", size / seconds / MEGABYTE, "MB/s", 2_500.0)
 
 
 def single_records(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Requests of one 100 B record: pipelined, one at a time, and at a steady 2,000 per second."""
-    connection = target.connect()
-    load.create_topic(connection, "bench-single")
-    records, _count = load.batch(100, 100)
-    request = load.produce_request("bench-single", 0, records)
-    load.produce_many(connection, request, 500, 50)
-    rounds = max(2_000, int(50_000 * scale))
-    yield Figure(
-        "single-record produce, pipelined", rounds / load.produce_many(connection, request, rounds, 200), "1/s", 50_000
-    )
-    rounds = max(1_000, int(10_000 * scale))
-    yield Figure(
-        "single-record produce, one at a time", rounds / load.produce_many(connection, request, rounds, 1), "1/s", 8_000
-    )
-    latencies = load.produce_at_rate(connection, request, 2_000, max(1.0, 5 * scale))
-    p50, p99 = _percentile(latencies, 50), _percentile(latencies, 99)
-    yield Figure("latency at 2,000/s, p50", p50 * 1_000, "ms")
-    yield Figure("latency at 2,000/s, p99", p99 * 1_000, "ms", 1.0, at_most=True)
-    connection.close()
+    with closing(target.connect()) as connection, target.topics() as topics:
+        records, _count = load.batch(100, 100)
+        request = load.produce_request(topics.create("single"), 0, records)
+        load.produce_many(connection, request, 500, 50)
+        rounds = max(2_000, int(50_000 * scale))
+        rate = rounds / load.produce_many(connection, request, rounds, 200)
+        yield Figure("single-record produce, pipelined", rate, "1/s", 50_000)
+        rounds = max(1_000, int(10_000 * scale))
+        rate = rounds / load.produce_many(connection, request, rounds, 1)
+        yield Figure("single-record produce, one at a time", rate, "1/s", 8_000)
+        latencies = load.produce_at_rate(connection, request, 2_000, max(1.0, 5 * scale))
+        p50, p99 = _percentile(latencies, 50), _percentile(latencies, 99)
+        yield Figure("latency at 2,000/s, p50", p50 * 1_000, "ms")
+        yield Figure("latency at 2,000/s, p99", p99 * 1_000, "ms", 1.0, at_most=True)
 
 
 def transactions(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Transactions of one record by one confluent-kafka producer: one coordinator shard, one at a time."""
-    producer = _producer(target, {"transactional.id": "bench-transactions", "linger.ms": 0})
-    producer.init_transactions(30)
-    count = max(50, int(400 * scale))
-    latencies = []
-    for _ in range(count):
-        began = time.perf_counter()
-        producer.begin_transaction()
-        producer.produce("bench-transactions", b"x" * 100)
-        producer.commit_transaction(30)
-        latencies.append(time.perf_counter() - began)
+    with target.topics() as topics:
+        topic = topics.create("transactions")
+        producer = _producer(target, {"transactional.id": topic, "linger.ms": 0})
+        producer.init_transactions(30)
+        count = max(50, int(400 * scale))
+        latencies = []
+        for _ in range(count):
+            began = time.perf_counter()
+            producer.begin_transaction()
+            producer.produce(topic, b"x" * 100)
+            producer.commit_transaction(30)
+            latencies.append(time.perf_counter() - began)
     yield Figure("transactions of one record", 1 / statistics.median(latencies), "1/s")
     yield Figure("one transaction, p99", _percentile(latencies, 99) * 1_000, "ms")
 
 
 def client_throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """What confluent-kafka reaches: idempotent produce, then read_committed consume, of 1 KB records."""
+    with target.topics() as topics:
+        yield from _client_throughput(target, topics.create("client"), max(5_000, int(100_000 * scale)))
+
+
+def _client_throughput(target: MeasuredBroker, topic: str, count: int) -> Iterator[Figure]:
     from confluent_kafka import Consumer, TopicPartition
 
-    count = max(5_000, int(100_000 * scale))
-    topic = "bench-client"
     producer = _producer(target, {"enable.idempotence": True})
     seconds = _produce(producer, topic, count, 1_000)
     yield Figure("confluent-kafka produce, 1 KB records", count / seconds, "records/s")
@@ -155,12 +160,23 @@ def price(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     All keep at most 4 MB under way, as Kafka's own measurement did with its buffer: otherwise what is compared is
     how long a commit waits for a client's backlog.
     """
-    round_seconds = max(0.5, 2 * scale)
+    with target.topics() as topics:
+        medians = _price_rates(target, topics.create("price"), max(0.5, 2 * scale))
+    for name, rate in medians.items():
+        yield Figure(f"{name}, 1 KB records", rate, "records/s")
+    exact = medians["exactly-once"]
+    yield Figure("exactly-once against at-least-once", _cost(exact, medians["at-least-once, ordered"]), "%", 3, True)
+    yield Figure("exactly-once against idempotent", _cost(exact, medians["at-least-once, idempotent"]), "%")
+    yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
+
+
+def _price_rates(target: MeasuredBroker, topic: str, round_seconds: float) -> dict[str, float]:
+    """Records per second under each guarantee, medians of five rounds."""
     settings: dict[str, dict[str, Any]] = {
         "at-most-once": {"acks": 0, "enable.idempotence": False},
         "at-least-once, ordered": {"acks": "all", "enable.idempotence": False, "max.in.flight": 1},
         "at-least-once, idempotent": {"acks": "all", "enable.idempotence": True},
-        "exactly-once": {"transactional.id": "bench-price"},
+        "exactly-once": {"transactional.id": topic},
     }
     rates: dict[str, list[float]] = {name: [] for name in settings}
     producers = {
@@ -169,14 +185,8 @@ def price(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     producers["exactly-once"].init_transactions(30)
     for _ in range(5):
         for name, producer in producers.items():
-            rates[name].append(_produce_for(producer, "bench-price", round_seconds, name == "exactly-once"))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    for name, rate in medians.items():
-        yield Figure(f"{name}, 1 KB records", rate, "records/s")
-    exact = medians["exactly-once"]
-    yield Figure("exactly-once against at-least-once", _cost(exact, medians["at-least-once, ordered"]), "%", 3, True)
-    yield Figure("exactly-once against idempotent", _cost(exact, medians["at-least-once, idempotent"]), "%")
-    yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
+            rates[name].append(_produce_for(producer, topic, round_seconds, name == "exactly-once"))
+    return {name: statistics.median(values) for name, values in rates.items()}
 
 
 def batch_overhead(_target: MeasuredBroker, _scale: float) -> Iterator[Figure]:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from einmal.bench.cases import Figure
-from einmal.bench.load import BenchRefused, Connection, create_topic
+from einmal.bench.load import BenchRefused, Connection
+from einmal.bench.topics import BenchTopics
 from einmal.client import Producer
 from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
@@ -24,7 +25,6 @@ from einmal.types import ErrorCode
 
 TRIALS: Final = 100
 BROKERS: Final = 3
-_TOPIC: Final = "bench-failover"
 _PARTITIONS: Final = 3
 _TRANSACTION: Final = 1
 _CALL_S: Final = 60.0
@@ -116,44 +116,45 @@ def failover(scale: float, properties: Sequence[str], say: Callable[[str], None]
         cluster = LocalCluster(plans)
         cluster.start()
         try:
-            connection = Connection(plans[0].bootstrap_server)
-            create_topic(connection, _TOPIC, _PARTITIONS)
-            connection.close()
+            # Not deleted: the cluster ends with the measurement.
+            topic = BenchTopics(cluster.bootstrap_servers).create("failover", _PARTITIONS)
             victims = Victims(cluster)
             say(f"{count} kills of a partition's leader")
             yield from _figures(
-                "leader kill to the next acknowledged write", 0.5, 1.5, _writes(cluster, victims, count)
+                "leader kill to the next acknowledged write", 0.5, 1.5, _writes(cluster, victims, topic, count)
             )
             say(f"{count} kills of the transaction coordinator")
-            yield from _figures("coordinator kill to the commit's answer", None, 2.0, _commits(cluster, victims, count))
+            yield from _figures(
+                "coordinator kill to the commit's answer", None, 2.0, _commits(cluster, victims, topic, count)
+            )
         finally:
             cluster.kill()
 
 
-def _writes(cluster: LocalCluster, victims: Victims, count: int) -> Iterator[Trial]:
+def _writes(cluster: LocalCluster, victims: Victims, topic: str, count: int) -> Iterator[Trial]:
     with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
         for number in range(count):
             partition = number % _PARTITIONS
-            leader = victims.leader(_TOPIC, partition)
-            _write(producer, partition)
-            yield victims.time(leader, partial(_write, producer, partition))
+            leader = victims.leader(topic, partition)
+            _write(producer, topic, partition)
+            yield victims.time(leader, partial(_write, producer, topic, partition))
 
 
-def _write(producer: Producer, partition: int) -> None:
+def _write(producer: Producer, topic: str, partition: int) -> None:
     try:
-        producer.send(_TOPIC, b"x", partition=partition).result(_CALL_S)
+        producer.send(topic, b"x", partition=partition).result(_CALL_S)
     except TimeoutError as error:
-        raise BenchRefused(f"no acknowledgement of {_TOPIC}-{partition} within {_CALL_S:.0f} s") from error
+        raise BenchRefused(f"no acknowledgement of {topic}-{partition} within {_CALL_S:.0f} s") from error
 
 
-def _commits(cluster: LocalCluster, victims: Victims, count: int) -> Iterator[Trial]:
+def _commits(cluster: LocalCluster, victims: Victims, topic: str, count: int) -> Iterator[Trial]:
     name = "bench-failover"
     with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=name) as producer:
         producer.init_transactions()
         for number in range(count):
-            victims.leader(_TOPIC, 0)
+            victims.leader(topic, 0)
             producer.begin_transaction()
-            producer.send(_TOPIC, b"x", partition=number % _PARTITIONS)
+            producer.send(topic, b"x", partition=number % _PARTITIONS)
             producer.flush()
             yield victims.time(victims.coordinator(name), producer.commit_transaction)
 

@@ -30,7 +30,7 @@ _LARGE_ANSWER: Final = 1 << 16
 
 
 class BenchRefused(Exception):
-    """The broker answered with an error."""
+    """What was asked for cannot be measured: an unknown name, an error of the broker, a query that failed."""
 
 
 def tls_of(bootstrap_servers: str, security: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -98,21 +98,6 @@ class Connection:
         answer = self.receive()
         position = messages.response_body_position(api_key, version, answer)
         return messages.decode_response(api_key, version, answer, position)
-
-
-def create_topic(connection: Connection, name: str, partitions: int = 1) -> None:
-    answer = connection.call(
-        19, 5, {"topics": [{"name": name, "num_partitions": partitions, "replication_factor": -1}], "timeout": 30_000}
-    )
-    code = answer.topics[0].error_code
-    if code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-        raise BenchRefused(f"CreateTopics {name}: {code.name.upper()}")
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        topic = connection.call(3, 9, {"topics": [{"name": name}], "allow_auto_topic_creation": False}).topics[0]
-        if topic.error_code is ErrorCode.none and all(p.leader_id >= 0 for p in topic.partitions):
-            return
-    raise BenchRefused(f"topic {name} has no leader after 30 s")
 
 
 def batch(record_bytes: int, batch_bytes: int) -> tuple[bytes, int]:

@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.bench.cases import MEGABYTE, Figure, PipelineCases
-from einmal.bench.load import BenchRefused, Connection, create_topic
+from einmal.bench.load import BenchRefused
+from einmal.bench.topics import BenchTopics
 from einmal.bench.usage import usage
 from einmal.bench.workloads import USUAL, WORKLOADS, PipelineWorkload, fill, key
 from einmal.spark import events, session, write_stream
@@ -111,26 +113,26 @@ class Bench:
         self._bootstrap = bootstrap
         self._folder = folder
         self._runs = 0
-        self._connection = Connection(bootstrap)
+        self._topics = BenchTopics(bootstrap)
         config = {"spark.jars": ",".join(jars)} if jars else None
         self.spark: SparkSession = session("einmal bench", master=master, config=config)
         self.is_local: bool = str(self.spark.sparkContext.master).startswith("local")
 
     def close(self) -> None:
         self.spark.stop()
-        self._connection.close()
+        self._topics.close()
 
     def topic(self, name: str, workload: PipelineWorkload) -> str:
-        for each in workload.names(name):
-            create_topic(self._connection, each, workload.partitions)
-        return name
+        """The whole name, which stands for all topics of the workload. Raises BenchRefused."""
+        self._topics.create_all(workload.names(name), workload.partitions)
+        return self._topics.prefix + name
 
     def new_copy(
         self, workload: PipelineWorkload, source: str, trigger: dict[str, Any], records_per_batch: int | None = None
     ) -> Copy:
         """A run with output topics and a checkpoint of its own."""
         self._runs += 1
-        target = self.topic(f"{source}-copy-{self._runs}", workload)
+        target = self.topic(f"copy-{self._runs}", workload)
         return Copy(workload, source, target, f"{self._folder}/checkpoint-{self._runs}", trigger, records_per_batch)
 
     def start(self, contender: str, copy: Copy, listener: Phases | None = None) -> Any:
@@ -179,7 +181,10 @@ class Bench:
         phases = Phases()
         before = usage()
         query = self.start(contender, copy, phases)
-        query.awaitTermination(_QUERY_S)
+        try:
+            query.awaitTermination(_QUERY_S)
+        except PySparkException as error:
+            raise BenchRefused(f"{contender} did not copy {source}: {str(error).splitlines()[0]}") from error
         if query.isActive:
             query.stop()
             raise BenchRefused(f"{contender} did not copy {source} in {_QUERY_S:.0f} s")
@@ -187,6 +192,7 @@ class Bench:
         batches = [each for each in told if each["numInputRows"]][1:]
         if not batches:
             raise BenchRefused(f"{contender} has copied {source} in one batch")
+        self._topics.delete(workload.names(copy.target))
         cpu_s = (usage().cpu_s - before.cpu_s) / sum(each["numInputRows"] for each in told) * 1_000_000
         return replace(_drained(batches, phases.batches[1:]), cpu_s=cpu_s if self.is_local else None)
 

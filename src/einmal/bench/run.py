@@ -10,6 +10,7 @@ from typing import Final
 
 from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker, PipelineCases
 from einmal.bench.failover import failover
+from einmal.bench.load import BenchRefused
 from einmal.bench.server import BrokerProcess
 
 STARTS: Final = 5
@@ -32,8 +33,26 @@ def run(
     """The figures, as they come. ``target`` without an address: a fresh broker; its start and memory are measured too,
     unless another broker is measured ``beside`` it.
 
-    "failover" is measured on a fresh cluster, alone; "pipeline" alone too.
+    "failover" is measured on a fresh cluster, alone; "pipeline" alone too. Raises BenchRefused, BrokerDidNotStart.
     """
+    # Only here: the extra may be missing.
+    from confluent_kafka import KafkaException
+
+    try:
+        yield from _chosen(names, target, scale, properties, pipeline, say, beside)
+    except KafkaException as error:
+        raise BenchRefused(f"{error.args[0].name()}: {error.args[0].str()}") from error
+
+
+def _chosen(
+    names: Sequence[str],
+    target: MeasuredBroker,
+    scale: float,
+    properties: Sequence[str],
+    pipeline: PipelineCases,
+    say: Callable[[str], None],
+    beside: MeasuredBroker | None,
+) -> Iterator[Figure]:
     if list(names) == [FAILOVER]:
         yield from failover(scale, properties, say)
         return

@@ -72,6 +72,7 @@ def bench(
     from einmal.bench.server import BrokerDidNotStart
     from einmal.client.errors import ConfigError
     from einmal.local.processes import BrokerFailed
+    from einmal.spark.errors import PipelineError
 
     chosen = cases or list(CASES)
     if chosen not in ([FAILOVER], [PIPELINE]) and (unknown := [name for name in chosen if name not in CASES]):
@@ -98,7 +99,7 @@ def bench(
     except ImportError as error:
         typer.echo(f"error: {error}\nhint: pip install 'einmal[bench,spark]'", err=True)
         raise typer.Exit(2) from error
-    except (BenchRefused, BrokerDidNotStart, BrokerFailed, ConfigError, OSError) as error:
+    except (BenchRefused, BrokerDidNotStart, BrokerFailed, ConfigError, PipelineError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     if output is Format.JSON:

@@ -1,0 +1,38 @@
+"""Measurements of one cluster, one after another and at once, as of a user's own that stays."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient
+
+from einmal.bench.cases import MeasuredBroker, PipelineCases
+from einmal.bench.run import run
+from einmal.bench.server import BrokerProcess
+from einmal.bench.topics import BenchTopics
+
+
+def test_a_second_measurement_finds_nothing_of_the_first_and_leaves_nothing() -> None:
+    names = ["single", "transactions", "client"]
+    with BrokerProcess() as broker:
+        target = MeasuredBroker(broker.bootstrap_servers)
+        for _ in range(2):
+            measured = run(
+                names, target=target, scale=0.01, properties=[], pipeline=PipelineCases(), say=lambda _text: None
+            )
+            figures = list(measured)
+            assert len(figures) == 8
+            assert all(figure.value > 0 for figure in figures if figure.unit != "%")
+        assert not _topics(broker)
+
+
+def test_two_measurements_at_once_share_no_topic() -> None:
+    with BrokerProcess() as broker, BenchTopics(broker.bootstrap_servers) as one:
+        with BenchTopics(broker.bootstrap_servers) as other:
+            mine, others = one.create("topic", 2), other.create("topic", 2)
+            assert mine != others
+        assert _topics(broker) == {mine: 2}, "the other has deleted only its own"
+
+
+def _topics(broker: BrokerProcess) -> dict[str, int]:
+    """Their partitions, without the broker's own topics."""
+    found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
+    return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
