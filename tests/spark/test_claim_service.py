@@ -44,6 +44,8 @@ def driver() -> Iterator[Driver]:
     driver = Driver()
     yield driver
     driver.service.close()
+    if (kept := claim_client._unused.pop(driver.service.address, None)) is not None:
+        kept.close()
 
 
 def test_a_partition_count_is_fixed_for_the_batch_and_every_partition_has_a_number(driver: Driver) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, session
+from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, register, session
 from einmal.spark.output.claim_service import ClaimService
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.run import CurrentBatch
@@ -176,6 +176,8 @@ def main(settings: dict[str, Any]) -> None:
     threading.Thread(target=stage.listen, daemon=True).start()
     watch(stage)
     spark = session("campaign", master=settings["master"], config=settings["config"], quick=True)
+    # Spark looks for sources once, and takes a worker's death for "none": no query of this JVM would start again.
+    register(spark)
     jvm: Any = spark._jvm
     pid = jvm.java.lang.ProcessHandle.current().pid()
     stage.say(ready=pid, application=spark.sparkContext.applicationId)

@@ -118,7 +118,9 @@ class KafkaDataSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session.
 
-    Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions.
+    Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions,
+    and for programs that start queries again after errors. Spark looks once per JVM: if the Python worker that looks is
+    killed, ``load`` answers DATA_SOURCE_NOT_FOUND for as long as the JVM lives, except for what is registered.
     """
     spark.dataSource.register(KafkaDataSource)
 
