@@ -7,7 +7,7 @@ import json
 import threading
 
 import psutil
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from einmal.spark import register, session
@@ -23,14 +23,16 @@ def hunt(over: threading.Event) -> None:
                         worker.kill()
 
 
-def condition(spark: SparkSession) -> str | None:
-    """Of the error that loading ends with."""
+def is_found(spark: SparkSession) -> bool:
+    """Whether the source can be loaded. Raises Py4JJavaError for other errors."""
     reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", "127.0.0.1:1")
     try:
         reader.option("subscribe", "numbers").load()
-    except AnalysisException as error:
-        return error.getCondition()
-    return None
+    except Py4JJavaError as error:
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        return False
+    return True
 
 
 def main() -> None:
@@ -39,13 +41,13 @@ def main() -> None:
     hunter = threading.Thread(target=hunt, args=(over,), daemon=True)
     hunter.start()
     try:
-        killed = condition(spark)
+        killed = is_found(spark)
     finally:
         over.set()
         hunter.join()
-    again = condition(spark)
+    again = is_found(spark)
     register(spark)
-    print(json.dumps({"killed": killed, "again": again, "registered": condition(spark)}))
+    print(json.dumps({"killed": killed, "again": again, "registered": is_found(spark)}))
     spark.stop()
 
 
