@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task, digest
-from einmal.types import TopicPartition
+from einmal.types import SEQUENCE_MAX, TopicPartition
 
 TARGET = TopicPartition("out", 0)
 OUTPUT = Output("out", 0, 5, 9, 5, 77)
@@ -80,6 +80,22 @@ def test_a_second_claim_without_a_report_prevents_the_commit() -> None:
     claims = reported()
     claims.claim("now", OTHER, 2, TARGET)
     assert isinstance(claims.close([OUTPUT]), Denied)
+
+
+def test_a_partition_that_could_not_be_added_ends_the_table_with_the_reason() -> None:
+    claims = claimed()
+    claims.fail("out-0 could not be added")
+    assert claims.claim("now", TASK, 1, TARGET) == Denied("out-0 could not be added")
+    assert claims.report("now", 1, OUTPUT) == Denied("out-0 could not be added")
+    assert isinstance(claims.close([OUTPUT]), Denied)
+
+
+def test_the_sequence_after_the_largest_is_0() -> None:
+    claims = claimed()
+    claims.report("now", 1, replace(OUTPUT, count=SEQUENCE_MAX))
+    assert claims.claim("now", OTHER, 2, TARGET) == Granted(SEQUENCE_MAX, add=False)
+    claims.report("now", 2, replace(OUTPUT, count=3))
+    assert claims.claim("now", TASK, 1, TARGET) == Granted(2, add=False)
 
 
 def test_what_spark_collected_must_be_what_was_reported() -> None:

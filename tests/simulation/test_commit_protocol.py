@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from einmal.pipeline.run_state import RunState
 from einmal.simulation import commit_protocol, spark_model
 from einmal.simulation.commit_protocol import run_seed
 from einmal.simulation.model_requests import ModelRequests
-from einmal.types import TopicPartition
+from einmal.types import TopicPartition, next_sequence
 
 SCHEDULES = 200
 SCHEDULES_WITH_A_DEFECT_MAX = 3_000
@@ -85,8 +86,9 @@ def grant_what_another_task_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         return claim(self, token, task, attempt_id, target)
 
     def report(self: Claims, token: str, attempt_id: int, output: Output) -> None:
-        self._holders.pop(TopicPartition(output.topic, output.partition), None)
-        self._sequences[TopicPartition(output.topic, output.partition)] += output.count
+        target = TopicPartition(output.topic, output.partition)
+        self._holders.pop(target, None)
+        self._sequences[target] = next_sequence(self._sequences[target], output.count)
         self._outputs[output, attempt_id] += 1
 
     monkeypatch.setattr(Claims, "claim", claim_from_its_holder)
@@ -118,6 +120,35 @@ def report_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
         return (yield from produce(self, target, sequence, values))
 
     monkeypatch.setattr(spark_model.ModelJob, "_produce", sometimes_not_wait)
+
+
+def release_what_a_dead_attempt_has_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = spark_model.ModelJob._failed
+
+    def free_its_partitions(self: spark_model.ModelJob, task: int, reason: str) -> None:
+        writer = self.claims._writers.pop(Task(0, task), None)
+        for target, holder in list(self.claims._holders.items()):
+            if holder == writer:
+                del self.claims._holders[target]
+        failed(self, task, reason)
+
+    monkeypatch.setattr(spark_model.ModelJob, "_failed", free_its_partitions)
+
+
+def commit_what_spark_has_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each attempt may write, too: else Spark's result and the reports differ only in attempts without rows."""
+    let_every_attempt_write(monkeypatch)
+    close = Claims.close
+
+    def close_with_what_was_reported(self: Claims, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
+        return close(self, [output for output, _ in self._outputs.elements()])
+
+    monkeypatch.setattr(Claims, "close", close_with_what_was_reported)
+
+
+def write_the_last_piece_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = spark_model._chunks
+    monkeypatch.setattr(spark_model, "_chunks", lambda rows, count: chunks(rows, count)[::-1])
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +240,9 @@ def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         grant_what_another_task_writes,
         begin_every_claim_at_0,
         report_what_is_under_way,
+        release_what_a_dead_attempt_has_claimed,
+        commit_what_spark_has_not_counted,
+        write_the_last_piece_first,
         keep_the_epoch,
         skip_by_batch_id,
         write_what_is_already_in,
@@ -234,3 +268,38 @@ def test_without_a_defence_an_anomaly_is_found(
         if any(not text.startswith("liveness") for text in anomalies):
             return
     pytest.fail(f"{SCHEDULES_WITH_A_DEFECT_MAX} schedules did not show what {defect.__name__} breaks")
+
+
+def left_out_without_verification() -> bool:
+    """Whether a schedule commits records in a partition that is not in the transaction."""
+    results = (run_seed(seed, verifies=False) for seed in range(SCHEDULES_WITH_A_DEFECT_MAX))
+    return any(text.startswith("left out") for result in results for text in result.anomalies)
+
+
+def add_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = Claims.claim
+
+    def claim_as_one_that_was_added(
+        self: Claims, token: str, task: Task, attempt_id: int, target: TopicPartition
+    ) -> Granted | Denied:
+        answer = claim(self, token, task, attempt_id, target)
+        return replace(answer, add=False) if isinstance(answer, Granted) and target.partition else answer
+
+    monkeypatch.setattr(Claims, "claim", claim_as_one_that_was_added)
+
+
+def grant_again_what_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claims, "fail", lambda self, reason: None)
+
+
+def test_no_partition_is_left_out_of_its_transaction() -> None:
+    assert not left_out_without_verification()
+
+
+@pytest.mark.parametrize("defect", [add_no_partition, grant_again_what_could_not_be_added])
+def test_without_a_defence_a_partition_is_left_out_of_its_transaction(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_protocol, "STEPS_MAX", 4_000)
+    defect(monkeypatch)
+    assert left_out_without_verification()

@@ -66,6 +66,30 @@ def test_a_partition_is_added_to_the_transaction_before_its_claim_is_granted(dri
     assert driver.added == [TopicPartition("a", 1)]
 
 
+def test_a_partition_that_could_not_be_added_is_not_granted_to_whoever_asks_again() -> None:
+    def fail(target: TopicPartition) -> None:
+        raise OSError(f"no answer about {target}")
+
+    transaction = OpenTransaction(TopicTable(lambda topic: 2), add=fail, reported=lambda output: None)
+    transaction.look_up("a")
+    question = {"ask": "claim", "attempt": 1, "task": [0, 0], "numbers": [0], "most": 1}
+    with pytest.raises(OSError, match="no answer about a-0"):
+        transaction.answer(question, object())
+    again = transaction.answer(question, object())
+    assert again == {"denied": "a-0 could not be added to the transaction: no answer about a-0"}
+    assert isinstance(transaction.close([]), Denied)
+
+
+def test_an_attempt_that_asks_again_learns_first_what_it_has(driver: Driver) -> None:
+    with driver.task(1, Task(0, 1)) as first, driver.task(2, Task(0, 2)) as second:
+        first.topic("b")
+        first.claim([0])
+        assert [each.number for each in second.claim([0, 1, 2], 2)] == [1, 2]
+        first.report([Output("b", 0, 0, 0, 1)])
+        # As if its first answer had been lost.
+        assert [each.number for each in second.claim([0, 1, 2], 2)] == [1, 2]
+
+
 def waiting(driver: Driver, attempt_id: int, task: Task | None = None) -> Future[list[Claim]]:
     """The claim of a second attempt, which asks from a thread of its own."""
     claimed: Future[list[Claim]] = Future()

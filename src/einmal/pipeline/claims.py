@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from einmal.types import TopicPartition
+from einmal.types import Sequence, TopicPartition, next_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,12 @@ class Claims:
     """The attempt that writes for each task."""
     _holders: dict[TopicPartition, int] = field(default_factory=dict)
     """The attempt that has claimed each partition, and has not reported yet."""
-    _sequences: dict[TopicPartition, int] = field(default_factory=dict)
+    _sequences: dict[TopicPartition, Sequence] = field(default_factory=dict)
     """Of the next record."""
     _outputs: Counter[tuple[Output, int]] = field(default_factory=Counter)
     """What was reported, and by which attempt. Where offsets are unknown, several can be equal."""
-    _closed: bool = False
+    _closed: str = ""
+    """Why no claim is granted and no report is accepted any more."""
 
     def claim(self, token: str, task: Task, attempt_id: int, target: TopicPartition) -> Granted | Denied:
         """Idempotent for the attempt that has the partition; denied to every other one until it has reported."""
@@ -95,7 +96,11 @@ class Claims:
             )
         self._writers[task] = attempt_id
         is_new = target not in self._sequences
-        return Granted(self._sequences.setdefault(target, 0), is_new)
+        return Granted(self._sequences.setdefault(target, Sequence(0)), is_new)
+
+    def holder(self, target: TopicPartition) -> int | None:
+        """The attempt that has claimed the partition, and has not reported yet."""
+        return self._holders.get(target)
 
     def has_claims(self, attempt_id: int) -> bool:
         """Whether the attempt has a partition that it has not reported."""
@@ -111,14 +116,19 @@ class Claims:
                 return None
             return Denied(f"{target} is not claimed by task attempt {attempt_id}, or was reported with other offsets")
         del self._holders[target]
-        self._sequences[target] += output.count
+        self._sequences[target] = next_sequence(self._sequences[target], output.count)
         self._outputs[output, attempt_id] += 1
         return None
+
+    def fail(self, reason: str) -> None:
+        """A partition that was claimed could not be added to the transaction, which cannot be committed any more: to
+        whoever asks again the partition would look like one that was added."""
+        self._closed = self._closed or reason
 
     def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
         """No claim is granted any more. The outputs in order, if every claim was reported and Spark's own result
         (``collected``, from the attempts that it counted as successful) agrees."""
-        self._closed = True
+        self._closed = self._closed or "the transaction is being committed, or has ended"
         if self._holders:
             return Denied(f"{len(self._holders)} claimed partitions were never reported, first {min(self._holders)}")
         outputs = tuple(sorted(output for output, _ in self._outputs.elements()))
@@ -129,9 +139,7 @@ class Claims:
     def _refusal(self, token: str) -> Denied | None:
         if token != self.token:
             return Denied("the claim belongs to a transaction that has ended")
-        if self._closed:
-            return Denied("the transaction is being committed, or has ended")
-        return None
+        return Denied(self._closed) if self._closed else None
 
 
 def digest(outputs: Iterable[Output]) -> str:

@@ -60,14 +60,19 @@ class ModelState(Enum):
 
 
 class KafkaModel:
-    def __init__(self, version: TransactionVersion) -> None:
+    """``verifies``: ``transaction.partition.verification.enable``; under TV2 partitions are always verified."""
+
+    def __init__(self, version: TransactionVersion, *, verifies: bool = True) -> None:
         self.version = version
+        self._verifies = verifies
         self.logs: dict[str, Log] = {}
         self.decided: dict[int, bool] = {}
         """Transactions by number: committed or not. Those absent are open."""
         self.visible: dict[tuple[str, int], bool] = {}
         """(partition, transaction): its marker is in the log."""
         self.deposed: dict[str, Deposed] = {}
+        self.left_out: list[str] = []
+        """Partitions that had records of a transaction when it was committed without them: they get no marker."""
         self._epoch = -1
         self._last_epoch = -1
         """The identity before the owner's own latest request, so that the request may be repeated."""
@@ -154,6 +159,12 @@ class KafkaModel:
             if committed or not tv2:
                 return ErrorCode.invalid_txn_state
             self._partitions = []
+        if committed:
+            self.left_out += [
+                name
+                for name, log in self.logs.items()
+                if log.epoch == self._epoch and log.open_transaction is not None and name not in self._partitions
+            ]
         if tv2:
             self._epoch, self._last_epoch = self._epoch + 1, self._epoch
         self._end(committed)
@@ -216,9 +227,11 @@ class KafkaModel:
             return error
         if identity.producer_epoch > log.epoch:
             log.epoch, log.batches = identity.producer_epoch, []
-        log.open_transaction = self._transaction
+        if is_first:
+            log.open_transaction = self._joined(partition)
+        assert log.open_transaction is not None
         offset = len(log.entries)
-        log.entries += [ModelRecord(OURS, self._transaction, value) for value in values]
+        log.entries += [ModelRecord(OURS, log.open_transaction, value) for value in values]
         log.batches.append((sequence, len(values), offset))
         return offset, offset + len(values) - 1
 
@@ -226,12 +239,22 @@ class KafkaModel:
         """The leader asks the coordinator before a transaction's first append (KIP-890)."""
         if self.version is TransactionVersion.TV_2:
             return self.add_partition(identity, partition)
+        if not self._verifies:
+            return ErrorCode.none
         if self._is_stranger(identity):
             return ErrorCode.invalid_producer_id_mapping
         if identity.producer_epoch != self._epoch:
             return ErrorCode.producer_fenced
         is_added = self._state is ModelState.ONGOING and partition in self._partitions
         return ErrorCode.none if is_added else ErrorCode.invalid_txn_state
+
+    def _joined(self, partition: str) -> int:
+        """The transaction of a first append. Unverified it may be none that the coordinator knows the partition of: it
+        gets no marker, and hangs."""
+        if self._state is ModelState.ONGOING and partition in self._partitions:
+            return self._transaction
+        self._transactions += 1
+        return self._transactions
 
     def foreign_begin(self, partition: str) -> int:
         """Another producer's transaction begins in ``partition``; its number."""

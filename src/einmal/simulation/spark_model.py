@@ -213,7 +213,6 @@ class ModelJob:
 
     def _ask(self, call: Callable[[], object], target: str | None = None) -> Generator[None, None, object]:
         """A request to the driver's claim server; retried when its answer is lost."""
-        kafka = self.world.kafka
         while True:
             yield
             answer = call()
@@ -221,14 +220,29 @@ class ModelJob:
                 if target is not None:
                     return answer
                 raise TaskFailed(answer.reason)
-            if target is not None and kafka.version is not TransactionVersion.TV_2:
-                while (error := kafka.add_partition(self.identity, target)) in _RETRIABLE:
-                    yield
-                if error:
-                    raise TaskFailed(error.name)
+            reason = ""
+            if isinstance(answer, Granted) and target is not None:
+                reason = yield from self._add(answer, target)
             yield
-            if not self.world.fault(0.03):
-                return answer
+            if self.world.fault(0.03):
+                continue
+            if reason:
+                raise TaskFailed(reason)
+            return answer
+
+    def _add(self, granted: Granted, target: str) -> Generator[None, None, str]:
+        """The driver adds a new partition before it answers; why it could not."""
+        kafka = self.world.kafka
+        if not granted.add or kafka.version is TransactionVersion.TV_2:
+            return ""
+        reason = "not reached" if self.world.fault(0.03) else ""
+        if not reason:
+            while (error := kafka.add_partition(self.identity, target)) in _RETRIABLE:
+                yield
+            reason = error.name if error else "no answer" if self.world.fault(0.03) else ""
+        if reason:
+            self.claims.fail(reason)
+        return reason
 
     def _produce(self, target: str, sequence: int, values: tuple[Row, ...]) -> Generator[None, None, tuple[int, int]]:
         """One batch; the identical batch again when the answer is lost or the error is retriable."""

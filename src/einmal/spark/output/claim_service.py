@@ -55,7 +55,7 @@ import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
@@ -94,7 +94,7 @@ class TopicTable:
     def __init__(self, count_of: Callable[[str], int]) -> None:
         self._count_of = count_of
         self._topics: dict[str, tuple[int, int]] = {}
-        self._total = 0
+        self._targets: list[TopicPartition] = []
 
     def look_up(self, topic: str) -> tuple[int, int]:
         """(base, count). Raises ClaimRefused for an internal topic, and what ``count_of`` raises."""
@@ -102,16 +102,15 @@ class TopicTable:
         if known is None:
             if topic in RESERVED_TOPICS:
                 raise ClaimRefused(reserved(topic))
-            known = (self._total, self._count_of(topic))
+            known = (len(self._targets), self._count_of(topic))
             self._topics[topic] = known
-            self._total += known[1]
+            self._targets += (TopicPartition(topic, index) for index in range(known[1]))
         return known
 
     def target(self, number: int) -> TopicPartition:
-        for topic, (base, count) in self._topics.items():
-            if base <= number < base + count:
-                return TopicPartition(topic, number - base)
-        raise ClaimRefused(f"no partition has the number {number} in this batch")
+        if not 0 <= number < len(self._targets):
+            raise ClaimRefused(f"no partition has the number {number} in this batch")
+        return self._targets[number]
 
 
 class OpenTransaction:
@@ -180,9 +179,14 @@ class OpenTransaction:
     def _claim(self, request: dict[str, Any]) -> dict[str, Any]:
         """Those of the wanted partitions that are free, at most as many as asked for; waits a while for the first."""
         attempt_id = request["attempt"]
+        wanted = [(number, self._topics.target(number)) for number in request["numbers"][:CLAIMS_MAX]]
+        if self._claims is not None:
+            # If the answer to an earlier question was lost, the attempt must learn what it has already.
+            claims = self._claims
+            wanted.sort(key=lambda each: claims.holder(each[1]) != attempt_id)
         until = time.monotonic() + _WAIT_STEP_S
         while True:
-            granted, denied = self._granted(Task(*request["task"]), attempt_id, request["numbers"], request["most"])
+            granted, denied = self._granted(Task(*request["task"]), attempt_id, wanted, request["most"])
             if granted:
                 self._waiting.pop(attempt_id, None)
                 return {"granted": granted}
@@ -195,26 +199,38 @@ class OpenTransaction:
             self._lock.wait(step_s)
 
     def _granted(
-        self, task: Task, attempt_id: int, numbers: Sequence[int], most: int
+        self, task: Task, attempt_id: int, wanted: list[tuple[int, TopicPartition]], most: int
     ) -> tuple[list[list[Any]], Denied | None]:
         """Number, topic, partition and sequence of each, and why another was denied."""
         granted: list[list[Any]] = []
         denied: Denied | None = None
-        for number in numbers[:CLAIMS_MAX]:
+        for number, target in wanted:
             if len(granted) == most:
                 break
-            target = self._topics.target(number)
             answer = Granted(0, add=False)
             if self._claims is not None:
+                if denied is not None and self._claims.holder(target) not in (None, attempt_id):
+                    # Every report wakes all who wait: one refusal is enough for each of them.
+                    continue
                 found = self._claims.claim(self.token, task, attempt_id, target)
                 if isinstance(found, Denied):
                     denied = denied or found
                     continue
                 answer = found
             if answer.add:
-                self._add(target)
+                self._add_to_transaction(target)
             granted.append([number, *target, answer.sequence])
         return granted, denied
+
+    def _add_to_transaction(self, target: TopicPartition) -> None:
+        """Raises what ``add`` raises; then the transaction grants nothing any more."""
+        try:
+            self._add(target)
+        except Exception as error:
+            assert self._claims is not None, "only claims add"
+            self._claims.fail(f"{target} could not be added to the transaction: {error}")
+            self._lock.notify_all()
+            raise
 
     def _may_wait(self, attempt_id: int, denied: Denied | None) -> float:
         """How long an attempt may wait now, in seconds."""

@@ -22,7 +22,7 @@ from einmal.pipeline.claims import Output
 from einmal.spark.environment.python_worker import partition_writer, settle
 from einmal.spark.output.claim_client import Claim, ClaimClient
 from einmal.spark.output.routing import Turn
-from einmal.types import ProducerIdAndEpoch, TransactionVersion
+from einmal.types import NO_SEQUENCE, ProducerIdAndEpoch, Sequence, TransactionVersion, next_sequence
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, seal_batch
 
@@ -177,7 +177,9 @@ class _Writing:
             section.max_timestamp,
             producer_id=-1 if identity is None else identity.producer_id,
             producer_epoch=-1 if identity is None else identity.producer_epoch,
-            base_sequence=-1 if identity is None else claimed.claim.sequence + claimed.count,
+            base_sequence=NO_SEQUENCE
+            if identity is None
+            else next_sequence(Sequence(claimed.claim.sequence), claimed.count),
             transactional=identity is not None,
             compression=self._task.compression,
         )
