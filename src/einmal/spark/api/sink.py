@@ -23,6 +23,7 @@ from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, rejected_let
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
+from einmal.spark.environment.checkpoint_files import local_checkpoint_files
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
@@ -212,7 +213,7 @@ class StreamWriter:
         run = _RUNS[options.guarantee]
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
-        start = partial(self._spark_start, options)
+        start = partial(self._spark_start, options, setting.checkpoint.name)
         query = PipelineQuery(setting, lambda held: run(setting, held), start, transform)
         queries.started(name, query)
         return query
@@ -269,9 +270,12 @@ class StreamWriter:
             for listener in (*self._listeners, *self._observing):
                 listener(each)
 
-    def _spark_start(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    def _spark_start(
+        self, options: QueryOptions, location: str, write: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
         try:
-            return self._spark_writer(options, write).start()
+            with local_checkpoint_files(self._frame.sparkSession, location):
+                return self._spark_writer(options, write).start()
         except PySparkException as error:
             # Spark's own checks: an output mode that the query does not support, an invalid interval.
             raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
