@@ -66,8 +66,9 @@ def bench(
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
-    from einmal.bench.cases import CASES, MeasuredBroker, PipelineCases
+    from einmal.bench.cases import CASES, MeasuredBroker
     from einmal.bench.load import BenchRefused
+    from einmal.bench.pipeline_cases import PipelineCases
     from einmal.bench.run import FAILOVER, PIPELINE, run
     from einmal.bench.server import BrokerDidNotStart
     from einmal.client.errors import ConfigError
