@@ -76,7 +76,7 @@ bench: $(READY)  ## measurements beside their targets
 
 bench-pipeline: $(READY)  ## compare a pipeline with Spark's own Kafka connector, whose jars Maven fetches
 	@mvn -q -B -f tests/spark/kafka_source/pom.xml -Pkafka-source -DoutputDirectory=$(CURDIR)/build/spark-kafka \
-	  dependency:copy-dependencies && connector="--connector build/spark-kafka" \
+	  dependency:copy-dependencies >&2 && connector="--connector build/spark-kafka" \
 	  || echo "no jars of Spark's own connector (Java and Maven fetch them): skipped" >&2; \
 	  $(BIN)/einmal bench pipeline $$connector
 
@@ -97,7 +97,7 @@ postgres-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, workers, sess
 
 bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC sink, whose driver Maven fetches
 	mvn -q -B -f tests/spark/targets/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
-	  dependency:copy-dependencies
+	  dependency:copy-dependencies >&2
 	$(BIN)/python -W ignore -m tests.spark.targets.postgres.bench --jdbc build/jdbc/postgresql-*.jar
 
 ingest-kills: $(READY)  ## KILLS=300 kills, by SEED, of an ingester, its broker and its database, under rotated files and a table with late commits

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
-from einmal.bench.cases import MeasuredBroker, PipelineCases
+from einmal.bench.cases import MeasuredBroker
+from einmal.bench.load import BenchRefused
+from einmal.bench.pipeline_cases import PipelineCases
 from einmal.bench.run import run
 from einmal.bench.server import BrokerProcess
 from einmal.bench.topics import BenchTopics
@@ -30,6 +33,19 @@ def test_two_measurements_at_once_share_no_topic() -> None:
             mine, others = one.create("topic", 2), other.create("topic", 2)
             assert mine != others
         assert _topics(broker) == {mine: 2}, "the other has deleted only its own"
+
+
+def test_topics_that_cannot_be_deleted_do_not_hide_an_earlier_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = BenchTopics("127.0.0.1:1")
+    monkeypatch.setattr(topics, "close", _refuse)
+    with pytest.raises(BenchRefused, match="the query failed"), topics:
+        raise BenchRefused("the query failed")
+    with pytest.raises(BenchRefused, match="DeleteTopics"), topics:
+        pass
+
+
+def _refuse() -> None:
+    raise BenchRefused("DeleteTopics: _TIMED_OUT")
 
 
 def _topics(broker: BrokerProcess) -> dict[str, int]:

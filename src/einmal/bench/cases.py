@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from einmal.bench import load
+from einmal.bench.confluent import hand_over
 from einmal.bench.load import Connection
 from einmal.bench.topics import BenchTopics
 from einmal.wire.record_batch import NewRecord, encode_batch
@@ -35,18 +35,6 @@ class Figure:
     budget: float | None = None
     at_most: bool = False
     beside: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineCases:
-    """What of a pipeline is measured. ``connector``: the folder with the jars of Spark's own, to compare with.
-    ``triggers``: as in Spark ("1 second"); then the overhead of exactly-once is measured at each. ``workloads``: names;
-    none stands for the usual ones, and the latency. ``master``: Spark's; None stands for this machine."""
-
-    connector: Path | None = None
-    triggers: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-    master: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +206,7 @@ def _produce(producer: Any, topic: str, count: int, size: int) -> float:
     value = b"x" * size
     began = time.perf_counter()
     for _ in range(count):
-        _hand_over(producer, topic, value)
+        hand_over(producer, topic, value, partition=0)
     producer.flush(120)
     return time.perf_counter() - began
 
@@ -232,7 +220,7 @@ def _produce_for(producer: Any, topic: str, seconds: float, in_transactions: boo
     if in_transactions:
         producer.begin_transaction()
     while (now := time.perf_counter()) < began + seconds:
-        _hand_over(producer, topic, value)
+        hand_over(producer, topic, value, partition=0)
         count += 1
         if in_transactions and now >= commit_at:
             producer.commit_transaction(60)
@@ -243,15 +231,6 @@ def _produce_for(producer: Any, topic: str, seconds: float, in_transactions: boo
     else:
         producer.flush(60)
     return count / (time.perf_counter() - began)
-
-
-def _hand_over(producer: Any, topic: str, value: bytes) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, partition=0)
-            return
-        except BufferError:
-            producer.poll(0.01)
 
 
 def _cost(rate: float, against: float) -> float:

@@ -51,8 +51,8 @@ class Victims:
         """Once every replica of every partition is in sync."""
 
         def ask(connection: Connection) -> int | None:
-            told = connection.call(3, 12, {"topics": None, "allow_auto_topic_creation": False})
-            partitions = [(each.name, index) for each in told.topics for index in each.partitions]
+            response = connection.call(3, 12, {"topics": None, "allow_auto_topic_creation": False})
+            partitions = [(each.name, index) for each in response.topics for index in each.partitions]
             if any(sorted(index.isr_nodes) != sorted(index.replica_nodes) for _name, index in partitions):
                 return None
             leaders = [
@@ -72,8 +72,9 @@ class Victims:
     def controller(self) -> int:
         def ask(connection: Connection) -> int | None:
             partitions = [{"partition_index": 0}]
-            told = connection.call(55, 1, {"topics": [{"topic_name": "__cluster_metadata", "partitions": partitions}]})
-            return int(told.topics[0].partitions[0].leader_id) if told.error_code is ErrorCode.none else None
+            topics = [{"topic_name": "__cluster_metadata", "partitions": partitions}]
+            response = connection.call(55, 1, {"topics": topics})
+            return int(response.topics[0].partitions[0].leader_id) if response.error_code is ErrorCode.none else None
 
         return self._ask(ask)
 

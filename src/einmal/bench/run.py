@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker, PipelineCases
+from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker
 from einmal.bench.failover import failover
 from einmal.bench.load import BenchRefused
+from einmal.bench.pipeline_cases import PipelineCases
 from einmal.bench.server import BrokerProcess
 
 STARTS: Final = 5

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 from einmal.bench.load import BenchRefused
@@ -34,8 +35,10 @@ class BenchTopics:
     def __enter__(self) -> BenchTopics:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        """Of two failures the first is raised: it is the cause where the cluster is gone."""
+        with nullcontext() if kind is None else suppress(BenchRefused):
+            self.close()
 
     def close(self) -> None:
         """Delete what there is of them. Raises BenchRefused."""

@@ -12,36 +12,36 @@ _JVM = "java"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """``cpu_s``: of everything that was ever part of it. Memory is that of now; pages that workers share count in each
-    of them."""
+class SparkUsage:
+    """``cpu_s``: of all processes since they started, and of their children that have ended. ``driver_bytes``: of this
+    process and the JVM, now. ``workers_bytes``: of the Python workers, now; pages that they share count in each."""
 
     cpu_s: float
     driver_bytes: int
     workers_bytes: int
 
 
-def usage() -> Usage:
-    """Of this process with its JVM (the driver, and the local executor), and of the Python workers below the JVM. Other
-    children, as a broker, do not count."""
-    this = psutil.Process()
-    machines = [each for each in this.children() if each.name() == _JVM]
-    workers = [worker for each in machines for worker in each.children(recursive=True)]
-    own, driver_bytes = _sums([this], with_ended=False)
-    of_jvm, jvm_bytes = _sums(machines)
-    of_workers, workers_bytes = _sums(workers)
-    return Usage(own + of_jvm + of_workers, driver_bytes + jvm_bytes, workers_bytes)
+def spark_usage() -> SparkUsage:
+    """Of this process, the JVM below it (driver and local executor), and the Python workers below the JVM. Other
+    children of this process, such as a broker, do not count."""
+    driver = psutil.Process()
+    jvms = [child for child in driver.children() if child.name() == _JVM]
+    workers = [worker for jvm in jvms for worker in jvm.children(recursive=True)]
+    driver_s, driver_bytes = _totals([driver], with_ended_children=False)
+    jvm_s, jvm_bytes = _totals(jvms)
+    workers_s, workers_bytes = _totals(workers)
+    return SparkUsage(driver_s + jvm_s + workers_s, driver_bytes + jvm_bytes, workers_bytes)
 
 
-def _sums(processes: Iterable[psutil.Process], *, with_ended: bool = True) -> tuple[float, int]:
-    """CPU seconds, with those of children that have ended, and bytes."""
-    seconds, size = 0.0, 0
-    for each in processes:
-        # It may have ended meanwhile; its parent has its time then.
+def _totals(processes: Iterable[psutil.Process], *, with_ended_children: bool = True) -> tuple[float, int]:
+    """CPU seconds and resident bytes."""
+    cpu_s, resident_bytes = 0.0, 0
+    for process in processes:
+        # It may have ended meanwhile; its time is then in its parent's.
         with suppress(psutil.NoSuchProcess):
-            times = each.cpu_times()
-            seconds += times.user + times.system
-            if with_ended:
-                seconds += times.children_user + times.children_system
-            size += each.memory_info().rss
-    return seconds, size
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            if with_ended_children:
+                cpu_s += times.children_user + times.children_system
+            resident_bytes += process.memory_info().rss
+    return cpu_s, resident_bytes

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from einmal.bench.confluent import hand_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _KEYS: Final = 10_000
 _SEED: Final = 1
@@ -37,7 +39,10 @@ class PipelineWorkload:
         return [topic] if self.topics == 1 else [f"{topic}-{number}" for number in range(self.topics)]
 
     def query(self, source: DataFrame, target: str) -> DataFrame:
-        """The rows to write, from those of Spark's Kafka source."""
+        """The rows to write, from those of a Kafka source."""
+        # Only here: the names of workloads are checked without Spark.
+        from pyspark.sql import functions as F
+
         if self.is_counted:
             counts = source.withWatermark("timestamp", "1 minute").groupBy(F.window("timestamp", "1 second"), "key")
             return counts.count().selectExpr("key", "cast(count as string) as value")
@@ -71,6 +76,7 @@ _ALL: Final = (
     PipelineWorkload("100 B, 100 topics", 100, 100_000, partitions=1, topics=100),
 )
 WORKLOADS: Final = {each.name: each for each in _ALL}
+SMALL: Final = WORKLOADS["100 B"]
 USUAL: Final = ("100 B", "1 KB")
 
 
@@ -87,14 +93,6 @@ def fill(bootstrap: str, topic: str, workload: PipelineWorkload, count: int) -> 
     producer = Producer({"bootstrap.servers": bootstrap, **settings, **workload.settings})
     names, values = workload.names(topic), workload.values()
     for number in range(count):
-        while True:
-            try:
-                producer.produce(
-                    names[number % len(names)],
-                    values[number % _VALUES],
-                    key=key(number) if workload.has_keys else None,
-                )
-                break
-            except BufferError:
-                producer.poll(0.01)
+        record_key = key(number) if workload.has_keys else None
+        hand_over(producer, names[number % len(names)], values[number % _VALUES], key=record_key)
     producer.flush(60)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from einmal.cli.clients import read_properties
 from einmal.cli.formats import Format, Output
-from einmal.security.properties import parse_properties
+from einmal.cli.run import pipeline_failures_told, quiet_py4j
 
 if TYPE_CHECKING:
     from einmal.bench.cases import Figure
+    from einmal.bench.pipeline_cases import PipelineCases
 
 
 def bench(
@@ -49,66 +53,105 @@ def bench(
     ] = None,
     triggers: Annotated[
         list[str] | None,
-        typer.Option("--trigger", metavar="TIME", help="pipeline: measure the price of exactly-once at this trigger."),
+        typer.Option(
+            "--trigger", metavar="TIME", help="pipeline: price of exactly-once at this trigger, such as '1 second'."
+        ),
     ] = None,
     workloads: Annotated[
         list[str] | None,
         typer.Option(
             "--workload",
             metavar="NAME",
-            help="pipeline: measure this one, as '10 KB', '100 B, 1 partition', '100 B, windowed count'. A name that "
-            "does not exist lists all.",
+            help="pipeline: workload to measure; may be repeated. Names: docs/benchmarks.md. Default: '100 B' and '1 "
+            "KB', and the latency.",
         ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option("--spark", metavar="MASTER", help="pipeline: on this Spark cluster.")
+        str | None, typer.Option("--spark", metavar="MASTER", help="pipeline: Spark's master. Default: this machine.")
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
-    from einmal.bench.cases import CASES, MeasuredBroker, PipelineCases
-    from einmal.bench.load import BenchRefused
-    from einmal.bench.run import FAILOVER, PIPELINE, run
-    from einmal.bench.server import BrokerDidNotStart
-    from einmal.client.errors import ConfigError
-    from einmal.local.processes import BrokerFailed
-    from einmal.spark.errors import PipelineError
+    from einmal.bench.cases import MeasuredBroker
+    from einmal.bench.run import run
 
-    chosen = cases or list(CASES)
-    if chosen not in ([FAILOVER], [PIPELINE]) and (unknown := [name for name in chosen if name not in CASES]):
-        known = f"there are {', '.join(CASES)}; and {FAILOVER} and {PIPELINE}, which run alone"
-        typer.echo(f"error: no case {', '.join(unknown)}\nhint: {known}", err=True)
-        raise typer.Exit(2)
-    if beside is not None and chosen in ([FAILOVER], [PIPELINE]):
-        typer.echo("error: --beside HOST:PORT is for the cases of one broker", err=True)
-        raise typer.Exit(2)
+    given = {
+        "-b": bootstrap_server,
+        "--beside": beside,
+        "--command-config": command_config,
+        "-X": properties,
+        "--connector": connector,
+        "--trigger": triggers,
+        "--workload": workloads,
+        "--spark": master,
+    }
+    chosen = _checked(cases, [option for option, value in given.items() if value])
+    measured = _pipeline_cases(connector, triggers, workloads, master)
     figures = []
-    try:
+    with _failures_told():
         for figure in run(
             chosen,
             target=MeasuredBroker(bootstrap_server or "", _security(command_config)),
             scale=scale,
             properties=properties or [],
-            pipeline=PipelineCases(connector, tuple(triggers or ()), tuple(workloads or ()), master),
+            pipeline=measured,
             say=lambda text: typer.echo(text, err=True),
             beside=None if beside is None else MeasuredBroker(beside),
         ):
             figures.append(figure)
             if output is Format.TEXT:
                 typer.echo(_line(figure))
-    except ImportError as error:
-        typer.echo(f"error: {error}\nhint: pip install 'einmal[bench,spark]'", err=True)
-        raise typer.Exit(2) from error
-    except (BenchRefused, BrokerDidNotStart, BrokerFailed, ConfigError, PipelineError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
     if output is Format.JSON:
         typer.echo(json.dumps({"figures": [asdict(figure) for figure in figures]}))
 
 
+def _checked(cases: list[str] | None, given: list[str]) -> list[str]:
+    """The cases to measure. Raises typer.Exit where an option has no effect on them."""
+    from einmal.bench.cases import CASES
+    from einmal.cli.bench_options import wrong_usage_of
+
+    chosen = cases or list(CASES)
+    if (problem := wrong_usage_of(chosen, CASES, given)) is not None:
+        typer.echo(f"error: {problem.error}\nhint: {problem.hint}", err=True)
+        raise typer.Exit(2)
+    return chosen
+
+
+def _pipeline_cases(
+    connector: Path | None, triggers: list[str] | None, workloads: list[str] | None, master: str | None
+) -> PipelineCases:
+    from einmal.bench.load import BenchRefused
+    from einmal.bench.pipeline_cases import PipelineCases
+
+    try:
+        return PipelineCases(connector, tuple(triggers or ()), tuple(workloads or ()), master)
+    except BenchRefused as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    """As ``pipeline_failures_told``, and what else a measurement can meet."""
+    from einmal.bench.load import BenchRefused
+    from einmal.bench.server import BrokerDidNotStart
+    from einmal.local.processes import BrokerFailed
+
+    quiet_py4j()
+    with pipeline_failures_told(Path("bench")):
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            typer.echo(f"error: {error}\nhint: pip install 'einmal[bench,spark]'", err=True)
+            raise typer.Exit(2) from error
+        except (BenchRefused, BrokerDidNotStart, BrokerFailed) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+
+
 def _security(command_config: Path | None) -> dict[str, str]:
-    """What the file sets of it. Raises OSError."""
-    values = {} if command_config is None else parse_properties(command_config.read_text())
+    """Those of the file's settings that are about security. Raises typer.BadParameter."""
+    values = {} if command_config is None else read_properties(command_config)
     return {name: value for name, value in values.items() if name.startswith(("security.", "ssl.", "sasl.", "enable."))}
 
 

@@ -85,15 +85,21 @@ def _from_environment() -> dict[str, str]:
     return {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
 
 
-def _from_file(path: Path, kind: str) -> dict[str, str]:
-    from einmal.client import config
+def read_properties(path: Path) -> dict[str, str]:
+    """The file of ``--command-config``. Raises typer.BadParameter."""
     from einmal.security.properties import parse_properties
 
     try:
-        given = parse_properties(path.read_text())
+        return parse_properties(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise typer.BadParameter(f"--command-config: {path} cannot be read: {reason}") from error
+
+
+def _from_file(path: Path, kind: str) -> dict[str, str]:
+    from einmal.client import config
+
+    given = read_properties(path)
     own = {name for name, *_ in config.documentation(getattr(config, kind))}
     others = {name for each in _KINDS for name, *_ in config.documentation(getattr(config, each))}
     kept = {}

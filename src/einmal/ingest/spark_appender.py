@@ -1,9 +1,9 @@
 """A batch's records by the tasks of a Spark application: for sources that are large, and can be read in pieces.
 
 Tasks read the pieces, and write under the identity of the ingester's transaction, as those of a pipeline do, by the
-same job and the same rule: a partition belongs to the first task attempt that claims it
-(``spark.output.claim_service``). A second attempt may not write; if the first one is dead, the transaction is aborted,
-and the next run reads the batch again.
+same job and the same rules: one task at a time writes a partition, and only one attempt of each task may write
+(``spark.output.claim_service``). If that attempt dies, the transaction is aborted, and the next run reads the batch
+again.
 """
 
 from __future__ import annotations

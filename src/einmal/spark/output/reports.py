@@ -21,10 +21,10 @@ COMMIT: Final = "commit"
 CHECKPOINT: Final = "checkpoint"
 OTHER: Final = "other"
 PHASES: Final = (PLANNING, READING, WRITING, RECORD, COMMIT, CHECKPOINT, OTHER)
-"""``planning``: Spark asks the sources and plans. ``reading``: its job until a task has the first row to write, so with
-shuffles and state. ``writing``: until all tasks are done. ``record``: the commit record. ``commit``: source positions
-and EndTxn. ``checkpoint``: Spark's ``offsets`` and ``commits`` files. Without transactions ``reading`` is the whole
-job."""
+"""``planning``: Spark asks the sources and plans. ``reading``: its job until a task claims the first partition; it has
+then read and encoded its first piece, after all shuffles and state. ``writing``: until all tasks are done. ``record``:
+the commit record. ``commit``: source positions and EndTxn. ``checkpoint``: Spark's ``offsets`` and ``commits`` files.
+Without transactions ``reading`` is the whole job."""
 
 WRITTEN: Final = "written"
 ALREADY_IN: Final = "already_in"

@@ -2,15 +2,14 @@ from typing import Any
 
 import pytest
 
-from einmal.bench import pipeline
-from einmal.bench.load import BenchRefused
+from einmal.bench import backlog
 from einmal.spark import events
 
 
 def test_phases_are_the_times_between_a_batchs_events(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.5, 11.0, 11.25, 11.5, 11.625, 11.75, 20.0, 21.0])
-    monkeypatch.setattr("einmal.bench.pipeline.time.perf_counter", lambda: next(clock))
-    phases = pipeline.Phases()
+    monkeypatch.setattr("einmal.bench.backlog.time.perf_counter", lambda: next(clock))
+    phases = backlog.Phases()
     for event in (
         events.BatchStarted(1, None, None),
         events.PartitionClaimed(1, "t", 0),
@@ -30,19 +29,8 @@ def test_phases_are_the_times_between_a_batchs_events(monkeypatch: pytest.Monkey
 def test_rates_cover_whole_batches_and_unreported_time_is_the_rest() -> None:
     durations = {"triggerExecution": 100, "latestOffset": 5, "queryPlanning": 5, "walCommit": 20, "commitOffsets": 10}
     batches: list[dict[str, Any]] = [{"durationMs": durations, "numInputRows": 30}] * 2
-    peer = pipeline._drained(batches, [])
+    peer = backlog._drained(batches, [])
     assert peer.rate == 300
     assert peer.phases == {"planning": 10, "checkpoint": 30, "reading and writing": 60}
-    ours = pipeline._drained(batches, [{"reading": 10.0, "writing": 25.0}] * 2)
+    ours = backlog._drained(batches, [{"reading": 10.0, "writing": 25.0}] * 2)
     assert ours.phases == {"planning": 10, "checkpoint": 30, "reading": 10, "writing": 25, "other": 25}
-
-
-@pytest.mark.parametrize(("trigger", "seconds"), [("100 milliseconds", 0.1), ("1 second", 1), ("2 minutes", 120)])
-def test_a_trigger_is_spelt_as_for_spark(trigger: str, seconds: float) -> None:
-    assert pipeline._seconds(trigger) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("trigger", ["1s", "0 seconds", "soon", "1 fortnight"])
-def test_another_trigger_is_refused(trigger: str) -> None:
-    with pytest.raises(BenchRefused, match="a trigger is like"):
-        pipeline._seconds(trigger)
