@@ -1,7 +1,7 @@
 """A batch's records by the tasks of a Spark application: for sources that are large, and can be read in pieces.
 
 Tasks read the pieces, and write under the identity of the ingester's transaction, as those of a pipeline do, by the
-same job and the same rule: a partition belongs to the first task attempt that claims it
+same job and the same rules: a partition has one writing task at a time, a task one writing attempt
 (``spark.output.claim_service``). A second attempt may not write; if the first one is dead, the transaction is aborted,
 and the next run reads the batch again.
 """
