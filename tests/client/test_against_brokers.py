@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -23,6 +24,7 @@ from einmal.client import (
     RangeReader,
     TransactionDriver,
     aio,
+    apis,
 )
 from einmal.client.apis import ApiKey
 from einmal.client.errors import (
@@ -760,6 +762,41 @@ def test_a_range_that_is_not_there_is_an_error(bootstrap: str, name: NameFactory
         pytest.raises(OffsetOutOfRange),
     ):
         list(reader.read({partition: OffsetRange(5, 9)}))
+
+
+@pytest.mark.parametrize("version", [12, 13], ids=["topic names", "topic ids"])
+def test_a_kept_reader_reads_no_other_topic_under_the_same_name(
+    bootstrap: str, name: NameFactory, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr(apis, "SPOKEN", {**apis.SPOKEN, ApiKey.FETCH: (4, version)})
+    topic = name("again")
+    (partition,) = create(bootstrap, topic)
+    with (
+        Admin(bootstrap_servers=bootstrap) as admin,
+        RangeReader(bootstrap_servers=bootstrap) as reader,
+    ):
+        old = send_values(bootstrap, admin, topic, [b"old"] * 3)
+        assert values_of(reader, partition, old) == [b"old"] * 3
+        admin.delete_topics([topic])
+        eventually(lambda: topic not in admin.list_topics())
+        create(bootstrap, topic)
+        new = send_values(bootstrap, admin, topic, [b"new"] * 3)
+        with pytest.raises(UnknownTopic):
+            values_of(reader, partition, old)
+        assert values_of(reader, partition, new) == [b"new"] * 3
+
+
+def send_values(bootstrap: str, admin: Admin, topic: str, given: list[bytes]) -> UUID:
+    """The id of the topic that has them."""
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for each in given:
+            producer.send(topic, each)
+    return admin.describe_topics([topic])[topic].topic_id
+
+
+def values_of(reader: RangeReader, partition: TopicPartition, topic_id: UUID) -> list[bytes | None]:
+    batches = reader.read({partition: OffsetRange(0, 3)}, topic_ids={partition.topic: topic_id})
+    return [record.value for batch in batches for record in batch.records()]
 
 
 def test_running_queries_find_new_partitions(bootstrap: str, name: NameFactory) -> None:

@@ -8,13 +8,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from einmal.client import Admin, Consumer, NewTopic, Producer
+from einmal.client import Admin, Consumer, NewTopic, PartitionWriter, Producer, TransactionDriver
 from einmal.client.errors import KafkaError
-from einmal.mirror.effects import ScanHeaders
-from einmal.mirroring.spark_copier import split
+from einmal.mirror.effects import CopyRecords, ScanHeaders
+from einmal.mirroring.spark_copier import _Copy, split
+from einmal.pipeline.claims import Output
+from einmal.spark.environment import python_worker
+from einmal.spark.output.claim_client import Claim
+from einmal.spark.output.routing import Turn
+from einmal.spark.output.writer import WriteAs
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
 
@@ -36,6 +42,66 @@ def test_the_parts_of_a_scan_have_whole_partitions_and_about_the_same_size() -> 
     assert [sum(end - start for start, end in part.ranges.values()) for part in parts] == [130, 120]
     assert all(part.topic_ids == {"orders": "id"} for part in parts)
     assert [len(part.ranges) for part in split(ScanHeaders(ranges, {}), 100)] == [1] * 6
+
+
+class FreeClaims:
+    """What a task asks the driver, without one: everything is granted."""
+
+    def claims(self) -> FreeClaims:
+        return self
+
+    def __enter__(self) -> FreeClaims:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topic(self, _name: str) -> tuple[int, int]:
+        return 0, PARTITIONS
+
+    def claim(self, numbers: list[int]) -> list[Claim]:
+        return [Claim(number, TopicPartition("A.orders", number), 0) for number in numbers]
+
+    def report(self, outputs: list[Output]) -> None:
+        pass
+
+
+@pytest.mark.system
+def test_a_task_writes_over_the_connections_of_the_task_before(
+    brokers: tuple[EinmalBroker, EinmalBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers: list[PartitionWriter] = []
+
+    class Counted(PartitionWriter):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            writers.append(self)
+            super().__init__(*arguments, **keywords)
+
+    monkeypatch.setattr(python_worker, "PartitionWriter", Counted)
+    source, target = (each.bootstrap for each in brokers)
+    fill(source)
+    with Admin({"bootstrap.servers": target}) as admin:
+        admin.create_topics([NewTopic("A.orders", num_partitions=PARTITIONS)])
+    targets = {TopicPartition("orders", index): TopicPartition("A.orders", index) for index in range(PARTITIONS)}
+    all_ends = ends(source, "orders", "read_committed")
+    with TransactionDriver({"bootstrap.servers": target}, transactional_id="mirror") as driver:
+        identity = driver.init_producer_id()
+        for half in range(2):
+            ranges = {
+                each: (half * end // 2, (half + 1) * end // 2) for each, end in zip(targets, all_ends, strict=True)
+            }
+            version = driver.transaction_version
+            copy = _Copy(
+                cast(Turn, FreeClaims()),
+                {"bootstrap.servers": source},
+                {"bootstrap.servers": target},
+                WriteAs("mirror", identity, version),
+            )
+            copied = copy(CopyRecords(identity, ranges, {}, targets))
+            assert sum(each.output.count for each in copied) > 0
+            identity = driver.end_txn(identity, committed=True) or driver.init_producer_id(identity)
+    assert len(writers) == 1
+    assert read(target, "A.orders") == read(source, "orders")
 
 
 def fill(servers: str) -> None:

@@ -136,6 +136,47 @@ def test_what_one_process_must_read_is_refused(spark: SparkSession, bootstrap: s
         deduplicating.run(spark=spark)
 
 
+SPARK_ENDS = """
+import os, signal, sys
+from einmal.ingest import Ingest, IngestBatch, IngestStopped, RecordSource
+from einmal.spark import session
+
+class Source(RecordSource):
+    def origin(self):
+        return "nothing"
+
+    def split(self, parts):
+        pass
+
+    def read(self, position):
+        if when == "in a batch":
+            kill()
+        yield IngestBatch((), {"next": 1}, (object(),))
+
+def kill():
+    jvm = spark.sparkContext._gateway.proc
+    os.kill(jvm.pid, signal.SIGKILL)
+    jvm.wait()
+
+when, servers, name = sys.argv[1:]
+spark = session("ends", master="local[1]", quick=True)
+if when == "before":
+    kill()
+try:
+    Ingest(Source(), bootstrap_servers=servers, name=name).run(available_now=True, spark=spark)
+except IngestStopped as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "in a batch"])
+def test_the_ingester_stops_when_spark_has_ended(bootstrap: str, when: str) -> None:
+    program = [sys.executable, "-c", SPARK_ENDS, when, bootstrap, new_name("ended")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("Spark has ended: "), done.stderr
+    assert "\nhint: start " in done.stdout
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     with running() as found:

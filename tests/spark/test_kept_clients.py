@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,23 @@ def test_the_same_settings_get_the_same_client_unless_it_has_failed(
         assert fresh not in (first, other)
     with use(CLIENT | {"client.id": "another"}) as differing:
         assert differing is not fresh
+
+
+@pytest.mark.parametrize("use", [python_worker.range_reader, python_worker.partition_writer])
+def test_of_two_clients_with_the_same_settings_one_is_kept_and_the_other_is_closed(
+    use: Callable[[Mapping[str, str]], AbstractContextManager[Any]],
+) -> None:
+    settings = CLIENT | {"client.id": "twice"}
+    with use(settings) as outer, use(settings) as inner:
+        threads = [_thread_of(outer), _thread_of(inner)]
+    assert [thread.is_alive() for thread in threads] == [True, False]
+    with use(settings) as again:
+        assert again is outer
+
+
+def _thread_of(client: RangeReader | PartitionWriter) -> threading.Thread:
+    """In which its connections live."""
+    return client._thread.call(lambda _: threading.current_thread())
 
 
 def test_only_the_first_tasks_keep_what_they_leave_behind_for_ever() -> None:

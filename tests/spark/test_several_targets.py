@@ -66,7 +66,7 @@ class Declared:
         self.spark, self.bootstrap = spark, bootstrap
         self.name = new_name("several")
         self.database = directory / "drawn.sqlite"
-        given = {"setting": "", "draw": "2 * CAST(CAST(value AS STRING) AS INT)"} | fields
+        given = {"setting": "", "last": "25", "draw": "2 * CAST(CAST(value AS STRING) AS INT)"} | fields
         self.file = directory / "pipeline.toml"
         self.file.write_text(
             DECLARED.format(
@@ -78,7 +78,7 @@ class Declared:
             )
         )
         create(bootstrap, f"{self.name}-in", self.name)
-        fill(bootstrap, f"{self.name}-in", NUMBERS)
+        fill(bootstrap, f"{self.name}-in", range(int(given["last"])))
 
     def apart(self) -> None:
         """The same pipeline, whose topics and database are committed one after the other from now on."""
@@ -118,6 +118,39 @@ def test_each_target_has_every_row_once(spark: SparkSession, bootstrap: str, tmp
     fill(bootstrap, f"{declared.name}-in", range(25, 30))
     declared.start().awaitTermination()
     assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in range(30))
+
+
+@pytest.mark.parametrize("setting", ["", TOGETHER], ids=["apart", "together"])
+def test_sorted_rows_are_in_order_in_each_partition_of_the_topic(
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, setting: str
+) -> None:
+    declared = Declared(spark, two_phase.bootstrap, tmp_path, setting=setting, last="3000")
+    # The first of two tasks has more to write: it writes last, unless something keeps the order.
+    padded = "rpad(number, IF(number < 1500, 10, 3000), ' ')"
+    ordered = f"SELECT 'k' AS key, {padded} AS value FROM drawn ORDER BY CAST(number AS INT) DESC"
+    text = declared.file.read_text()
+    (line,) = (each for each in text.splitlines() if each.startswith("events = "))
+    declared.file.write_text(text.replace(line, f'events = "{ordered}"').replace("Trigger = 10", "Trigger = 3000"))
+    declared.start().awaitTermination()
+    assert [int(each) for each in values(two_phase.bootstrap, declared.name)] == list(range(2_999, -1, -1))
+
+
+def test_tasks_write_to_the_topic_what_they_have_read_for_several_targets(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    declared = Declared(spark, bootstrap, tmp_path)
+    text = declared.file.read_text()
+    declared.file.write_text(text.replace("SELECT concat(", "SELECT number AS key, concat("))
+    stages: list[int] = []
+
+    def look(event: events.Event) -> None:
+        if isinstance(event, events.BatchWritten) and event.records:
+            tracker = spark.sparkContext._jsc.sc().statusStore()
+            stages.append(tracker.jobsList(None).head().stageIds().size())
+
+    declared.start(look).awaitTermination()
+    assert set(stages) == {1}
+    assert declared.in_topic() == declared.in_database()
 
 
 def test_two_tables_of_one_database_have_a_record_each(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

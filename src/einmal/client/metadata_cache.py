@@ -62,6 +62,16 @@ class MetadataCache:
             return None
         return partition
 
+    def topic_id(self, name: str) -> UUID:
+        """``NO_TOPIC_ID``: not known, as with brokers before Kafka 2.8."""
+        topic = self.topics.get(name)
+        return NO_TOPIC_ID if topic is None else topic.topic_id
+
+    def is_topic(self, name: str, topic_id: UUID | None) -> bool:
+        """Whether the topic of this name exists and, if both ids are known, has this one."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.is_usable and (topic_id is None or topic.topic_id in (topic_id, NO_TOPIC_ID))
+
     def update(
         self,
         cluster_id: str | None,

@@ -42,8 +42,8 @@ class SparkAppender:
         if not batch.parts:
             # Only the position is new.
             return ()
-        frame = self._job.frame([partial(_rows, part) for part in batch.parts])
         try:
+            frame = self._job.frame([partial(_rows, part) for part in batch.parts])
             return target.stage(identity, self._number, frame)
         except TargetError:
             raise

@@ -1,7 +1,7 @@
 """A mirror's records by the tasks of a Spark application, split by source partition: for large clusters.
 
 Headers are read by tasks, too: both read every byte. Tasks write under the identity of the mirror's transaction, as
-those of a pipeline do, and by the same rule: a partition belongs to the first task attempt that claims it
+those of a pipeline do, and by the same rules: a partition has one writing task at a time, a task one writing attempt
 (``spark.output.claim_service``). A second attempt, be it a retry or a speculative copy, may not write; if the first
 one is dead, the transaction is aborted, and the next one copies the ranges again.
 """
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from einmal.client import PartitionWriter
 from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
 from einmal.mirror.offset_map import OffsetRun
 from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
 from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, committed, scanned
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
+from einmal.spark.environment.python_worker import partition_writer
 from einmal.spark.output.claim_client import ClaimClient, ClaimRefused
 from einmal.spark.output.claim_service import OpenTransaction
 from einmal.spark.output.routing import Turn
@@ -126,7 +126,8 @@ class _Copy:
     def __call__(self, part: CopyRecords) -> list[CopiedPartition]:
         write_as, streams = self.write_as, streams_of(part)
         identity = (write_as.identity, write_as.transactional_id, write_as.transaction_version)
-        with self.turn.claims() as claims, PartitionWriter(self.target, *identity) as writer:
+        with self.turn.claims() as claims, partition_writer(self.target) as writer:
+            writer.begin(*identity)
             batches = encoded(part, committed(self.source, part), streams)
             written = write_all(writer, batches, lambda place: _claim(claims, place))
             copied = []

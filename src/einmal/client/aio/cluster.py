@@ -254,16 +254,25 @@ class Cluster:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     async def refresh_metadata(
-        self, topics: Iterable[str] | None = (), *, may_create: bool = False, avoid: Iterable[Connection] = ()
+        self,
+        topics: Iterable[str] | None = (),
+        *,
+        may_create: bool = False,
+        avoid: Iterable[Connection] = (),
+        node_id: int | None = None,
     ) -> None:
-        """Ask once for the brokers and these topics (None: all). Raises Disconnected or KafkaError."""
+        """Ask once for the brokers and these topics (None: all), this broker or any. Raises Disconnected or
+        KafkaError."""
         names = None if topics is None else list(topics)
         fields = {
             "topics": None if names is None else [{"name": name, "topic_id": NO_TOPIC_ID} for name in names],
             "allow_auto_topic_creation": may_create,
         }
         self._asked_at_ms = self.now_ms()
-        response = await self.ask_any(ApiKey.METADATA, fields, avoid)
+        if node_id is None:
+            response = await self.ask_any(ApiKey.METADATA, fields, avoid)
+        else:
+            response = await self.call(node_id, ApiKey.METADATA, fields)
         top_level = getattr(response, "error_code", ErrorCode.none)
         if top_level is ErrorCode.rebootstrap_required:
             self.metadata.brokers = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.connections import DATA_LANE, decode_by
@@ -37,23 +38,26 @@ async def fetch(
     limits: FetchLimits,
     *,
     lane: str = DATA_LANE,
+    topic_ids: Mapping[str, UUID] | None = None,
 ) -> list[tuple[TopicPartition, FetchedPartition]]:
     """The answer's partitions, without a fetch session; the cluster's metadata has the leaders that they name.
 
-    Raises Disconnected, or KafkaError for the whole request.
+    ``topic_ids``: of the wanted topics; other topics under their names are left out. Raises Disconnected, or KafkaError
+    for the whole request.
     """
     partitions = list(asked)
     connection = await cluster.connection(node_id, lane)
-    topics = cluster.metadata.topics
-    # The topic ids must be known: a topic may have been forgotten since it was wanted.
-    knows_ids = all(
-        each.topic in topics and topics[each.topic].topic_id != NO_TOPIC_ID for each, _partition in partitions
-    )
+    wanted = topic_ids or {}
+    # A topic may have been forgotten since it was wanted.
+    ids = {
+        each.topic: wanted.get(each.topic) or cluster.metadata.topic_id(each.topic) for each, _partition in partitions
+    }
+    knows_ids = NO_TOPIC_ID not in ids.values()
     version = choose_version(connection.versions, ApiKey.FETCH, at_most=32_767 if knows_ids else _BY_ID_SINCE - 1)
     names: dict[Topic, str] = {}
     by_topic: dict[Topic, list[FetchPartition]] = {}
     for (name, _index), partition in partitions:
-        topic: Topic = topics[name].topic_id if version >= _BY_ID_SINCE else name
+        topic: Topic = ids[name] if version >= _BY_ID_SINCE else name
         names[topic] = name
         by_topic.setdefault(topic, []).append(partition)
     request = FetchRequest(
@@ -71,5 +75,10 @@ async def fetch(
         if topic in names
         for each in found
     ]
+    if version < _BY_ID_SINCE and any(name in wanted for name in ids):
+        # Before Kafka 3.1 a broker answers for whatever has the name. An id is never used again, so what has it now had
+        # it when the broker answered.
+        await cluster.refresh_metadata(ids, node_id=node_id)
+        told = [each for each in told if cluster.metadata.is_topic(each[0].topic, wanted.get(each[0].topic))]
     cluster.leaders_told([(each, partition.current_leader) for each, partition in told], response.node_endpoints)
     return told

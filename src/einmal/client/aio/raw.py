@@ -16,7 +16,6 @@ from uuid import UUID
 
 from einmal.client.aio.changes import Changes
 from einmal.client.aio.cluster import Cluster, by_leader
-from einmal.client.aio.connections import DATA_LANE
 from einmal.client.aio.fetching import FetchLimits, fetch
 from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.aio.sender import STALE_METADATA, Sender
@@ -24,7 +23,6 @@ from einmal.client.aio.transaction_requests import KeptTransaction, TransactionR
 from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
 from einmal.client.errors import ClientClosed, Disconnected, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches
-from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.prepared_txn_state import PreparedTxnState, commits
 from einmal.client.producer_core import BatchOutcome, ProduceLimits, ProducerCore
 from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange, positions_of
@@ -371,15 +369,12 @@ class RangeReader:
             for node_id, partitions in led.items():
                 asked = [(each, self._asked(each, positions[each])) for each in partitions]
                 try:
-                    answer = await fetch(self._cluster, node_id, asked, self._limits(), lane=DATA_LANE)
+                    answer = await fetch(self._cluster, node_id, asked, self._limits(), topic_ids=topic_ids)
                 except Disconnected as error:
                     self._cluster.refresh_soon()
                     await retry.after_disconnect(error)
                     continue
                 for each, told in answer:
-                    if not self._may_be(each.topic, ids.get(each.topic)):
-                        # The name has got another topic while the answer was in flight.
-                        continue
                     code = self._check(each, told.error_code) or code
                     if piece := self._advance(each, told, positions, ranges[each], with_markers=with_markers):
                         yield piece
@@ -397,16 +392,12 @@ class RangeReader:
         retry = Retry(self._cluster, f"topic {name!r} with id {topic_id}", self._cluster.deadline(), appear_ms=KNOWN_MS)
         while True:
             await self._cluster.leader(topic_partition, deadline=self._cluster.deadline(), appear_ms=KNOWN_MS)
-            if self._may_be(name, topic_id):
+            if self._cluster.metadata.is_topic(name, topic_id):
                 return
             # The metadata may be older than the wanted id, or newer.
             await self._cluster.refresh_soon()
-            if not self._may_be(name, topic_id):
+            if not self._cluster.metadata.is_topic(name, topic_id):
                 await retry.after_refusal(ErrorCode.unknown_topic_id)
-
-    def _may_be(self, topic: str, topic_id: UUID | None) -> bool:
-        known = self._cluster.metadata.topics.get(topic)
-        return topic_id is None or known is None or known.topic_id in (topic_id, NO_TOPIC_ID)
 
     def _advance(
         self,

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark.declare.declaration import View
 from einmal.spark.environment.plan_nodes import iterate
+from einmal.spark.environment.row_order import checkpointed
 from einmal.spark.errors import PipelineFailed, reason_of
 from einmal.spark.protocol.execution import is_stateful_node
 from einmal.spark.targets.part import release
@@ -65,7 +66,7 @@ class SharedView:
 def _computed(frame: DataFrame) -> DataFrame:
     """Raises PipelineFailed."""
     try:
-        return frame.localCheckpoint(eager=True)
+        return checkpointed(frame)
     except Exception as error:
         raise PipelineFailed(reason_of(error)) from error
 

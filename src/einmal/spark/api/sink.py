@@ -25,6 +25,7 @@ from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.checkpoint_files import local_checkpoint_files
 from einmal.spark.environment.plan_redaction import redact_plans
+from einmal.spark.environment.row_order import mark_unordered
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
 from einmal.spark.options import (
@@ -44,7 +45,7 @@ from einmal.spark.protocol.at_least_once import AtLeastOnce
 from einmal.spark.protocol.at_most_once import AtMostOnce
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.exactly_once import ExactlyOnce
-from einmal.spark.protocol.execution import is_stateful, sources
+from einmal.spark.protocol.execution import divides_partitions, is_stateful, sources
 from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
@@ -281,6 +282,7 @@ class StreamWriter:
             raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
 
     def _spark_writer(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        write = write if divides_partitions(self._frame) else _unordered(write)
         writer = self._frame.writeStream.foreachBatch(write).option("checkpointLocation", options.checkpoint)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
@@ -289,6 +291,16 @@ class StreamWriter:
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         return writer
+
+
+def _unordered(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """The same for batches whose rows have an order within each task only."""
+
+    def write_unordered(frame: DataFrame, batch_id: int) -> None:
+        mark_unordered(frame)
+        write(frame, batch_id)
+
+    return write_unordered
 
 
 def _log_without_effect(options: QueryOptions, frame: DataFrame) -> None:

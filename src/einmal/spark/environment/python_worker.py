@@ -82,6 +82,9 @@ def _kept(
     except BaseException:
         used.close()
         raise
+    if settings in there:
+        # A use inside of this one has left its own.
+        there.pop(settings).close()
     while len(there) >= _KEPT_MAX:
         there.pop(next(iter(there))).close()
     there[settings] = used

@@ -23,7 +23,7 @@ from einmal.spark.environment.cache import kept
 from einmal.spark.environment.interpreter import worker_python
 from einmal.spark.environment.java import use_java
 from einmal.spark.environment.plan_redaction import redact_plans
-from einmal.spark.errors import PipelineRefused
+from einmal.spark.errors import PipelineRefused, reason_of
 
 CONNECT_REFUSED: Final = (
     "this session is Spark Connect, whose driver runs elsewhere: the sink leads its transactions from the driver",
@@ -105,8 +105,13 @@ def session(
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Tasks that can run at the same time."""
-    return max(1, spark.sparkContext.defaultParallelism)
+    """Tasks that can run at the same time. Raises PipelineRefused if Spark has ended."""
+    try:
+        return max(1, spark.sparkContext.defaultParallelism)
+    except Exception as error:
+        if is_alive(spark):
+            raise
+        raise ended(error) from error
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -115,6 +120,11 @@ def is_alive(spark: SparkSession) -> bool:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:  # noqa: BLE001 - py4j's errors, or no context any more
         return False
+
+
+def ended(error: Exception) -> PipelineRefused:
+    """For an error of a session that is not alive."""
+    return PipelineRefused(f"Spark has ended: {reason_of(error)}", "start it again: it resumes at its last commit")
 
 
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:

@@ -9,7 +9,7 @@ guarantees; what differs is the identity that the tasks write under.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, functions
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, functions
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.spark.cluster import KafkaCluster
-from einmal.spark.environment.plan_nodes import sorts_all, walk
+from einmal.spark.environment.row_order import is_in_order
 from einmal.spark.output.claim_client import Address
 from einmal.spark.output.claim_service import OpenTransaction
 from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
@@ -31,7 +31,6 @@ from einmal.spark.output.routing import (
     prepared,
 )
 from einmal.spark.output.writer import OUTPUT_SCHEMA, WriteAs, WriteTask, writes
-from einmal.spark.source.source import KafkaDataSource
 from einmal.wire.compression import Compression
 
 _BATCH_BYTES: Final = 256 * 1024
@@ -56,16 +55,8 @@ class Job:
         # A column object is several calls to the JVM; these serve every batch.
         self._order = [functions.col(name) for name in ("number", "task", "place")]
 
-    def run(
-        self,
-        frame: DataFrame,
-        transaction: OpenTransaction,
-        batch_id: int,
-        write_as: WriteAs,
-        *,
-        keeps_order: bool = True,
-    ) -> list[Output]:
-        """``keeps_order``: also that of rows in different tasks. Raises what Spark raises when a task fails."""
+    def run(self, frame: DataFrame, transaction: OpenTransaction, batch_id: int, write_as: WriteAs) -> list[Output]:
+        """Raises what Spark raises when a task fails."""
         check_columns(frame.schema, self._topic)
         turn = Turn(self._address, transaction.token)
         count = 0 if self._topic is None else transaction.look_up(self._topic)
@@ -85,7 +76,7 @@ class Job:
         )
         rows = prepared(frame, route)
         tasks_before = _task_count(frame)
-        is_shared = not keyless and tasks_before != 1 and not (keeps_order or _is_sorted(frame))
+        is_shared = not keyless and tasks_before != 1 and not is_in_order(frame)
         write = writes(WriteTask(turn, self._client, write_as, self._compression, is_shared))
         if keyless:
             rows = rows.coalesce(tasks)
@@ -96,16 +87,6 @@ class Job:
             # Kafka keeps the order of a key's records, a shuffle does not.
             outputs = sections.sortWithinPartitions(*self._order).mapInArrow(write, OUTPUT_SCHEMA)
         return [Output(**row.asDict()) for row in outputs.collect()]
-
-
-def divides_partitions(sources: Sequence[tuple[str, Mapping[str, str]]]) -> bool:
-    """Whether a query's sources (formats, and options in lower case) may give records of one partition to several
-    tasks: the order of these tasks is then that of the records."""
-    return any(kind != KafkaDataSource.name() or "minpartitions" in options for kind, options in sources)
-
-
-def _is_sorted(frame: DataFrame) -> bool:
-    return any(sorts_all(node) for node in walk(frame._jdf.queryExecution().analyzed()))
 
 
 def _task_count(frame: DataFrame) -> int | None:

@@ -44,7 +44,7 @@ class PartJob:
 
     @property
     def width(self) -> int:
-        """Tasks that can run at the same time."""
+        """Tasks that can run at the same time. Raises PipelineRefused if Spark has ended."""
         return cores_of(self._spark)
 
     def resources(self, cluster: KafkaCluster, client: Mapping[str, str]) -> SinkResources:

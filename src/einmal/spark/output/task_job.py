@@ -6,20 +6,19 @@ Parts and results travel by pickle, and tasks import the function's module: einm
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
 from einmal.spark.environment.python_worker import settle
-from einmal.spark.environment.spark_session import cores_of, is_alive
-from einmal.spark.errors import PipelineRefused, reason_of
+from einmal.spark.environment.spark_session import cores_of, ended, is_alive
+from einmal.spark.errors import reason_of
 from einmal.spark.output.claim_service import OpenTransaction
 from einmal.spark.output.resources import claim_service
 from einmal.spark.output.routing import Turn
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
-_HINT_ENDED: Final = "start it again: it resumes at its last commit"
 
 
 class JobFailed(Exception):
@@ -37,10 +36,7 @@ class TaskJob:
     @property
     def width(self) -> int:
         """Tasks that can run at the same time. Raises PipelineRefused if Spark has ended."""
-        try:
-            return cores_of(self._spark)
-        except Exception as error:
-            raise self._failure(error) from error
+        return cores_of(self._spark)
 
     def turn(self, transaction: OpenTransaction) -> Turn:
         """What a task must know to claim."""
@@ -56,14 +52,8 @@ class TaskJob:
         try:
             found: list[ResultT] = self._spark.sparkContext.parallelize(parts, len(parts)).map(task).collect()
         except Exception as error:
-            raise self._failure(error) from error
+            raise (JobFailed(reason_of(error)) if is_alive(self._spark) else ended(error)) from error
         return found
-
-    def _failure(self, error: Exception) -> Exception:
-        reason = reason_of(error)
-        if is_alive(self._spark):
-            return JobFailed(reason)
-        return PipelineRefused(f"Spark has ended: {reason}", _HINT_ENDED)
 
     def close(self) -> None:
         """The session stays."""

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark.environment.plan_nodes import iterate, walk
+from einmal.spark.source.source import KafkaDataSource
 
 FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _STATEFUL_OPERATOR: Final = (
@@ -70,6 +71,12 @@ def sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
         elif kind == "StreamingRelation":
             found.append((str(node.sourceName()), {}))
     return found
+
+
+def divides_partitions(frame: DataFrame) -> bool:
+    """Whether a query's sources may give records of one partition to several tasks: the order of these tasks is then
+    that of the records."""
+    return any(kind != KafkaDataSource.name() or "minpartitions" in options for kind, options in sources(frame))
 
 
 class Execution:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from einmal.pipeline.claims import Denied, Output
 from einmal.spark import events
 from einmal.spark.output.claim_service import OpenTransaction, TopicTable
-from einmal.spark.output.job import divides_partitions
 from einmal.spark.output.writer import WriteAs
-from einmal.spark.protocol.execution import sources
 from einmal.spark.protocol.run import CurrentBatch, Setting
 from einmal.spark.targets.kafka.destination import KafkaDestination
 
@@ -40,13 +38,7 @@ def write_plainly(
     )
     resources.service.begin(claims)
     try:
-        collected = resources.job.run(
-            batch.frame,
-            claims,
-            batch.batch_id,
-            WriteAs(sends_once=sends_once),
-            keeps_order=divides_partitions(sources(setting.frame)),
-        )
+        collected = resources.job.run(batch.frame, claims, batch.batch_id, WriteAs(sends_once=sends_once))
         return claims.close(collected)
     finally:
         resources.service.end()

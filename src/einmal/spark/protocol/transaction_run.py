@@ -21,12 +21,10 @@ from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.targets.target import OutcomeUnknown, Target, TargetError, TargetFailed, event_of
+from einmal.spark.targets.target import ALL_OR_NOTHING, OutcomeUnknown, Target, TargetError, TargetFailed, event_of
 from einmal.types import ProducerIdAndEpoch
 
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
-_ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
-"""After an error that nobody has explained, these may have happened. Every other effect did not."""
 _WILL_AGAIN: Final = frozenset(
     {
         "RowRefused",
@@ -225,6 +223,6 @@ def _explained(effect: protocol.Effect) -> Iterator[None]:
         raise TargetFailed(str(error)) from error
     except Exception as error:
         reason = reason_of(error)
-        if isinstance(effect, _ALL_OR_NOTHING):
+        if isinstance(effect, ALL_OR_NOTHING):
             raise OutcomeUnknown(reason) from error
         raise TargetFailed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN) from error

@@ -30,7 +30,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from einmal.pipeline import effects as protocol
 from einmal.pipeline.claims import Output
@@ -75,6 +75,10 @@ class TargetFailed(TargetError):
     def __init__(self, reason: str, *, will_again: bool = False) -> None:
         super().__init__(reason)
         self.will_again = will_again
+
+
+ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
+"""After an error that nobody has explained, these may have happened. Every other effect did not."""
 
 
 def event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:

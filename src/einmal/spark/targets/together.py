@@ -43,6 +43,7 @@ from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.schemas.settings import ErrorSettings
 from einmal.spark.decoding.dead_letters import RejectedRow
+from einmal.spark.environment.row_order import checkpointed
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError
 from einmal.spark.targets.kafka.destination import KafkaDestination
@@ -124,7 +125,7 @@ class TogetherTarget(Target):
         # Computed twice, the two would be two results of a query that is not deterministic. Of a local checkpoint
         # nothing is computed again, also where an executor is lost. An eager one: a lazy one is complete only after its
         # first job, which has written the topics by then.
-        rows = frame.localCheckpoint(eager=True)
+        rows = checkpointed(frame)
         try:
             topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
             return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))

@@ -57,11 +57,8 @@ class KafkaDestination(Destination):
             raise TargetFailed(str(error)) from error
 
     def target(self, opening: Opening) -> KafkaTarget:
-        positions, keeps_order = None, True
+        positions = None
         if opening.sources:
-            from einmal.spark.output.job import divides_partitions
-
-            keeps_order = divides_partitions(opening.sources)
             positions = SourcePositions(opening.sources, self.cluster, self._group_id or opening.name)
         return KafkaTarget(
             KafkaOpening(
@@ -71,7 +68,6 @@ class KafkaDestination(Destination):
                 resources=None if opening.spark is None else self.resources(opening.spark),
                 notify=opening.notify,
                 positions=positions,
-                keeps_order=keeps_order,
                 is_new=opening.is_new,
                 two_phase=self.two_phase,
             )

@@ -63,7 +63,7 @@ _MARKER_S: Final = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOpening:
     """``client``: settings under Kafka's names. ``resources``: None without rows to write; ``positions``: None where
-    none are read. ``keeps_order``: see ``Job.run``. ``is_new``: nobody can have used the transactional.id before.
+    none are read. ``is_new``: nobody can have used the transactional.id before.
     ``two_phase``: see ``targets.together``."""
 
     transactional_id: str
@@ -72,7 +72,6 @@ class KafkaOpening:
     resources: SinkResources | None
     notify: events.Listener
     positions: SourcePositions | None = None
-    keeps_order: bool = True
     is_new: bool = False
     two_phase: bool = False
 
@@ -93,7 +92,6 @@ class KafkaTarget(Target):
         self._cluster = opening.cluster
         self._resources = opening.resources
         self._positions = opening.positions
-        self._keeps_order = opening.keeps_order
         self._transactions = KafkaTransactions(opening.client, self._id, two_phase=opening.two_phase)
         self._log = CommitLog(opening.cluster, opening.client, self._id, is_new=opening.is_new)
         self._cluster_id = functools.cache(opening.cluster.cluster_id)
@@ -155,7 +153,7 @@ class KafkaTarget(Target):
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
 
         def run(claims: OpenTransaction, write_as: WriteAs) -> list[Output]:
-            return resources.job.run(frame, claims, batch_id, write_as, keeps_order=self._keeps_order)
+            return resources.job.run(frame, claims, batch_id, write_as)
 
         return self.stage_by_tasks(identity, resources.service, run, claimed=claimed, reported=reported)
 

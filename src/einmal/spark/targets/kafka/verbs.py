@@ -11,11 +11,10 @@ from typing import Final, TypeVar
 from einmal.client.errors import KafkaError
 from einmal.pipeline import effects as protocol
 from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, event_of
+from einmal.spark.targets.target import ALL_OR_NOTHING, OutcomeUnknown, TargetError, TargetFailed, event_of
 from einmal.wire.errors import WireError
 
-_ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
-VERBS: Final = (protocol.ReadRecord, protocol.WriteCommitRecord, *_ALL_OR_NOTHING)
+VERBS: Final = (protocol.ReadRecord, protocol.WriteCommitRecord, *ALL_OR_NOTHING)
 """The effects that ``perform`` performs; writing a batch is its caller's."""
 _E = TypeVar("_E")
 
@@ -27,8 +26,7 @@ def answered(effect: object, act: Callable[[], _E], fenced_hint: str) -> _E | pr
     except TargetError as error:
         return event_of(error, effect, fenced_hint)  # type: ignore[arg-type]
     except (KafkaError, WireError) as error:
-        # After an error that nobody has explained, these may have happened. Every other effect did not.
-        unknown = OutcomeUnknown(str(error)) if isinstance(effect, _ALL_OR_NOTHING) else TargetFailed(str(error))
+        unknown = OutcomeUnknown(str(error)) if isinstance(effect, ALL_OR_NOTHING) else TargetFailed(str(error))
         return event_of(unknown, effect, fenced_hint)  # type: ignore[arg-type]
 
 
