@@ -2,7 +2,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
-from einmal.bench.contenders import AT_LEAST_ONCE, CONNECTOR, EXACTLY_ONCE, failures_refused, ratios
+from einmal.bench.contenders import AT_LEAST_ONCE, CONNECTOR, EXACTLY_ONCE, failures_refused, ratios, turns
 from einmal.bench.load import BenchRefused
 from einmal.spark.errors import PipelineFailed
 
@@ -35,3 +35,15 @@ def test_ratios_compare_exactly_once_with_each_other_contender() -> None:
         ("1 KB, exactly_once_v2 : at_least_once", 0.9),
         ("1 KB, exactly_once_v2 : spark's kafka connector", 1.5),
     ]
+
+
+def test_contenders_take_turns_after_a_round_of_warm_up() -> None:
+    said: list[str] = []
+    found = list(turns(["a", "b"], "100 B", said.append))
+    assert "".join(name for name, _ in found) == "baabbaab"
+    assert [counts for _, counts in found] == [False] * 2 + [True] * 6
+    assert said[0] == "100 B, round 0: b"
+
+
+def test_at_a_long_trigger_there_is_one_round_that_counts() -> None:
+    assert list(turns(["a", "b"], "30 seconds", lambda _text: None, 30.0)) == [("b", True), ("a", True)]

@@ -14,20 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from einmal.bench.cases import MEGABYTE, Figure
-from einmal.bench.contenders import AT_LEAST_ONCE, EXACTLY_ONCE, Contenders, failures_refused, ratios
+from einmal.bench.contenders import AT_LEAST_ONCE, EXACTLY_ONCE, Contenders, failures_refused, ratios, turns
 from einmal.bench.load import BenchRefused
 from einmal.bench.usage import spark_usage
 from einmal.bench.workloads import SMALL, WORKLOADS, PipelineWorkload, fill
 from einmal.spark import events
 from einmal.spark.operate.progress import CHECKPOINT_KEYS, PLANNING_KEYS
 
-_ROUNDS: Final = 3
-"""Measured rounds, after one that is not measured."""
 _BATCHES: Final = 6
 _PROBE: Final = 50_000
 """Records of the batch that measures how much a trigger can hold."""
-_LONG_S: Final = 10.0
-"""From this trigger on one round is enough."""
 _QUERY_S: Final = 300.0
 
 
@@ -80,7 +76,7 @@ def throughput(
     label = workload.name
     source = contenders.topic(f"backlog-{list(WORKLOADS).index(label)}", workload)
     fill(contenders.bootstrap, source, workload, per_batch * _BATCHES)
-    found = _rounds(contenders, workload, source, per_batch, _ROUNDS, label, say)
+    found = _medians(contenders, workload, source, per_batch, label, say)
     for name, drained in found.items():
         yield Figure(f"{label}, {name}", drained.rate, "records/s")
         yield Figure(f"{label}, {name}", drained.rate * workload.size / MEGABYTE, "MB/s")
@@ -108,8 +104,7 @@ def overhead(
     say(f"{trigger}: batches of {per_batch:,} records")
     source = contenders.topic(f"price-{length_s}", SMALL)
     fill(contenders.bootstrap, source, SMALL, per_batch * batches)
-    rounds = _ROUNDS if length_s < _LONG_S else 1
-    found = _rounds(contenders, SMALL, source, per_batch, rounds, trigger, say)
+    found = _medians(contenders, SMALL, source, per_batch, trigger, say, length_s)
     rates = {name: drained.rate for name, drained in found.items()}
     for name, rate in rates.items():
         yield Figure(f"trigger {trigger}, {name}", rate, "records/s")
@@ -117,23 +112,21 @@ def overhead(
     yield Figure(f"trigger {trigger}, exactly-once against {AT_LEAST_ONCE}", cost, "%")
 
 
-def _rounds(
+def _medians(
     contenders: Contenders,
     workload: PipelineWorkload,
     source: str,
     per_batch: int,
-    rounds: int,
     label: str,
     say: Callable[[str], None],
+    trigger_s: float = 0.0,
 ) -> dict[str, Drained]:
-    """Medians over the rounds; of several, the first does not count."""
+    """Medians over the rounds that count."""
     found: dict[str, list[Drained]] = {name: [] for name in contenders.names}
-    for round_number in range(rounds + 1 if rounds > 1 else 1):
-        for contender in contenders.names if round_number % 2 else contenders.names[::-1]:
-            say(f"{label}, round {round_number}: {contender}")
-            drained = _drain(contenders, contender, workload, source, per_batch)
-            if round_number or rounds == 1:
-                found[contender].append(drained)
+    for contender, counts in turns(contenders.names, label, say, trigger_s):
+        drained = _drain(contenders, contender, workload, source, per_batch)
+        if counts:
+            found[contender].append(drained)
     return {
         name: Drained(
             statistics.median(each.rate for each in runs),

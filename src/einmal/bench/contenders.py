@@ -24,6 +24,10 @@ from einmal.spark.errors import PipelineError, reason_of
 EXACTLY_ONCE: Final = "exactly_once_v2"
 AT_LEAST_ONCE: Final = "at_least_once"
 CONNECTOR: Final = "spark's kafka connector"
+_ROUNDS: Final = 3
+"""Measured rounds, after one that is not measured."""
+_LONG_S: Final = 10.0
+"""From this trigger on one round is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,18 @@ class Contenders:
         if run.records_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", run.records_per_batch)
         return run.workload.query(reader.load(), f"{run.target}-")
+
+
+def turns(
+    names: Sequence[str], label: str, say: Callable[[str], None], trigger_s: float = 0.0
+) -> Iterator[tuple[str, bool]]:
+    """The contenders in turn, in another order in each round, and whether the round counts: the first one is warm-up,
+    for the JVM compiles what it runs often. At a long trigger there is one round."""
+    rounds = _ROUNDS if trigger_s < _LONG_S else 0
+    for round_number in range(rounds + 1):
+        for name in names if round_number % 2 else names[::-1]:
+            say(f"{label}, round {round_number}: {name}")
+            yield name, bool(round_number or not rounds)
 
 
 @contextmanager

@@ -30,11 +30,11 @@ def pipeline(bootstrap: str, scale: float, cases: PipelineCases, say: Callable[[
             for name in cases.workloads or USUAL:
                 yield from throughput(contenders, WORKLOADS[name], scale, say)
             if not cases.workloads:
-                yield from latency(contenders, "now", {"processingTime": "0 seconds"}, max(3.0, 15 * scale), say)
+                yield from latency(contenders, "now", {"processingTime": "0 seconds"}, max(3.0, 10 * scale), say)
 
 
 def _at_trigger(contenders: Contenders, trigger: str, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
     length_s = trigger_seconds(trigger)
     yield from overhead(contenders, trigger, length_s, scale, say)
     seconds = max(10.0, 3 * length_s) * min(scale, 1.0)
-    yield from latency(contenders, f"trigger {trigger}", {"processingTime": trigger}, seconds, say)
+    yield from latency(contenders, f"trigger {trigger}", {"processingTime": trigger}, seconds, say, length_s)

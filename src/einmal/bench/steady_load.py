@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from einmal.bench.cases import Figure
-from einmal.bench.contenders import Contenders, failures_refused, ratios
+from einmal.bench.contenders import Contenders, failures_refused, ratios, turns
 from einmal.bench.load import BenchRefused
 from einmal.bench.workloads import SMALL, key
 
@@ -27,19 +27,30 @@ _CHECK_S: Final = 1.0
 
 
 def latency(
-    contenders: Contenders, label: str, trigger: dict[str, Any], seconds: float, say: Callable[[str], None]
+    contenders: Contenders,
+    label: str,
+    trigger: dict[str, Any],
+    seconds: float,
+    say: Callable[[str], None],
+    trigger_s: float = 0.0,
 ) -> Iterator[Figure]:
-    """Of each contender, p50 and p99, and their ratios. Raises BenchRefused."""
-    found: dict[str, dict[str, float]] = {"p50": {}, "p99": {}}
-    for contender in contenders.names:
-        say(f"latency, {label}: {contender}")
+    """Of each contender, p50 and p99, medians over the rounds that count, and their ratios. ``seconds``: of a round.
+    Raises BenchRefused."""
+    found: dict[str, dict[str, list[float]]] = {
+        each: {name: [] for name in contenders.names} for each in ("p50", "p99")
+    }
+    for contender, counts in turns(contenders.names, f"latency, {label}", say, trigger_s):
         latencies = _latencies(contenders, contender, trigger, seconds)
         quantiles = statistics.quantiles(latencies, n=100, method="inclusive")
-        for percentile, values in found.items():
-            values[contender] = quantiles[int(percentile[1:]) - 1]
-            yield Figure(f"latency, {label}, {contender}: {percentile}", values[contender] * 1_000, "ms")
-    for percentile, values in found.items():
-        yield from ratios(f"latency, {label}, {percentile}", values)
+        if counts:
+            for percentile, values in found.items():
+                values[contender].append(quantiles[int(percentile[1:]) - 1])
+    medians = {each: {name: statistics.median(of) for name, of in values.items()} for each, values in found.items()}
+    for contender in contenders.names:
+        for percentile, values_of in medians.items():
+            yield Figure(f"latency, {label}, {contender}: {percentile}", values_of[contender] * 1_000, "ms")
+    for percentile, values_of in medians.items():
+        yield from ratios(f"latency, {label}, {percentile}", values_of)
 
 
 def _latencies(contenders: Contenders, contender: str, trigger: dict[str, Any], seconds: float) -> list[float]:
