@@ -10,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from einmal.pipeline.claims import Denied, Output, Task
-from einmal.spark.output import claim_client, claim_service
+from einmal.spark.output import claim_client, claim_service, open_transaction
 from einmal.spark.output.claim_client import Claim, ClaimClient, ClaimRefused
-from einmal.spark.output.claim_service import ClaimService, OpenTransaction, TopicTable
+from einmal.spark.output.claim_service import ClaimService
+from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 from einmal.types import TopicPartition
 from tests.security.certificates import shared_identity
 
@@ -131,8 +132,8 @@ def test_a_second_attempt_that_waits_is_turned_away_when_the_transaction_has_end
 def test_a_second_attempt_gives_spark_the_time_to_count_the_first_ones_success(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_service, "_COUNTED_S", 0.5)
-    monkeypatch.setattr(claim_service, "_WAIT_STEP_S", 0.05)
+    monkeypatch.setattr(open_transaction, "_COUNTED_S", 0.5)
+    monkeypatch.setattr(open_transaction, "_WAIT_STEP_S", 0.05)
     with driver.task(1) as first:
         first.topic("a")
         first.claim([0])
@@ -147,18 +148,18 @@ def test_a_second_attempt_gives_spark_the_time_to_count_the_first_ones_success(
 def test_a_second_attempt_waits_no_longer_than_spark_needs_to_count_a_success(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_service, "_COUNTED_S", 0.2)
+    monkeypatch.setattr(open_transaction, "_COUNTED_S", 0.2)
     with driver.task(1) as first:
         first.topic("a")
         first.claim([0])
         first.report([Output("a", 0, 5, 9, 5, 77)])
     with pytest.raises(ClaimRefused, match="task attempt 1"):
-        waiting(driver, 2).result(claim_service._WAIT_STEP_S / 2)
+        waiting(driver, 2).result(open_transaction._WAIT_STEP_S / 2)
 
 
 def test_no_call_waits_for_ever_for_a_hanging_attempt(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_service, "_WAIT_S", 0.2)
-    monkeypatch.setattr(claim_service, "_WAIT_STEP_S", 0.05)
+    monkeypatch.setattr(open_transaction, "_WAIT_S", 0.2)
+    monkeypatch.setattr(open_transaction, "_WAIT_STEP_S", 0.05)
     with driver.task(1) as hangs:
         hangs.topic("a")
         hangs.claim([0])
@@ -207,7 +208,7 @@ def test_a_task_does_not_wait_for_the_partition_of_one_that_has_died(driver: Dri
 
 
 def test_a_task_waits_as_long_as_something_is_reported(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_service, "_WAIT_S", 1.0)
+    monkeypatch.setattr(open_transaction, "_WAIT_S", 1.0)
     with driver.task(1) as first, driver.task(3, Task(0, 2)) as third:
         first.topic("a")
         first.claim([0])

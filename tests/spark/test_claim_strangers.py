@@ -18,7 +18,8 @@ from einmal.pipeline.claims import Task
 from einmal.security.shared_identity import SharedIdentity
 from einmal.spark.output import claim_service
 from einmal.spark.output.claim_client import Address, Claim, ClaimClient, ClaimRefused
-from einmal.spark.output.claim_service import ClaimService, OpenTransaction, TopicTable
+from einmal.spark.output.claim_service import ClaimService
+from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 from einmal.types import TopicPartition
 from tests.security.certificates import shared_identity
 

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from einmal.pipeline.claims import Task
 from einmal.spark.environment.ephemeral_identity import ephemeral_identity
 from einmal.spark.output.claim_client import ClaimClient
-from einmal.spark.output.claim_service import ClaimService, OpenTransaction, TopicTable
+from einmal.spark.output.claim_service import ClaimService
+from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

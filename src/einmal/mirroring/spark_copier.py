@@ -20,7 +20,7 @@ from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.spark.environment.python_worker import partition_writer
 from einmal.spark.output.claim_client import ClaimClient, ClaimRefused
-from einmal.spark.output.claim_service import OpenTransaction
+from einmal.spark.output.open_transaction import OpenTransaction
 from einmal.spark.output.routing import Turn
 from einmal.spark.output.task_job import JobFailed, TaskJob
 from einmal.spark.targets.kafka.batches import write_all

@@ -69,5 +69,5 @@ def test_the_first_records_are_logged_at_once_and_later_ones_together(caplog: py
     assert told.startswith(f"{HEAD}7,000 of topic z, 2 of topic a, ")
     assert "3 of 3 other topics" in told
     assert "first error: RecordTooLarge" in told
-    unwritten.tell()
+    unwritten.log()
     assert len(lines(caplog)) == 2

@@ -131,7 +131,7 @@ class Outbox:
             self.core.flush()
             self._sender.wake()
             await flush.done
-        self._unwritten.tell()
+        self._unwritten.log()
 
     # --- outcomes -------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Outbox:
         for topic in self._router.topics:
             self._fail_unrouted(topic, ClientClosed())
         self._report(self.core.left_at_close())
-        self._unwritten.tell()
+        self._unwritten.log()
 
 
 def _limits(settings: ProducerSettings) -> ProduceLimits:

@@ -1,4 +1,4 @@
-"""Records that their producer has given up: counted, and logged, because nobody has to ask their futures."""
+"""Counts and logs the records that a producer has given up: nobody has to await their futures."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class UnwrittenRecords:
         now = self._clock.now().monotonic_ms
         if self._told_ms is None or now - self._told_ms >= _EVERY_MS:
             self._told_ms = now
-            self.tell()
+            self.log()
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Log what was not logged yet."""
         if self._error is None:
             return

@@ -67,7 +67,7 @@ def range_reader(client: Mapping[str, str]) -> AbstractContextManager[RangeReade
 
 
 def partition_writer(client: Mapping[str, str]) -> AbstractContextManager[PartitionWriter]:
-    """As ``range_reader``; to begin with ``begin``, and to end with ``flush``."""
+    """Like ``range_reader``. Call ``begin`` first and ``flush`` last."""
     return _kept(_writers, PartitionWriter, client)
 
 

@@ -39,7 +39,7 @@ def mark_unordered(computed: DataFrame) -> None:
 
 
 def is_in_order(frame: DataFrame) -> bool:
-    """Whether the order of rows in different tasks may be of importance."""
+    """Whether the order of rows in different tasks may matter."""
     has_batch = False
     for node in walk(frame._jdf.queryExecution().analyzed()):
         match str(node.getClass().getSimpleName()):

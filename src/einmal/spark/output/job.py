@@ -1,7 +1,7 @@
 """The Spark job that writes one micro-batch: rows encoded and written where they are, results collected.
 
 The sequences of a producer id are counted per partition, so under one producer id each partition has one writer at a
-time. Tasks take turns. Only where the order between tasks is of importance each partition has one task, to which the
+time. Tasks take turns. Only where the order between tasks matters, each partition has one task, to which the
 others send what they have encoded: sections of record batches are shuffled then, not rows. The same job for all
 guarantees; what differs is the identity that the tasks write under.
 """
@@ -19,8 +19,8 @@ from einmal.security.redaction import RedactedDict
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.environment.row_order import is_in_order
 from einmal.spark.output.claim_client import Address
-from einmal.spark.output.claim_service import OpenTransaction
 from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
+from einmal.spark.output.open_transaction import OpenTransaction
 from einmal.spark.output.routing import (
     BatchRoute,
     KafkasChoice,

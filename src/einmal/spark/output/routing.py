@@ -1,7 +1,8 @@
 """Which partition every row goes to.
 
 Kafka's choice: the ``partition`` column, else murmur2 of the key, else spread. Partitions of a batch are numbered over
-all its topics (``TopicTable``). Where nothing can name a partition (no key, no partition column) each task has one.
+all its topics (``TopicTable``). Where nothing can name a partition (no key, no partition column) all rows
+of a task go to one partition.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _SECTION: Final = ("number", "section", "count", "first_timestamp", "max_timesta
 _PARTS: Final = 4
 """Tasks that share partitions claim about this part of them at a time."""
 _SMALL_BYTES: Final = 256 * 1024
-"""So little is written at once: questions to the driver would take longer."""
+"""Below this size a task claims all its partitions at once: a round trip per claim would take longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einmal.pipeline.claims import Denied, Output
 from einmal.spark import events
-from einmal.spark.output.claim_service import OpenTransaction, TopicTable
+from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 from einmal.spark.output.writer import WriteAs
 from einmal.spark.protocol.run import CurrentBatch, Setting
 from einmal.spark.targets.kafka.destination import KafkaDestination

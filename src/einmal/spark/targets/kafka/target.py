@@ -30,7 +30,8 @@ from einmal.pipeline.positions import short
 from einmal.spark import events
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.output.claim_service import ClaimService, OpenTransaction, TopicTable
+from einmal.spark.output.claim_service import ClaimService
+from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 from einmal.spark.targets.kafka.batches import write_all
 from einmal.spark.targets.kafka.commit_log import CommitLog, Uncertain
 from einmal.spark.targets.kafka.source_positions import SourcePositions
