@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
+import os
+import tempfile
+from pathlib import Path
 
-import psutil
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from einmal.spark import register, session
 
-
-def hunt(over: threading.Event) -> None:
-    """Kill every Python worker of this process until it is over."""
-    while not over.is_set():
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process().children(recursive=True):
-                if ".daemon pyspark" in " ".join(child.cmdline()):
-                    for worker in child.children():
-                        worker.kill()
+_DEADLY = """\
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A package of data sources that kills the worker that looks for them."""
 
 
 def is_found(spark: SparkSession) -> bool:
@@ -36,15 +32,13 @@ def is_found(spark: SparkSession) -> bool:
 
 
 def main() -> None:
-    spark = session("lookup", master="local[1]", quick=True)
-    over = threading.Event()
-    hunter = threading.Thread(target=hunt, args=(over,), daemon=True)
-    hunter.start()
-    try:
+    with tempfile.TemporaryDirectory() as directory:
+        package = Path(directory, "pyspark_deadly.py")
+        package.write_text(_DEADLY)
+        # Of the workers.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, os.environ.get("PYTHONPATH")]))
+        spark = session("lookup", master="local[1]", quick=True)
         killed = is_found(spark)
-    finally:
-        over.set()
-        hunter.join()
     again = is_found(spark)
     register(spark)
     print(json.dumps({"killed": killed, "again": again, "registered": is_found(spark)}))
