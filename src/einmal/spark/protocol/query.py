@@ -69,6 +69,8 @@ class PipelineQuery:
         self._last_batch_id: int | None = None
         self._run: Run | None = None
         self._query: StreamingQuery | None = None
+        self._execution: Execution | None = None
+        """Of the query that runs. To make one takes as long as a dozen questions to the JVM."""
         try:
             self._begin()
         except BaseException:
@@ -160,6 +162,7 @@ class PipelineQuery:
     def _begin(self) -> None:
         self._started.clear()
         self._failure = None
+        self._execution = None
         # A restart keeps the identities: the target refuses it if a newer instance has started since.
         self._run = self._new_run(() if self._run is None else self._run.held)
         try:
@@ -190,7 +193,9 @@ class PipelineQuery:
         assert self._run is not None
         try:
             transformed = self._transformed(frame, batch_id)
-            self._run.batch(CurrentBatch(batch_id, transformed, Execution(self._setting.spark, self._spark_query)))
+            if self._execution is None:
+                self._execution = Execution(self._setting.spark, self._spark_query)
+            self._run.batch(CurrentBatch(batch_id, transformed, self._execution))
         except BaseException as error:
             self._failure = error
             raise
