@@ -72,6 +72,15 @@ def use_java(*, vector_module: bool = True) -> Path:
     )
 
 
+def classes_of(home: Path) -> Path:
+    """The file with the classes of the Java in this ``JAVA_HOME``, or of the one that our script there starts."""
+    java = home / "bin" / "java"
+    if _is_shim(java):
+        _, path, _ = shlex.split(java.read_text().splitlines()[-1])
+        java = Path(path)
+    return java.parent.parent / "lib" / "modules"
+
+
 def probe(java: Path) -> Runtime | None:
     """Ask a ``java`` for its modules; None when it does not run."""
     try:

@@ -48,7 +48,7 @@ _TEMPORARY_MAX: Final = 40
 have 42, and our directory for them 22."""
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Less than half the CPU of a short program goes into compiling then."""
-_JVM_LOG: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
+JVM_LOG: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """By default the JVM writes its warnings to stdout, between the lines of a program's output."""
 _LOG4J: Final = """\
 rootLogger.level = error
@@ -141,7 +141,7 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
         if os.environ["PYSPARK_PYTHON"] == python != sys.executable:
             settings |= _unix_sockets()
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
-        options = [*_JVM_LOG, *class_archive.options()]
+        options = [*JVM_LOG, *class_archive.options()]
         if quiet:
             options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
         if quick:
