@@ -37,7 +37,7 @@ def test_the_classes_of_java_are_found_through_our_script(vector_module: bool) -
     assert classes_of(use_java(vector_module=vector_module)).stat().st_size > 1_000_000
 
 
-def test_another_installation_at_the_same_place_has_another_archive(spark_core: Path) -> None:
+def test_another_installation_at_the_same_location_has_another_archive(spark_core: Path) -> None:
     use_java(vector_module=False)
     first = class_archive.archive()
     assert class_archive.archive() == first
@@ -48,7 +48,7 @@ def test_another_installation_at_the_same_place_has_another_archive(spark_core: 
     assert len({first, installed_again, class_archive.archive()}) == 3
 
 
-def test_an_archive_of_another_java_at_the_same_place_is_not_used(
+def test_an_archive_of_another_java_at_the_same_location_is_not_used(
     spark_core: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     modules = tmp_path / "jdk" / "lib" / "modules"
@@ -75,14 +75,14 @@ def test_archives_of_what_was_installed_before_are_removed_and_no_others(spark_c
 
 
 @pytest.mark.parametrize("log", [(), JVM_LOG], ids=["as-java-does", "as-our-sessions-do"])
-def test_a_jvm_says_nothing_of_an_archive_that_does_not_fit(log: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_jvm_logs_nothing_about_an_archive_that_does_not_fit(log: tuple[str, ...], tmp_path: Path) -> None:
     java = use_java(vector_module=False) / "bin" / "java"
     jar = tmp_path / "py4j.jar"
     shutil.copy(next(Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")), jar)
 
     def run(*options: str) -> tuple[str, str]:
         """A server that ends at once, because its port is no number."""
-        command = [java, *options, "-cp", jar, "py4j.GatewayServer", "none"]
+        command = [str(java), *options, "-cp", str(jar), "py4j.GatewayServer", "none"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
         return ended.stdout, ended.stderr
 

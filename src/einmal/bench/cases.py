@@ -65,7 +65,7 @@ def throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
                 topic = topics.create(f"{batch_bytes}-{record_bytes}")
                 records, count = load.batch(record_bytes, batch_bytes)
                 request = load.produce_request(topic, 0, records)
-                load.produce_many(connection, request, 50, 5)
+                load.warm_up(connection, request, 50, 5)
                 rounds = max(100, int(scale * 400 * MEGABYTE / batch_bytes))
                 seconds = load.produce_many(connection, request, rounds, 10)
                 label = f"{batch_bytes // 1000} KB batches of {record_bytes} B records"
@@ -80,7 +80,7 @@ def single_records(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     with closing(target.connect()) as connection, target.topics() as topics:
         records, _count = load.batch(100, 100)
         request = load.produce_request(topics.create("single"), 0, records)
-        load.produce_many(connection, request, 500, 50)
+        load.warm_up(connection, request, 500, 50)
         rounds = max(2_000, int(50_000 * scale))
         rate = rounds / load.produce_many(connection, request, rounds, 200)
         yield Figure("single-record produce, pipelined", rate, "1/s", 50_000)

@@ -27,6 +27,13 @@ PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 12
 CLIENT_ID: Final = "einmal-bench"
 _LARGE_ANSWER: Final = 1 << 16
+_NOT_YET_LED: Final = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+)
+_UNTIL_LED_S: Final = 10.0
+_POLL_S: Final = 0.02
 
 
 class BenchRefused(Exception):
@@ -116,6 +123,24 @@ def produce_request(topic: str, partition: int, records: bytes, acks: int = -1) 
     return frame(header, *body)
 
 
+def warm_up(connection: Connection, request: bytes, count: int, in_flight: int) -> None:
+    """``produce_many``, once this broker leads the partition: metadata may name it some milliseconds before that.
+
+    Until then one request more is answered by an error. Raises BenchRefused after ten seconds.
+    """
+    deadline = time.monotonic() + _UNTIL_LED_S
+    while True:
+        connection.send(request)
+        error = _produce_error(connection.receive())
+        if error is None:
+            break
+        if error not in _NOT_YET_LED or time.monotonic() > deadline:
+            hint = "\nhint: ready-made requests go to the first bootstrap server alone" if error in _NOT_YET_LED else ""
+            raise BenchRefused(f"Produce: {error.name.upper()}{hint}")
+        time.sleep(_POLL_S)
+    produce_many(connection, request, count, in_flight)
+
+
 def produce_many(connection: Connection, request: bytes, count: int, in_flight: int) -> float:
     """Send one request ``count`` times with at most ``in_flight`` unanswered; seconds."""
     began = time.perf_counter()
@@ -125,8 +150,8 @@ def produce_many(connection: Connection, request: bytes, count: int, in_flight: 
             connection.send(request)
             sent += 1
         answer = connection.receive()
-        if not answered:
-            _check_produced(answer)
+        if not answered and (error := _produce_error(answer)) is not None:
+            raise BenchRefused(f"Produce: {error.name.upper()}")
         answered += 1
     return time.perf_counter() - began
 
@@ -183,9 +208,9 @@ def _next_offset(records: bytes | bytearray | memoryview, offset: int) -> int:
     return offset
 
 
-def _check_produced(answer: bytes) -> None:
+def _produce_error(answer: bytes) -> ErrorCode | None:
+    """Of the first partition that has one."""
     position = messages.response_body_position(0, PRODUCE_VERSION, answer)
-    for _topic, partitions in decode_produce_response(PRODUCE_VERSION, answer, position).topics:
-        for partition in partitions:
-            if partition.error_code:
-                raise BenchRefused(f"Produce: {ErrorCode(partition.error_code).name.upper()}")
+    topics = decode_produce_response(PRODUCE_VERSION, answer, position).topics
+    codes = [ErrorCode(partition.error_code) for _topic, partitions in topics for partition in partitions]
+    return next((code for code in codes if code is not ErrorCode.none), None)

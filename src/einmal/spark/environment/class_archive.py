@@ -47,9 +47,9 @@ def archive() -> Path:
     """Where the archive of this process's Java (``use_java``) and Spark is, or would be.
 
     The JVM refuses an archive once a file that it was made from has another size or time, as after a new installation
-    into the same directory: the name ends with both, after the place.
+    into the same directory: the name ends with both, after the location.
     """
-    return cache_directory() / f"spark-classes-{_digest(_places())}-{_digest(map(_state, _sources()))}.jsa"
+    return cache_directory() / f"spark-classes-{_digest(_locations())}-{_digest(map(_state, _sources()))}.jsa"
 
 
 def options() -> list[str]:
@@ -64,7 +64,7 @@ def build() -> Path | None:
     if not path.exists() and not _make(path):
         return None
     # Archives of what was installed here before. A JVM that has mapped one keeps it.
-    for other in path.parent.glob(f"spark-classes-{_digest(_places())}-*.jsa"):
+    for other in path.parent.glob(f"spark-classes-{_digest(_locations())}-*.jsa"):
         if other != path:
             other.unlink(missing_ok=True)
     return path
@@ -80,13 +80,13 @@ def _make(path: Path) -> bool:
     return path.exists()
 
 
-def _places() -> list[str]:
+def _locations() -> list[str]:
     return [os.environ["JAVA_HOME"], str(Path(pyspark.__file__).parent)]
 
 
 def _sources() -> list[Path]:
     """Two files stand for all, because they are installed with the others: Java's classes and Spark's own jar."""
-    java_home, spark = map(Path, _places())
+    java_home, spark = map(Path, _locations())
     return [classes_of(java_home), *spark.glob("jars/spark-core_*.jar")]
 
 
