@@ -26,6 +26,7 @@ from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.checkpoint_files import local_checkpoint_files
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.environment.row_order import mark_unordered
+from einmal.spark.environment.source_environment import share_environments
 from einmal.spark.errors import PipelineRefused, reason_of
 from einmal.spark.operate import metrics
 from einmal.spark.options import (
@@ -274,6 +275,7 @@ class StreamWriter:
     def _spark_start(
         self, options: QueryOptions, location: str, write: Callable[[DataFrame, int], None]
     ) -> StreamingQuery:
+        share_environments(self._frame)
         try:
             with local_checkpoint_files(self._frame.sparkSession, location):
                 return self._spark_writer(options, write).start()

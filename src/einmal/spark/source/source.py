@@ -39,6 +39,7 @@ from einmal.client.fetched import RawBatch
 from einmal.security.redaction import is_secret
 from einmal.spark.cluster import KafkaCluster, uuid_of
 from einmal.spark.environment.python_worker import answered, range_reader, settle
+from einmal.spark.environment.source_environment import share_environment
 from einmal.spark.offsets import PlannedRange, Positions, SourcePosition, packed, ranges, shared_max, to_json
 from einmal.spark.options import OptionError, SourceOptions, source_options
 from einmal.spark.source.arrow import RowBuilder
@@ -121,8 +122,12 @@ def register(spark: SparkSession) -> None:
     Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions,
     and for programs that start queries again after errors. Spark looks once per JVM: if the Python worker that looks is
     killed, ``load`` answers DATA_SOURCE_NOT_FOUND for as long as the JVM lives, except for what is registered.
+
+    Without it, queries of Spark's own ``writeStream`` that start at the same instant may break the JVM
+    (``einmal.spark.environment.source_environment``); those of ``write_stream`` do not need it.
     """
     spark.dataSource.register(KafkaDataSource)
+    share_environment(spark, KafkaDataSource.name())
 
 
 class Piece(InputPartition):
