@@ -126,17 +126,17 @@ def produce_request(topic: str, partition: int, records: bytes, acks: int = -1) 
 def warm_up(connection: Connection, request: bytes, count: int, in_flight: int) -> None:
     """``produce_many``, once this broker leads the partition: metadata may name it some milliseconds before that.
 
-    Until then one request more is answered by an error. Raises BenchRefused after ten seconds.
+    Until then single requests are answered by an error. Raises BenchRefused after ten seconds.
     """
     deadline = time.monotonic() + _UNTIL_LED_S
     while True:
         connection.send(request)
         error = _produce_error(connection.receive())
-        if error is None:
+        if error not in _NOT_YET_LED:
             break
-        if error not in _NOT_YET_LED or time.monotonic() > deadline:
-            hint = "\nhint: ready-made requests go to the first bootstrap server alone" if error in _NOT_YET_LED else ""
-            raise BenchRefused(f"Produce: {error.name.upper()}{hint}")
+        if time.monotonic() > deadline:
+            hint = "ready-made requests go to the first bootstrap server alone"
+            raise BenchRefused(f"Produce: {error.name.upper()}\nhint: {hint}")
         time.sleep(_POLL_S)
     produce_many(connection, request, count, in_flight)
 
