@@ -6,13 +6,15 @@ two of them may add one key: the map then counts more entries than it holds. Eve
 then on every task of this JVM fails with OptionalDataException, until the program is started again.
 
 So the keys are added before, under a lock: Spark then replaces values, which does not change the map's structure. A
-release of Spark that keeps the environment elsewhere is left alone.
+release of Spark that keeps the environment elsewhere is left alone, and that is logged.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -23,11 +25,12 @@ from einmal.spark.environment.plan_nodes import walk
 _KEYS: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 """Spark sets each of them again, for every worker that it starts."""
 _lock: Final = threading.Lock()
+_logger = logging.getLogger(__name__)
 
 
 def share_environments(frame: DataFrame) -> None:
     """Add the keys for every Python source of a streaming query; to be called before it starts."""
-    with suppress(Py4JError):
+    with _where_spark_has_it():
         for node in walk(frame._jdf.queryExecution().analyzed()):
             if str(node.getClass().getSimpleName()) == "StreamingRelationV2" and node.source().isDefined():
                 provider = node.source().get()
@@ -37,8 +40,16 @@ def share_environments(frame: DataFrame) -> None:
 
 def share_environment(spark: SparkSession, name: str) -> None:
     """Add the keys for a data source that the session knows by this name."""
-    with suppress(Py4JError):
+    with _where_spark_has_it():
         _add_keys(spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name))
+
+
+@contextmanager
+def _where_spark_has_it() -> Iterator[None]:
+    try:
+        yield
+    except Py4JError as error:
+        _logger.warning("start queries one after the other: the environment of their sources is not found (%s)", error)
 
 
 def _add_keys(source: Any) -> None:
