@@ -85,8 +85,8 @@ class Report:
 
     kills: list[Kill] = field(default_factory=list)
     drivers: int = 0
-    missed: int = 0
-    """Moments that did not come; their victims died at any time."""
+    missed: Counter[str] = field(default_factory=Counter)
+    """Moments that did not come, and how often; their victims died at any time."""
     restarts: list[str] = field(default_factory=list)
     """Why the sink itself started queries again."""
     ends: list[str] = field(default_factory=list)
@@ -195,7 +195,7 @@ class Conductor:
         if not held:
             driver.hold(plan.BEFORE if kill.moment == plan.AROUND else kill.moment, kill.pipeline)
         if not driver.wait(lambda: driver.reached is not None, _MOMENT_S):
-            self.report.missed += 1
+            self.report.missed[kill.moment] += 1
             driver.let_go()
             return plan.ANY_TIME, None
         if kill.moment == plan.AROUND:
@@ -256,7 +256,7 @@ class Conductor:
         return all(len(self._outputs(name)) >= expected(name, count).total() for name in ("windows", "join"))
 
     def _judge(self, driver: Driver, ends: verdict.Offsets, count: int) -> list[str]:
-        wrong = []
+        wrong = verdict.moments_that_never_came(self.report.missed, [kill.moment for kill in self.report.kills])
         for topic in _TOPICS:
             numbers = [int(value) for _, value in _read(self._place.bootstrap, topic)]
             self.report.records[topic] = len(numbers)

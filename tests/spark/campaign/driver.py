@@ -111,7 +111,7 @@ def watch(stage: Stage) -> None:
         answered = answer(self, request, connection)
         if request.get("ask") == "report":
             stage.reach("reported", pipeline, port=port)
-        elif "partition" in answered:
+        elif "granted" in answered:
             stage.reach("write", pipeline, port=port)
         return answered
 

@@ -28,8 +28,10 @@ def in_words(report: Report, seed: int) -> str:
     waits = report.waits or [0.0]
     lines.append(
         f"goes on after    median {statistics.median(waits):.1f} s, longest {max(waits):.1f} s; "
-        f"{report.drivers} drivers, {report.missed} moments did not come"
+        f"{report.drivers} drivers"
     )
+    missed = ", ".join(f"{report.missed[moment]} {moment}" for moment in MOMENTS if report.missed[moment])
+    lines.append(f"did not come     {missed or 'none'}: the victim died at any time")
     for what, every in (("sink restarts", report.restarts), ("ended, again", report.ends)):
         for why, number in Counter(map(_first_line, every)).most_common():
             lines.append(f"{what:<{_WIDTH}}{number} x {why}")

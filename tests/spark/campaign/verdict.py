@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tests.spark.campaign.pipelines import NAMES, SOURCES, closing_number, expected, is_in, key_of
 
 _SHOWN: Final = 5
+_MISSED_MAX: Final = 8
+"""Of moments that come at all, a third does not come in time on a busy machine."""
 
 Outputs = Sequence[tuple[str, str]]
 """(key, value), in order per partition, so per key too."""
@@ -25,6 +27,12 @@ def missing_and_extra(name: str, found: Counter[str], wanted: Counter[str]) -> l
             some = ", ".join(sorted(difference)[:_SHOWN])
             wrong.append(f"{name}: {difference.total()} {what}: {some}")
     return wrong
+
+
+def moments_that_never_came(missed: Mapping[str, int], came: Collection[str]) -> list[str]:
+    """Kills are said to be there that were not: a driver that watches for what the pipelines no longer do."""
+    never = sorted(moment for moment, count in missed.items() if count >= _MISSED_MAX and moment not in came)
+    return [f"the moment {moment!r} was waited for {missed[moment]} times, and never came" for moment in never]
 
 
 def wrong_with_input(topic: str, numbers: Iterable[int], count: int) -> list[str]:

@@ -264,7 +264,7 @@ def _watch_claims(hurts: list[Hurt]) -> None:
         answered = answer(self, request, connection)
         if request.get("ask") == "report":
             hurts[-1].at("reported", port)
-        elif "partition" in answered:
+        elif "granted" in answered:
             hurts[-1].at("granted", port)
         elif "later" in answered:
             hurts[-1].go_on()

@@ -33,6 +33,7 @@ from einmal.schemas.settings import (
 from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
+from einmal.spark.environment.plan_nodes import walk
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError, topics_of
 
@@ -109,7 +110,7 @@ def decoded_sources(frame: DataFrame) -> list[tuple[int, DecodedSource]]:
     found: dict[str, tuple[int, DecodedSource]] = {}
     number = 0
     pending: str | None = None
-    for node in _walk(frame._jdf.queryExecution().analyzed()):
+    for node in walk(frame._jdf.queryExecution().analyzed()):
         kind = str(node.getClass().getSimpleName())
         if kind == "MapInArrow":
             function = str(node.functionExpr()).partition("(")[0]
@@ -128,13 +129,6 @@ def is_decoder(function: str) -> bool:
 
 
 # --- parts ------------------------------------------------------------------------------------------------------
-
-
-def _walk(node: Any) -> Any:
-    yield node
-    children = node.children().iterator()
-    while children.hasNext():
-        yield from _walk(children.next())
 
 
 def _source_options(frame: DataFrame) -> dict[str, str] | None:
