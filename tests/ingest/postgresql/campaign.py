@@ -80,14 +80,14 @@ class Campaign:
             writers = Writers(self._server, self._chance.randrange(1 << 30))
             self._start_ingester()
             self._progress()
-            for _ in range(kills):
+            while self._report.kills.total() < kills:
                 fault = self._chance.choices(list(_FAULTS), list(_FAULTS.values()))[0]
                 self._change()
                 time.sleep(self._chance.uniform(*_LIVES_S))
-                self._happens(fault)
-                self._report.kills[fault] += 1
-                self._progress()
-                print(f"kill {self._report.kills.total()}: {fault}", file=sys.stderr, flush=True)
+                if self._happens(fault):
+                    self._report.kills[fault] += 1
+                    self._progress()
+                    print(f"kill {self._report.kills.total()}: {fault}", file=sys.stderr, flush=True)
             add_column(self._server)
             insert_many(self._server, self._large)
             self._report.columns += 1
@@ -123,7 +123,8 @@ class Campaign:
                 insert_many(self._server, self._large)
                 self._report.large += 1
 
-    def _happens(self, fault: str) -> None:
+    def _happens(self, fault: str) -> bool:
+        """Whether there was something to kill."""
         match fault:
             case "server":
                 self._server.kill()
@@ -137,11 +138,13 @@ class Campaign:
             case "second ingester":
                 self._start_ingester()
             case "session":
-                self._server.rows(
+                ended = self._server.rows(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE pid <> pg_backend_pid() AND (application_name = %s OR query LIKE %s)",
                     (f"einmal {SLOT}", "%pg_replication_slot%"),
                 )
+                return bool(ended)
+        return True
 
     def _start_ingester(self) -> None:
         arguments = [self._broker.bootstrap, str(self._server.port), "postgres"]

@@ -64,13 +64,13 @@ class Campaign:
         try:
             self._start_driver()
             self._progress()
-            for _ in range(kills):
+            while self._report.kills.total() < kills:
                 fault = self._chance.choices(list(_FAULTS), list(_FAULTS.values()))[0]
                 time.sleep(self._chance.uniform(*_LIVES_S))
-                self._happens(fault)
-                self._report.kills[fault] += 1
-                self._progress()
-                print(f"kill {self._report.kills.total()}: {fault}", file=sys.stderr, flush=True)
+                if self._happens(fault):
+                    self._report.kills[fault] += 1
+                    self._progress()
+                    print(f"kill {self._report.kills.total()}: {fault}", file=sys.stderr, flush=True)
             self._kill_drivers()
             self._start_driver()
             self._progress()
@@ -83,7 +83,8 @@ class Campaign:
 
     # --- faults -------------------------------------------------------------------------------------------------
 
-    def _happens(self, fault: str) -> None:
+    def _happens(self, fault: str) -> bool:
+        """Whether there was something to kill."""
         match fault:
             case "driver":
                 self._kill_drivers()
@@ -92,17 +93,18 @@ class Campaign:
                 # Under the same names, while the first one runs: one of them ends fenced.
                 self._start_driver()
             case "worker":
-                self._kill_worker()
+                return self._kill_worker()
             case "session":
-                self._end_session()
+                return self._end_session()
             case "server":
                 self._server.kill()
                 self._server.start()
             case "standby":
                 self._promote_standby()
+        return True
 
-    def _kill_worker(self) -> None:
-        """A Python worker of Spark's, or nothing where none runs."""
+    def _kill_worker(self) -> bool:
+        """A Python worker of Spark's; whether there was one."""
         children = [
             child
             for driver in self._drivers
@@ -113,14 +115,17 @@ class Campaign:
             workers = [child for child in children if ".daemon pyspark" in " ".join(child.cmdline())]
             if workers:
                 self._chance.choice(workers).kill()
+                return True
+        return False
 
-    def _end_session(self) -> None:
+    def _end_session(self) -> bool:
         with self._server.connect() as connection:
-            connection.execute(
+            ended = connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'einmal %%'"
                 " ORDER BY hashint4(pid + %s) LIMIT 1",
                 (self._chance.randrange(1_000),),
             )
+            return bool(ended.fetchall())
 
     def _promote_standby(self) -> None:
         """A synchronous standby takes over at the same address."""
