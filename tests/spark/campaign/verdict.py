@@ -30,7 +30,7 @@ def missing_and_extra(name: str, found: Counter[str], wanted: Counter[str]) -> l
 
 
 def moments_that_never_came(missed: Mapping[str, int], came: Collection[str]) -> list[str]:
-    """Kills are said to be there that were not: a driver that watches for what the pipelines no longer do."""
+    """Nobody was killed there: the driver waits for something that the pipelines no longer do."""
     never = sorted(moment for moment, count in missed.items() if count >= _MISSED_MAX and moment not in came)
     return [f"the moment {moment!r} was waited for {missed[moment]} times, and never came" for moment in never]
 
