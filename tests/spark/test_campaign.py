@@ -106,9 +106,9 @@ def test_positions_that_are_not_those_of_the_output_are_seen() -> None:
 
 
 def test_a_moment_that_was_waited_for_in_vain_is_seen() -> None:
-    missed = Counter({"write": 8, "claim": 20, "reported": 3})
+    missed = Counter({"granted": 8, "claim": 20, "reported": 3})
     assert verdict.moments_that_never_came(missed, ["claim", "any time"]) == [
-        "the moment 'write' was waited for 8 times, and never came"
+        "the moment 'granted' was waited for 8 times, and never came"
     ]
 
 

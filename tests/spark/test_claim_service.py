@@ -16,6 +16,7 @@ from einmal.spark.output.claim_service import ClaimService
 from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 from einmal.types import TopicPartition
 from tests.security.certificates import shared_identity
+from tests.spark.claim_moments import CLAIM, GRANTED, LATER, REPORTED, watch_claims
 
 
 class Driver:
@@ -56,6 +57,25 @@ def test_a_partition_count_is_fixed_for_the_batch_and_every_partition_has_a_numb
         assert second.topic("a") == (0, 2)
         assert first.claim([4]) == [Claim(4, TopicPartition("b", 2), 0)]
     assert driver.looked_up == ["a", "b"]
+
+
+def test_a_writer_passes_each_moment_at_which_tests_kill_it(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_transaction, "_WAIT_STEP_S", 0.01)
+    reached: list[str] = []
+    stop = watch_claims(lambda service, moment, port: reached.append(moment))
+    try:
+        with driver.task(1, Task(0, 1)) as first:
+            first.topic("a")
+            first.claim([0])
+            second = waiting(driver, 2, Task(0, 2))
+            with pytest.raises(TimeoutError):
+                second.result(0.2)
+            first.report([Output("a", 0, 0, 0, 1)])
+            assert [each.number for each in second.result(5)] == [0]
+    finally:
+        stop()
+    assert reached[:3] == [CLAIM, GRANTED, CLAIM]
+    assert set(reached) == {CLAIM, GRANTED, LATER, REPORTED}
 
 
 def test_a_partition_is_added_to_the_transaction_before_its_claim_is_granted(driver: Driver) -> None:

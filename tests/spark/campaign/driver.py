@@ -32,6 +32,7 @@ from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from tests.spark.campaign.pipelines import NAMES, Place
+from tests.spark.claim_moments import watch_claims
 
 _HELD_S: Final = 60.0
 _POLL_S: Final = 0.1
@@ -91,7 +92,7 @@ class Stage:
 def watch(stage: Stage) -> None:
     """Pass the moments that no listener hears of: what writers ask, and the start that repairs a checkpoint."""
     pipelines: dict[int, str] = {}
-    run_batch, finish, answer = ExactlyOnce.batch, SparkCommit.finish_spark_commit, ClaimService.answer
+    run_batch, finish = ExactlyOnce.batch, SparkCommit.finish_spark_commit
 
     def watched_batch(self: ExactlyOnce, batch: CurrentBatch) -> None:
         destination = self._setting.destination
@@ -104,20 +105,12 @@ def watch(stage: Stage) -> None:
             stage.reach("before mending", record.transactional_id, record.batch_id)
         return finish(self, record)
 
-    def watched_answer(self: ClaimService, request: dict[str, Any], connection: Any) -> dict[str, Any]:
-        pipeline, port = pipelines.get(id(self), ""), connection.client_address[1]
-        if request.get("ask") == "claim":
-            stage.reach("claim", pipeline, port=port)
-        answered = answer(self, request, connection)
-        if request.get("ask") == "report":
-            stage.reach("reported", pipeline, port=port)
-        elif "granted" in answered:
-            stage.reach("write", pipeline, port=port)
-        return answered
+    def reach(service: ClaimService, moment: str, port: int) -> None:
+        stage.reach(moment, pipelines.get(id(service), ""), port=port)
 
     ExactlyOnce.batch = watched_batch  # type: ignore[method-assign]
     SparkCommit.finish_spark_commit = watched_finish  # type: ignore[method-assign]
-    ClaimService.answer = watched_answer  # type: ignore[method-assign]
+    watch_claims(reach)
 
 
 class Supervised:

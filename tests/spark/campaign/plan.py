@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.spark.campaign.pipelines import NAMES, STATEFUL
+from tests.spark.claim_moments import CLAIM, GRANTED, REPORTED
 
 DRIVER: Final = "driver"
 EXECUTOR: Final = "executor"
@@ -30,7 +31,7 @@ MENDING: Final = "before mending"
 AROUND: Final = "around EndTxn"
 BEFORE: Final = "before EndTxn"
 AFTER: Final = "after EndTxn"
-IN_A_TASK: Final = ("claim", "write", "reported")
+IN_A_TASK: Final = (CLAIM, GRANTED, REPORTED)
 """A writer asks for a partition, has got it, has had it written down."""
 IN_A_BATCH: Final = ("batch begun", *IN_A_TASK, "output written", BEFORE, AROUND, AFTER, ANY_TIME)
 MOMENTS: Final = (NAME_TAKEN, MENDING, *IN_A_BATCH)

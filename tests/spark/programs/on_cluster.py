@@ -30,6 +30,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from einmal.spark import PipelineError, StreamWriter, session, write_stream
 from einmal.spark.events import BatchStarted
 from einmal.spark.output.claim_service import ClaimService
+from tests.spark.claim_moments import LATER, watch_claims
 from tests.spark.standalone import executor_of, executors_of, holder_of, kill
 
 BATCH = 24
@@ -255,22 +256,14 @@ class Hurt:
 
 def _watch_claims(hurts: list[Hurt]) -> None:
     """Pass to the last of these faults what writers ask, and the answers that they are about to get."""
-    answer = ClaimService.answer
 
-    def watched(self: ClaimService, request: dict[str, Any], connection: Any) -> dict[str, Any]:
-        port = connection.client_address[1]
-        if request.get("ask") == "claim":
-            hurts[-1].at("claim", port)
-        answered = answer(self, request, connection)
-        if request.get("ask") == "report":
-            hurts[-1].at("reported", port)
-        elif "granted" in answered:
-            hurts[-1].at("granted", port)
-        elif "later" in answered:
+    def reach(_service: ClaimService, moment: str, port: int) -> None:
+        if moment == LATER:
             hurts[-1].go_on()
-        return answered
+        else:
+            hurts[-1].at(moment, port)
 
-    ClaimService.answer = watched  # type: ignore[method-assign]
+    watch_claims(reach)
 
 
 # --- the driver ---------------------------------------------------------------------------------------------------
