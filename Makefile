@@ -6,9 +6,8 @@ READY := $(VENV)/.ready
 # The site has an environment of its own: no test needs it.
 DOCS := build/docs-venv
 DOCS_READY := $(DOCS)/.ready
-PYTEST := $(BIN)/python -m pytest
-# Expensive fixtures are module-scoped, so tests are distributed by file; files with slow tests come first.
-BY_FILE := --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -n auto
+FAST := not (spark or interop or system or slow or long)
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
 START ?= 0
 KILLS ?= 300
@@ -25,7 +24,7 @@ MUTANTS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check fix docs bench bench-pipeline bench-postgres bench-mirror failover kills \
+.PHONY: help setup demo check test static fast-tests tests durations test-long fix docs bench bench-pipeline bench-postgres bench-mirror failover kills \
   pipeline-kills postgres-kills bank-kills target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz simulate \
   simulate-determinism mutants requirements clean
 
@@ -53,19 +52,29 @@ demo: $(READY)  ## send real text through brokers and a Spark pipeline while the
 	$(BIN)/einmal demo
 
 check: $(READY)  ## format, lint, types, import contracts, retired words, fast tests
+	@$(MAKE) --no-print-directory -j 2 static fast-tests
+
+test: $(READY)  ## what `check` does, then other clients, Apache Kafka, kills and Spark, in one run
+	@$(MAKE) --no-print-directory -j 2 static tests
+
+static: $(READY)
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_words
-	$(PYTEST) -q -n auto --dist worksteal -m "not spark and not interop and not system and not slow"
+	$(BIN)/mypy
 
-test: check  ## `check`, then other clients, Apache Kafka, kills and Spark
-	$(PYTEST) -q -n 3 $(BY_FILE) -m "(interop or system or slow) and not spark and not long"
-	$(PYTEST) -q -n 2 $(BY_FILE) -m "spark and not long"
+fast-tests: $(READY)
+	$(PYTEST) -m "$(FAST)"
 
-test-long: $(READY)  ## tests that take minutes: pipelines on a Spark cluster, kills under them and in Apache Kafka (10 to 15 minutes)
-	$(PYTEST) -q -m long
+tests: $(READY)
+	$(PYTEST) -m "not long"
+
+durations: $(READY)  ## record how long each test file takes, which the order of the tests follows
+	$(PYTEST) -m "not long" --record-durations
+
+test-long: $(READY)  ## tests that take minutes: every variant, every campaign in miniature, kills under pipelines on a cluster
+	$(PYTEST) -m long
 
 fix: $(READY)  ## fix format and lint
 	$(BIN)/ruff format -q .
@@ -84,10 +93,10 @@ failover: $(READY)  ## how long clients wait when a leader or a coordinator of t
 	$(BIN)/einmal bench failover
 
 kills: $(READY)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures; EINMAL_TLS=1: over TLS
-	EINMAL_KILLS=280 $(PYTEST) -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
+	EINMAL_KILLS=280 $(BIN)/python -m pytest -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
 standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every fault for each of them, on both brokers
-	EINMAL_STANDALONE=all $(PYTEST) -q -p no:randomly tests/spark/test_standalone.py
+	EINMAL_STANDALONE=all $(BIN)/python -m pytest -q -p no:randomly tests/spark/test_standalone.py
 
 pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)

@@ -1,12 +1,13 @@
 """What all tests share.
 
 Property tests have no time limit per example: a busy machine is no bug. Async tests have one, and fail if anything was
-reported to the exception handler of their event loop. Where several processes share the tests, slow ones start first.
+reported to the exception handler of their event loop. ``tests.suite`` distributes the tests over several processes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import functools
 import inspect
 import os
@@ -18,27 +19,68 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.suite import run_directory
+from tests.suite.durations import DurationRecorder
+from tests.suite.patience import patient
+from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, publish_spark_files
+
 settings.register_profile("einmal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("einmal")
 
 SECONDS_MAX: Final = 30
-"""Time limit of an async test without the marker ``time_limit``."""
+"""Time limit of an async test without the marker ``time_limit``, on a quiet machine."""
 
 _FIGURE: Final = "figure"
 _STARTED: Final = Path(__file__).parent / "started"
+_DURATIONS: Final = Path(__file__).parent / "durations.json"
+_RUN: Final = pytest.StashKey[tuple[Path, int]]()
+"""The directory of this run and its lifeline, in the process that began it."""
 _REPORTED: Final = pytest.StashKey[list[str]]()
 """What was reported to the exception handler of the loop of an async test."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # The process that only gives out tests starts those that run them.
-    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTED), os.environ.get("PYTHONPATH")]))
+# --- one run of several processes ------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", action="store_true", help="write how long each file took to durations.json")
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    # The process that only gives out tests starts those that run them.
+    if is_worker or config.getoption("dist", "no") == "no":
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTED), os.environ.get("PYTHONPATH")]))
+    if is_worker:
+        return
+    directory = config._tmp_path_factory.getbasetemp() / "run"  # type: ignore[attr-defined]
+    config.stash[_RUN] = (directory, run_directory.begin(directory))
+    if config.getoption("record_durations"):
+        config.pluginmanager.register(DurationRecorder(_DURATIONS))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _RUN not in config.stash:
+        return
+    directory, life = config.stash[_RUN]
+    os.close(life)
+    for running in directory.glob("*.running"):
+        with running.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return WORKERS_PER_PROCESSOR * (os.cpu_count() or 1)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst:
+    return LongestFirst(config, _DURATIONS)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+        publish_spark_files(session.items)
 
 
 @pytest.fixture
@@ -81,7 +123,7 @@ def _reported_in_async_tests(request: pytest.FixtureRequest) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(test := item.obj):
         marker = item.get_closest_marker("time_limit")
-        seconds = marker.args[0] if marker else SECONDS_MAX
+        seconds = patient(marker.args[0] if marker else SECONDS_MAX)
 
         @functools.wraps(test)
         async def bounded(**arguments: Any) -> None:

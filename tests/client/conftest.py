@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
 
-from tests.interop.conftest import Node, NodeFactory, node_of
+from tests.interop.conftest import Node, NodeFactory, node_of, own_node_of
+from tests.suite.shared import unique
 
-__all__ = ["node_of"]
-
-_names = itertools.count()
+__all__ = ["node_of", "own_node_of"]
 
 NameFactory = Callable[[str], str]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(("apache", 2), id="apache-TV2", marks=pytest.mark.interop),
-        pytest.param(("apache", 1), id="apache-TV1", marks=pytest.mark.interop),
-        pytest.param(("einmal", 2), id="einmal", marks=pytest.mark.system),
-    ]
-)
+NODES = [
+    pytest.param(("apache", 2), id="apache-TV2", marks=pytest.mark.interop),
+    pytest.param(("apache", 1), id="apache-TV1", marks=pytest.mark.interop),
+    pytest.param(("einmal", 2), id="einmal", marks=pytest.mark.system),
+]
+
+
+@pytest.fixture(params=NODES)
 def node(request: pytest.FixtureRequest, node_of: NodeFactory) -> Node:
     """Each broker in turn; skipped with its reason where Java or Maven is missing."""
-    kind, transaction_version = request.param
-    return node_of(kind, transaction_version)
+    return node_of(*request.param)
+
+
+@pytest.fixture(params=NODES)
+def own_node(request: pytest.FixtureRequest, own_node_of: NodeFactory) -> Node:
+    """As ``node``, for a test that kills it."""
+    return own_node_of(*request.param)
 
 
 @pytest.fixture
@@ -38,4 +42,4 @@ def bootstrap(node: Node) -> str:
 @pytest.fixture
 def name() -> NameFactory:
     """Makes names that no other test uses: of topics, groups, transactional ids."""
-    return lambda what: f"client-{what}-{next(_names)}"
+    return lambda what: unique(f"client-{what}")

@@ -175,19 +175,19 @@ async def test_a_lost_answer_to_produce_writes_nothing_twice(bootstrap: str, nam
 
 
 @pytest.mark.slow
-def test_a_broker_killed_under_load_loses_and_doubles_nothing(node: Node, name: NameFactory) -> None:
+def test_a_broker_killed_under_load_loses_and_doubles_nothing(own_node: Node, name: NameFactory) -> None:
     topic = name("killed")
-    partitions = create(node.bootstrap, topic, 3)
-    with Producer(bootstrap_servers=node.bootstrap, batch_size=2_000, linger_ms=1, retry_backoff_ms=20) as producer:
+    partitions = create(own_node.bootstrap, topic, 3)
+    with Producer(bootstrap_servers=own_node.bootstrap, batch_size=2_000, linger_ms=1, retry_backoff_ms=20) as producer:
         sent = []
         for index in range(6_000):
             sent.append(producer.send(topic, b"%d" % index, partition=index % 3))
             if index in (2_000, 4_000):
                 sent[index - 500].result(PATIENCE_S)
-                node.kill()
-                node.start()
+                own_node.kill()
+                own_node.start()
         metadata = [each.result(PATIENCE_S) for each in sent]
-    records = read(node.bootstrap, *partitions)
+    records = read(own_node.bootstrap, *partitions)
     by_place = {(record.partition, record.offset): record.value for record in records}
     assert [by_place[each.partition, each.offset] for each in metadata] == texts(0, 6_000)
     for partition in range(3):

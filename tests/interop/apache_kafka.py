@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 import pytest
 
 from tests.ports import loopback_ports
+from tests.suite.shared import Shareable, Unavailable
 
 _HERE: Final = Path(__file__).parent
 _JARS: Final = _HERE.parent.parent / "build" / "kafka"
@@ -36,7 +37,7 @@ _STOP_S: Final = 20.0
 _MAVEN_S: Final = 900.0
 
 
-class KafkaUnavailable(Exception):
+class KafkaUnavailable(Unavailable):
     """Apache Kafka cannot be run on this machine; the text names what is missing."""
 
 
@@ -44,7 +45,7 @@ class KafkaDied(Exception):
     """The process ended, or never answered; the text has the end of its log."""
 
 
-class ApacheKafka:
+class ApacheKafka(Shareable):
     """A node that can be killed and started again on the same ports and data.
 
     ``transaction_version`` is the finalized level of the feature ``transaction.version`` (0, 1 or 2), fixed when the

@@ -1,11 +1,10 @@
-"""Brokers for the interop tests: Apache Kafka and ours, each started once per session, when first asked for.
+"""Brokers for the interop tests: Apache Kafka and ours, each started once per run, when first asked for.
 
 Apache Kafka needs Java and Maven; where one is missing, its tests are skipped with a reason. Ours is never skipped.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,11 @@ from tests.interop.cluster import Cluster, einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV1, TV2, Dialect, TransactionDriver
-from tests.security.secure_kafka import SecureKafka, running_secure_kafka
+from tests.security.secure_kafka import SecureKafka
+from tests.suite.shared import shared, unique
 
 Node = ApacheKafka | EinmalBroker
 NodeFactory = Callable[[str, int], Node]
-
-_names = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -50,25 +48,34 @@ class Setting:
         return isinstance(self.node, ApacheKafka)
 
     def restart_after_kill(self) -> None:
+        """For a setting of a test's own: see ``own_setting``."""
         self.node.kill()
         self.node.start()
 
     def driver(self, *, partitions: int = 6, timeout_ms: int = 60_000) -> TransactionDriver:
         """A driver with a new transactional id and a new topic."""
-        name = f"interop-{next(_names)}"
+        name = unique("interop")
         create_topic(self.broker, name, partitions)
         return TransactionDriver(self.broker, f"id-of-{name}", name, self.dialect, timeout_ms=timeout_ms)
 
 
+_SHARED: Final = {("apache", 1): "apache-TV1", ("apache", 2): "apache", ("einmal", 2): "einmal"}
+
+
 @pytest.fixture(scope="session")
-def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFactory]:
-    """Gives the node of a kind ("apache" or "einmal") and transaction version, started when first asked for."""
+def node_of() -> NodeFactory:
+    """Gives the node of a kind ("apache" or "einmal") and transaction version, which the whole run shares."""
+    return lambda kind, transaction_version: shared(_SHARED[kind, transaction_version])
+
+
+@pytest.fixture(scope="module")
+def own_node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFactory]:
+    """As ``node_of``, for tests that kill: nodes of the module's own."""
     nodes: dict[tuple[str, int], Node] = {}
 
     def get(kind: str, transaction_version: int) -> Node:
         if (kind, transaction_version) not in nodes:
-            directory = tmp_path_factory.mktemp(f"{kind}-{transaction_version}-")
-            node = _make(kind, transaction_version, directory)
+            node = _make(kind, transaction_version, tmp_path_factory.mktemp(f"{kind}-{transaction_version}-"))
             node.start()
             nodes[kind, transaction_version] = node
         return nodes[kind, transaction_version]
@@ -80,7 +87,6 @@ def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFactory]:
 
 def _make(kind: str, transaction_version: int, directory: Path) -> Node:
     if kind == "einmal":
-        assert transaction_version == 2, "our broker's transaction.version is 2"
         return EinmalBroker(directory)
     try:
         return ApacheKafka(directory, transaction_version=transaction_version)
@@ -95,10 +101,10 @@ def apache_kafka(node_of: NodeFactory) -> Node:
 
 
 @pytest.fixture(scope="session")
-def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    """Apache Kafka with SASL_SSL, SSL with client certificates, and PLAINTEXT."""
-    with running_secure_kafka(tmp_path_factory.mktemp("secure")) as node:
-        yield node
+def secure_kafka() -> SecureKafka:
+    """Apache Kafka with SASL_SSL, SSL with client certificates, and PLAINTEXT; the whole run shares it."""
+    node: SecureKafka = shared("secure-apache")
+    return node
 
 
 @pytest.fixture(scope="session", params=["apache", "einmal"])
@@ -145,6 +151,12 @@ def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     return setting_named(request.param, node_of)
 
 
+@pytest.fixture(params=SETTINGS)
+def own_setting(request: pytest.FixtureRequest, own_node_of: NodeFactory) -> Setting:
+    """Each broker under each transaction version, for tests that kill it."""
+    return setting_named(request.param, own_node_of)
+
+
 @pytest.fixture(params=[name for name in SETTINGS if "TV1" in name])
 def setting_of_tv1(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Each broker with a TV1 client."""
@@ -152,9 +164,9 @@ def setting_of_tv1(request: pytest.FixtureRequest, node_of: NodeFactory) -> Sett
 
 
 @pytest.fixture(params=[name for name in SETTINGS if "einmal" in name])
-def setting_of_einmal(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
-    """Our broker under each transaction version."""
-    return setting_named(request.param, node_of)
+def own_setting_of_einmal(request: pytest.FixtureRequest, own_node_of: NodeFactory) -> Setting:
+    """Our broker under each transaction version, for tests that kill it."""
+    return setting_named(request.param, own_node_of)
 
 
 @pytest.fixture

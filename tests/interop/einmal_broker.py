@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.ports import loopback_ports
+from tests.suite.shared import Shareable
 
 _READY: Final = re.compile(r"is ready: (bootstrap\.servers=|controller )(?P<host>[\d.]+):(?P<port>\d+)")
 _STOP_S: Final = 20.0
@@ -25,7 +26,7 @@ class EinmalDied(Exception):
     """The process ended before it was ready; the text has its log."""
 
 
-class EinmalBroker:
+class EinmalBroker(Shareable):
     """A broker that can be killed and started again on the same ports and data.
 
     ``settings``: broker settings under Kafka's names. ``controller_ports`` names the nodes of the cluster, this one

@@ -151,8 +151,8 @@ def test_of_two_members_with_one_instance_id_the_older_is_fenced(broker: Node) -
                 older.commit({(topic, 0): 1})
 
 
-def test_positions_and_members_survive_kill_9(node_of: NodeFactory, client: type[Member]) -> None:
-    broker = node_of("einmal", 2)
+def test_positions_and_members_survive_kill_9(own_node_of: NodeFactory, client: type[Member]) -> None:
+    broker = own_node_of("einmal", 2)
     topic = new_topic(broker)
     with client(broker.bootstrap, f"g-{topic}", topic) as member:
         wait_until(lambda: member.assignment == partitions_of(topic), member)

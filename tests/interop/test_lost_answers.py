@@ -58,15 +58,15 @@ def test_a_repeated_end_txn_gets_the_first_answer_and_its_opposite_is_refused(
     assert driver.committed(0) == (["x"] if commit else [])
 
 
-def test_a_repeated_end_txn_gets_the_first_answer_over_a_restart_of_the_broker(setting: Setting) -> None:
-    with setting.driver() as driver:
+def test_a_repeated_end_txn_gets_the_first_answer_over_a_restart_of_the_broker(own_setting: Setting) -> None:
+    with own_setting.driver() as driver:
         identity = driver.init_at_last()
         driver.open(0)
         with driver.writer() as writer:
             writer.write_at_last(identity, 0, 0, ["x"])
         first = driver.end(commit=True)
         driver.settled()
-        setting.restart_after_kill()
+        own_setting.restart_after_kill()
         driver.reconnect()
         again = at_last(
             lambda: driver.end(commit=True, identity=identity), lambda answer: answer.error not in RETRIABLE
@@ -76,18 +76,18 @@ def test_a_repeated_end_txn_gets_the_first_answer_over_a_restart_of_the_broker(s
 
 
 def test_an_acknowledged_commit_is_read_though_the_broker_is_killed_before_the_marker(
-    setting_of_einmal: Setting,
+    own_setting_of_einmal: Setting,
 ) -> None:
     # Not asked of Apache Kafka 4.4: it takes the partition for deleted while it has no leader, and now and then drops
     # the marker; the transaction is complete for the coordinator then, and open for ever in the partition.
-    with setting_of_einmal.driver() as driver:
+    with own_setting_of_einmal.driver() as driver:
         for turn in range(3):
             driver.init_at_last()
             driver.open(0)
             with driver.writer() as writer:
                 writer.write_at_last(driver.identity, 0, 0, [f"{turn}"])
             assert driver.end(commit=True).error == ErrorCode.none
-            setting_of_einmal.restart_after_kill()
+            own_setting_of_einmal.restart_after_kill()
             driver.reconnect()
             assert driver.committed(0) == [f"{each}" for each in range(turn + 1)]
 
@@ -101,16 +101,16 @@ def test_a_repeated_init_producer_id_with_id_and_epoch_gets_the_first_answer(dri
 
 
 def test_a_repeated_init_producer_id_over_a_restart_gets_the_first_answer_here_and_is_fenced_there(
-    setting: Setting,
+    own_setting: Setting,
 ) -> None:
     # Apache Kafka does not keep the epoch before the current one, ours does. The way out is InitProducerId without id.
-    with setting.driver() as driver:
+    with own_setting.driver() as driver:
         old = driver.init_at_last()
         new = driver.init_at_last(old)
-        setting.restart_after_kill()
+        own_setting.restart_after_kill()
         driver.reconnect()
         again = at_last(lambda: driver.init(old), lambda answer: answer.error not in RETRIABLE)
-        if setting.is_apache:
+        if own_setting.is_apache:
             assert again.error == ErrorCode.producer_fenced
         else:
             assert again == (ErrorCode.none, new)

@@ -294,13 +294,13 @@ def test_an_unregistered_partition_is_refused_by_produce_11_and_added_by_produce
     assert 1 in driver.state()[2]
 
 
-def test_a_transaction_and_its_writers_outlive_kill_9_of_the_broker(setting: Setting) -> None:
-    with setting.driver() as driver:
+def test_a_transaction_and_its_writers_outlive_kill_9_of_the_broker(own_setting: Setting) -> None:
+    with own_setting.driver() as driver:
         identity = driver.init_at_last()
         driver.open(0, 1)
         with driver.writer() as writer:
             before = writer.write_at_last(identity, 0, 0, ["a"])
-        setting.restart_after_kill()
+        own_setting.restart_after_kill()
         driver.reconnect()
         with driver.writer() as writer:
             assert writer.write_at_last(identity, 0, 0, ["a"]) == before, "a retry over the restart"

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,6 +28,18 @@ class Authority:
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
         builder = builder.add_extension(basic, critical=True).add_extension(usage, critical=True)
         self.pem = _pem(builder.sign(self._key, hashes.SHA256()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As text: the authority of a shared server signs in other processes, too."""
+        form, clear = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        return {"pem": self.pem, "key": self._key.private_bytes(serialization.Encoding.PEM, form, clear)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.pem = state["pem"]
+        self._name = x509.load_pem_x509_certificate(self.pem.encode()).subject
+        key = serialization.load_pem_private_key(state["key"], None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        self._key = key
 
     def write(self, path: Path) -> Path:
         path.write_text(self.pem)

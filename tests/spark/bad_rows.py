@@ -14,7 +14,8 @@ from einmal.client import Producer
 from einmal.spark import StreamWriter, decode, write_stream
 from einmal.spark.decoding.dead_letters import context_of, original_headers
 from einmal.types import Header, TopicPartition
-from tests.spark.topics import create, new_name, records
+from tests.spark.topics import create, records
+from tests.suite.shared import unique
 
 PAYMENT = json.dumps(
     {
@@ -56,7 +57,7 @@ class Payments:
     bootstrap: str
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
-    name: str = field(default_factory=lambda: new_name("payments"))
+    name: str = field(default_factory=lambda: unique("payments"))
     partitions: int = 2
     avro: Mapping[str, str] = field(default_factory=dict)
     """Another format than JSON."""

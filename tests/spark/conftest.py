@@ -1,4 +1,4 @@
-"""One Spark session, and both brokers, for all Spark tests of a run: each costs seconds to start.
+"""One Spark session per worker, and both brokers for all Spark tests of a run: each costs seconds to start.
 
 Apache Kafka needs Java and Maven; where one is missing its tests are skipped with a reason.
 """
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
+from tests.interop.apache_kafka import ApacheKafka, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.standalone import StandaloneCluster
+from tests.suite.shared import shared
 
 Node = ApacheKafka | EinmalBroker
 NodeOf = Callable[[str], Node]
@@ -44,41 +45,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
 
 
-@pytest.fixture(scope="module")
-def two_phase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
+@pytest.fixture(scope="session")
+def two_phase() -> EinmalBroker:
     """Our broker, on which transactions can be prepared (KIP-939)."""
-    broker = EinmalBroker(
-        tmp_path_factory.mktemp("two-phase"), settings={"transaction.two.phase.commit.enable": "true"}
-    )
-    broker.start()
-    yield broker
-    broker.stop()
+    node: EinmalBroker = shared("einmal-two-phase")
+    return node
 
 
 @pytest.fixture(scope="session")
-def node_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeOf]:
-    """The broker of a kind: "einmal" or "apache", or with "-TV1" one without KIP-890 part 2."""
-    nodes: dict[str, Node] = {}
-
-    def get(kind: str) -> Node:
-        if kind not in nodes:
-            directory = tmp_path_factory.mktemp(kind)
-            version = 1 if kind in TV1_KINDS else 2
-            try:
-                node: Node = (
-                    EinmalBroker(directory, {"transaction.version": str(version)})
-                    if kind.startswith("einmal")
-                    else ApacheKafka(directory, transaction_version=version)
-                )
-            except KafkaUnavailable as error:
-                pytest.skip(str(error))
-            node.start()
-            nodes[kind] = node
-        return nodes[kind]
-
-    yield get
-    for node in nodes.values():
-        node.stop()
+def node_of() -> NodeOf:
+    """The broker of a kind, which the whole run shares: "einmal" or "apache", or with "-TV1" one without KIP-890 part
+    2."""
+    return shared
 
 
 @pytest.fixture

@@ -28,14 +28,15 @@ from einmal.spark import (
 from einmal.spark.cluster import KafkaCluster
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
-from tests.spark.topics import create, new_name, numbers, records
+from tests.spark.topics import create, numbers, records
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    name = new_name("batch")
+    name = unique("batch")
     create(bootstrap, name, partitions=3)
     return name
 
@@ -76,7 +77,7 @@ def test_a_frame_is_written_as_one_transaction(spark: SparkSession, bootstrap: s
 def test_a_batch_that_is_run_again_is_written_once_and_the_next_one_too(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:
-    name = new_name("series")
+    name = unique("series")
     assert writer(rows(spark, 10), bootstrap, topic, **named(name, 7)).save() == Written(10, False)
     heard: list[events.Event] = []
     again = writer(rows(spark, 10), bootstrap, topic, **named(name, 7)).listener(heard.append).save()
@@ -148,7 +149,7 @@ def test_a_lost_answer_to_end_txn_is_looked_up_and_the_batch_written_once(
 def test_of_two_copies_of_a_job_the_earlier_dies_and_the_batch_is_in_once(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:
-    name = new_name("copies")
+    name = unique("copies")
     second: list[Written] = []
 
     def copy(event: events.Event) -> None:
@@ -192,7 +193,7 @@ def test_adaptive_execution_changes_nothing(spark: SparkSession, bootstrap: str,
 
 
 def test_an_empty_frame_is_a_batch_too(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    name = new_name("empty")
+    name = unique("empty")
     assert writer(rows(spark, 0), bootstrap, topic, **named(name, 1)).save() == Written(0, False)
     assert writer(rows(spark, 0), bootstrap, topic, **named(name, 1)).save() == Written(0, True)
 

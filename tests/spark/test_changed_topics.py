@@ -22,7 +22,8 @@ from einmal.types import ErrorCode
 from tests.spark.conftest import TV1_KINDS, long, on_both_in_the_long_run
 from tests.spark.pipelines import Pipeline
 from tests.spark.stream_reader import delete
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def pipeline(bootstrap: str, tmp_path: Path) -> Pipeline:
     """One that copies two topics, and has committed 20 numbers of the first and 10 of the second."""
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("changed"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("changed"))
     create(bootstrap, pipeline.source_topic, other(pipeline), pipeline.topic, partitions=1)
     fill(bootstrap, pipeline.source_topic, range(20))
     fill(bootstrap, other(pipeline), range(100, 110))

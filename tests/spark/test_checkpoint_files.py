@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from einmal.spark.environment.checkpoint_files import LOCAL_MANAGER, SETTING, local_checkpoint_files
 from tests.spark.pipelines import Pipeline
-from tests.spark.topics import create, fill, new_name
+from tests.spark.topics import create, fill
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -41,7 +42,7 @@ def manager_of(query: Any) -> str | None:
 def test_a_query_keeps_the_manager_and_its_session_does_not(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("files"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("files"))
     create(bootstrap, pipeline.source_topic, pipeline.topic)
     query = pipeline.writer(spark).trigger(processingTime="0 seconds").start()
     try:
@@ -68,7 +69,7 @@ def test_elsewhere_than_on_a_local_file_system_the_manager_is_sparks_choice(spar
 
 
 def test_a_checkpoint_of_the_other_manager_is_continued(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("files"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("files"))
     create(bootstrap, pipeline.source_topic, pipeline.topic)
     for start, manager in ((0, _DEFAULT), (15, None), (30, _DEFAULT)):
         fill(bootstrap, pipeline.source_topic, range(start, start + 15))

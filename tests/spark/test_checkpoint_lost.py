@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from einmal.spark import PipelineRefused, events
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, new_name, numbers, records
+from tests.spark.topics import create, fill, numbers, records
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +31,7 @@ def new_pipeline(bootstrap: str, tmp_path: Path) -> New:
     """One that has committed two batches of records, after the empty one that it begins with."""
 
     def new(kind: str) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), new_name("lost"), kind=kind)
+        pipeline = Pipeline(bootstrap, str(tmp_path), unique("lost"), kind=kind)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
         fill(bootstrap, pipeline.source_topic, range(2 * BATCH))
         return pipeline

@@ -13,7 +13,8 @@ from einmal.client.errors import UnknownTopic
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.topics import create, new_name
+from tests.spark.topics import create
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +28,7 @@ def broker(tmp_path: Path) -> Iterator[EinmalBroker]:
 
 
 def test_a_broker_that_restarts_does_not_end_a_source(broker: EinmalBroker) -> None:
-    topic = new_name("restart")
+    topic = unique("restart")
     create(broker.bootstrap, topic, partitions=1)
     cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap})
     try:
@@ -42,7 +43,7 @@ def test_a_broker_that_restarts_does_not_end_a_source(broker: EinmalBroker) -> N
 
 
 def test_a_topic_that_is_deleted_between_two_questions_is_not_waited_for(broker: EinmalBroker) -> None:
-    topic = new_name("deleted")
+    topic = unique("deleted")
     create(broker.bootstrap, topic, partitions=1)
     cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": "120000"})
     try:
@@ -58,7 +59,7 @@ def test_a_topic_that_is_deleted_between_two_questions_is_not_waited_for(broker:
 
 
 def test_a_time_is_never_found_behind_the_last_stable_offset(broker: EinmalBroker) -> None:
-    topic = new_name("open")
+    topic = unique("open")
     create(broker.bootstrap, topic, partitions=1)
     partition = TopicPartition(topic, 0)
     cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap})

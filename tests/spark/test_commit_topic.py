@@ -28,13 +28,14 @@ from einmal.spark.protocol import spark_commit
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, new_name, numbers, records, values
+from tests.spark.topics import create, fill, numbers, records, values
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
 
 def new_pipeline(bootstrap: str, directory: Path, count: int = 2 * BATCH, **fields: Any) -> Pipeline:
-    pipeline = Pipeline(bootstrap, str(directory), new_name("topic"), **fields)
+    pipeline = Pipeline(bootstrap, str(directory), unique("topic"), **fields)
     create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
     fill(bootstrap, pipeline.source_topic, range(count))
     return pipeline

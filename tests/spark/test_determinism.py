@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from einmal.spark import PipelineError, events
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, new_name, records, values
+from tests.spark.topics import create, fill, records, values
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +33,7 @@ class Died(Exception):
 @pytest.fixture
 def new_pipeline(bootstrap: str, tmp_path: Path) -> New:
     def new(kind: str) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), new_name("draws"), kind=kind)
+        pipeline = Pipeline(bootstrap, str(tmp_path), unique("draws"), kind=kind)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
         fill(bootstrap, pipeline.source_topic, range(RECORDS))
         return pipeline

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StringType
 
 from einmal.spark import OptionError, PipelineFailed, PipelineRefused, write, write_stream
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +23,7 @@ def source(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def test_a_session_finds_the_source_without_registering_it(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("found")
+    topic = unique("found")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(3))
     frame = (
@@ -44,7 +45,7 @@ def test_sparks_batch_writer_is_answered_with_the_line_to_write(spark: SparkSess
 def test_sparks_stream_writer_is_answered_with_the_line_to_write(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("line")
+    topic = unique("line")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(3))
     writer = source(spark, bootstrap, topic).writeStream.format("einmal").trigger(availableNow=True)
@@ -75,7 +76,7 @@ def test_an_option_that_cannot_be_is_refused_when_the_source_is_loaded(
 def test_options_without_effect_are_accepted_and_logged_once(
     spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    into, out = new_name("harmless-in"), new_name("harmless-out")
+    into, out = unique("harmless-in"), unique("harmless-out")
     create(bootstrap, into, out)
     fill(bootstrap, into, range(3))
     reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap).option("subscribe", into)
@@ -97,7 +98,7 @@ def test_options_without_effect_are_accepted_and_logged_once(
 def test_an_option_of_a_stream_that_only_a_batch_has_is_refused_before_anything_starts(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("ending")
+    topic = unique("ending")
     create(bootstrap, topic)
     reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     writer = write_stream(reader.option("endingOffsets", "latest").load()).option("kafka.bootstrap.servers", bootstrap)
@@ -117,7 +118,7 @@ class Poison(Exception):
 def test_an_output_mode_that_the_query_cannot_have_is_refused_in_sparks_words(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("mode")
+    topic = unique("mode")
     create(bootstrap, topic)
     frame = source(spark, bootstrap, topic).groupBy().count().selectExpr("cast(count as string) as value")
     writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
@@ -130,7 +131,7 @@ def test_a_failed_task_is_named_by_the_error_of_the_users_function(spark: SparkS
     def parse(value: str) -> str:
         raise Poison(f"no number in {value!r}")
 
-    topic = new_name("poison")
+    topic = unique("poison")
     create(bootstrap, topic)
     frame = spark.createDataFrame([("x",)], "value string")
     frame = frame.select(functions.udf(parse, StringType(), useArrow=False)("value").alias("value"))
@@ -141,7 +142,7 @@ def test_a_failed_task_is_named_by_the_error_of_the_users_function(spark: SparkS
 def test_a_failure_inside_the_jvm_keeps_its_cause_and_is_not_logged_as_json(
     spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = new_name("jvm")
+    topic = unique("jvm")
     create(bootstrap, topic)
     path = tmp_path / "rows"
     spark.createDataFrame([("x",)], "value string").write.text(str(path))

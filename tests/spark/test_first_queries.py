@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from einmal.spark import PipelineFailed, StreamWriter, write_stream
 from tests.spark.conftest import long
-from tests.spark.topics import create, fill, new_name, records
+from tests.spark.topics import create, fill, records
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -155,7 +156,7 @@ class Place:
 
 @pytest.fixture
 def place(bootstrap: str, tmp_path: Path) -> Place:
-    place = Place(bootstrap, new_name("first-in"), new_name("first-out"), tmp_path / "checkpoint")
+    place = Place(bootstrap, unique("first-in"), unique("first-out"), tmp_path / "checkpoint")
     create(bootstrap, place.source, place.target)
     return place
 

@@ -22,7 +22,8 @@ from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.conftest import KINDS, TV1_KINDS, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, new_name, numbers, records, values
+from tests.spark.topics import create, fill, numbers, records, values
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +36,7 @@ def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     """A pipeline whose source topic holds the numbers below ``count``."""
 
     def make(count: int = 2 * BATCH, **fields: Any) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), new_name("same"), **fields)
+        pipeline = Pipeline(bootstrap, str(tmp_path), unique("same"), **fields)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
         fill(bootstrap, pipeline.source_topic, range(count))
         return pipeline
@@ -163,7 +164,7 @@ def test_a_start_that_spark_refuses_does_not_fence_the_running_query(
     spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path, how: str
 ) -> None:
     pipeline = new_pipeline()
-    name = new_name("query")
+    name = unique("query")
     running = pipeline.writer(spark).queryName(name).trigger(processingTime="0 seconds").start()
     try:
         running.processAllAvailable()
@@ -193,7 +194,7 @@ def test_a_checkpoint_without_a_commit_record_is_refused_when_it_has_nothing_new
     pipeline = new_pipeline()
     run(pipeline, spark)
     heard: list[events.Event] = []
-    writer = pipeline.writer(spark).option("transactional.id", new_name("other")).listener(heard.append)
+    writer = pipeline.writer(spark).option("transactional.id", unique("other")).listener(heard.append)
     with pytest.raises(PipelineRefused, match="is at batch 3, but no commit record exists(?s:.*)adopt"):
         writer.start().awaitTermination()
     assert heard == [], "nobody is fenced"
@@ -203,7 +204,7 @@ def test_a_batch_0_that_is_committed_under_one_name_is_not_committed_under_anoth
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     """Spark's own sources have rows in batch 0."""
-    topic, name = new_name("files"), new_name("first")
+    topic, name = unique("files"), unique("first")
     create(bootstrap, topic)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("1\n2\n3\n")
@@ -218,7 +219,7 @@ def test_a_batch_0_that_is_committed_under_one_name_is_not_committed_under_anoth
     with pytest.raises(PipelineFailed, match="Died"):
         query.awaitTermination()
     with pytest.raises(PipelineRefused, match=f"was last used under transactional.id '{name}'(?s:.*)adopt"):
-        writer(new_name("second")).start().awaitTermination()
+        writer(unique("second")).start().awaitTermination()
     writer(name).start().awaitTermination()
     assert sorted(values(bootstrap, topic)) == ["1", "2", "3"]
 
@@ -317,7 +318,7 @@ def wait_until_forgotten(bootstrap: str, name: str) -> None:
 def test_an_idle_pipeline_whose_id_has_expired_restarts_and_reports_it(
     spark: SparkSession, forgetful: str, tmp_path: Path, kind: str
 ) -> None:
-    pipeline = Pipeline(forgetful, str(tmp_path), new_name("idle"), kind=kind)
+    pipeline = Pipeline(forgetful, str(tmp_path), unique("idle"), kind=kind)
     create(forgetful, pipeline.source_topic, pipeline.topic, partitions=1)
     fill(forgetful, pipeline.source_topic, range(BATCH))
     heard: list[events.Event] = []
@@ -332,7 +333,7 @@ def test_an_idle_pipeline_whose_id_has_expired_restarts_and_reports_it(
     finally:
         query.stop()
     assert query.exception() is None
-    with TransactionDriver({"bootstrap.servers": forgetful, "transactional.id": new_name("any")}) as driver:
+    with TransactionDriver({"bootstrap.servers": forgetful, "transactional.id": unique("any")}) as driver:
         is_tv_1 = driver.transaction_version < TransactionVersion.TV_2
     reasons = [event.reason for event in heard if isinstance(event, events.QueryRestarted)]
     assert all("has expired" in reason for reason in reasons), reasons

@@ -31,7 +31,8 @@ from einmal.wire.murmur2 import partition_for_key
 from tests.ingest.sources import NumbersSource, committed
 from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
-from tests.spark.topics import create, new_name
+from tests.spark.topics import create
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -89,7 +90,7 @@ def by_key(numbers: range) -> list[list[bytes]]:
 def test_a_batch_whose_worker_was_killed_is_written_once_and_in_order(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("ingested")
+    topic = unique("ingested")
     create(bootstrap, topic, partitions=PARTITIONS)
     source, notices, batches = SplitNumbers(topic, tmp_path / "flag"), list[SourceNotice](), list[int]()
     Ingest(
@@ -119,7 +120,7 @@ class KeylessSource(SplitNumbers):
 def test_a_record_without_a_partition_of_its_own_stops_the_ingester(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("ingested")
+    topic = unique("ingested")
     create(bootstrap, topic, partitions=PARTITIONS)
     ingest = Ingest(KeylessSource(topic, tmp_path / "flag"), bootstrap_servers=bootstrap, name=topic)
     with pytest.raises(IngestStopped, match="neither key nor partition"):
@@ -171,7 +172,7 @@ except IngestStopped as error:
 
 @pytest.mark.parametrize("when", ["before", "in a batch"])
 def test_the_ingester_stops_when_spark_has_ended(bootstrap: str, when: str) -> None:
-    program = [sys.executable, "-c", SPARK_ENDS, when, bootstrap, new_name("ended")]
+    program = [sys.executable, "-c", SPARK_ENDS, when, bootstrap, unique("ended")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("Spark has ended: "), done.stderr
     assert "\nhint: start " in done.stdout
@@ -195,7 +196,7 @@ def ids(bootstrap: str, topic: str) -> list[int]:
 def test_each_row_of_a_table_is_ingested_once_by_tasks_and_by_one_process(
     spark: SparkSession, bootstrap: str, server: PostgresServer
 ) -> None:
-    topic = new_name("rows")
+    topic = unique("rows")
     create(bootstrap, topic, partitions=PARTITIONS)
     server.rows("DROP TABLE IF EXISTS events")
     server.rows("CREATE TABLE events (id bigint PRIMARY KEY, t text)")

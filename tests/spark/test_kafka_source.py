@@ -14,7 +14,8 @@ from einmal.spark import PreflightFailed, StreamWriter, events, write_stream
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.kafka_source import add_kafka_source
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -39,10 +40,10 @@ def writer(frame: DataFrame, bootstrap: str, name: str, checkpoint: Path) -> Str
 def test_sparks_own_source_is_read_exactly_once_through_a_lost_answer_and_a_lost_checkpoint(
     reader: Any, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, given = new_name("kafka"), new_name("in")
+    name, given = unique("kafka"), unique("in")
     create(bootstrap, given, f"{name}-out")
     fill(bootstrap, given, range(15))
-    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("id")}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(given, "99")
@@ -79,7 +80,7 @@ def test_sparks_own_source_is_read_exactly_once_through_a_lost_answer_and_a_lost
 
 
 def test_sparks_own_source_needs_an_explicit_isolation_level(reader: Any, bootstrap: str, tmp_path: Path) -> None:
-    name, given = new_name("kafka"), new_name("in")
+    name, given = unique("kafka"), unique("in")
     create(bootstrap, given, f"{name}-out")
     frame = reader.option("subscribe", given).load()
     with pytest.raises(PreflightFailed, match='kafka.isolation.level", "read_committed"'):
@@ -89,7 +90,7 @@ def test_sparks_own_source_needs_an_explicit_isolation_level(reader: Any, bootst
 def test_a_checkpoint_of_our_source_can_be_continued_with_sparks_own(
     reader: Any, spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    name, given = new_name("back"), new_name("in")
+    name, given = unique("back"), unique("in")
     create(bootstrap, given, f"{name}-out")
     fill(bootstrap, given, range(15))
     ours = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap)

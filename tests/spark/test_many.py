@@ -18,7 +18,8 @@ from einmal.spark import PipelineError, PipelineFailed, PipelineQuery, StreamWri
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import Record
 from tests.spark.conftest import NodeOf
-from tests.spark.topics import commit_record, create, fill, new_name, numbers, records
+from tests.spark.topics import commit_record, create, fill, numbers, records
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +48,7 @@ def test_topics_of_two_clusters_are_one_input_and_only_positions_of_the_own_one_
     spark: SparkSession, bootstrap: str, node_of: NodeOf, tmp_path: Path
 ) -> None:
     elsewhere = node_of("einmal-TV1").bootstrap
-    name, left, right, far, out = (new_name(what) for what in ("many", "left", "right", "far", "out"))
+    name, left, right, far, out = (unique(what) for what in ("many", "left", "right", "far", "out"))
     create(bootstrap, left, right, out)
     create(elsewhere, far)
     frame = source(spark, bootstrap, f"{left},{right}").select("key", "value")
@@ -71,7 +72,7 @@ def test_topics_of_two_clusters_are_one_input_and_only_positions_of_the_own_one_
 
 
 def test_all_topics_of_a_batch_are_one_transaction(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    name, given, *topics = (new_name(what) for what in ("out", "in", "a", "b", "c"))
+    name, given, *topics = (unique(what) for what in ("out", "in", "a", "b", "c"))
     create(bootstrap, given, *topics)
     fill(bootstrap, given, range(30))
     number = F.col("value").cast("string").cast("int")
@@ -92,7 +93,7 @@ def test_all_topics_of_a_batch_are_one_transaction(spark: SparkSession, bootstra
 def test_key_value_headers_timestamp_and_partition_are_kept(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    name, given, out = (new_name(what) for what in ("kept", "in", "out"))
+    name, given, out = (unique(what) for what in ("kept", "in", "out"))
     create(bootstrap, given, out, partitions=3)
     with Producer({"bootstrap.servers": bootstrap}) as producer:
         for number in range(30):
@@ -115,7 +116,7 @@ def test_key_value_headers_timestamp_and_partition_are_kept(
 
 
 def test_a_key_goes_where_javas_partitioner_sends_it(spark: SparkSession, bootstrap: str) -> None:
-    theirs, ours = new_name("theirs"), new_name("ours")
+    theirs, ours = unique("theirs"), unique("ours")
     create(bootstrap, theirs, ours, partitions=7)
     keys = [f"k{number}" for number in range(300)] + ["", "é", "長い鍵" * 20, "\x00", "ab", "abc", "abcd"]
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
@@ -139,7 +140,7 @@ def _place(found: tuple[Any, Record]) -> tuple[Any, int]:
 def test_partitions_may_be_added_to_input_and_output_while_the_query_runs(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    name, given, out = (new_name(what) for what in ("grown", "in", "out"))
+    name, given, out = (unique(what) for what in ("grown", "in", "out"))
     create(bootstrap, given, out)
     frame = source(spark, bootstrap, given).select("key", "value")
     query = writer(frame, bootstrap, name, tmp_path, topic=out).trigger(processingTime="100 milliseconds").start()
@@ -162,7 +163,7 @@ def test_partitions_may_be_added_to_input_and_output_while_the_query_runs(
 def test_a_deleted_input_topic_ends_the_query_with_its_name(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    name, given, kept, out = (new_name(what) for what in ("gone", "in", "kept", "out"))
+    name, given, kept, out = (unique(what) for what in ("gone", "in", "kept", "out"))
     create(bootstrap, given, kept, out)
     fill(bootstrap, given, range(10))
     frame = source(spark, bootstrap, f"{given},{kept}").select("key", "value")
@@ -204,7 +205,7 @@ def test_a_deleted_input_topic_ends_the_query_with_its_name(
 def test_a_row_that_cannot_be_a_record_is_named_and_nothing_is_written(
     spark: SparkSession, bootstrap: str, columns: list[str], complaint: str
 ) -> None:
-    topic = new_name("refused")
+    topic = unique("refused")
     create(bootstrap, topic)
     good = spark.range(4).selectExpr(*[each.format(topic=topic) for each in columns], "cast(null as binary) as key")
     with pytest.raises(PipelineFailed, match=complaint.format(topic=topic)) as failed:
@@ -214,7 +215,7 @@ def test_a_row_that_cannot_be_a_record_is_named_and_nothing_is_written(
 
 
 def test_a_batch_that_the_topic_does_not_take_is_named_with_the_way_out(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("narrow")
+    topic = unique("narrow")
     create(bootstrap, topic, partitions=1)
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         admin.alter_configs(topic, {"max.message.bytes": "20000"})

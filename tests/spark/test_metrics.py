@@ -18,7 +18,8 @@ from einmal.spark.operate.metrics import ADDRESS, served
 from einmal.spark.operate.watch import Watch
 from einmal.spark.protocol.queries import queries_of
 from tests.spark.pipelines import Pipeline
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +77,7 @@ def awaited(address: str, pipeline: str, **wanted: float) -> Figures:
 def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
     spark: Any, bootstrap: str, tmp_path: Path, address: str
 ) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("metrics"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("metrics"))
     create(bootstrap, pipeline.source_topic, pipeline.topic)
     fill(bootstrap, pipeline.source_topic, range(25))
     opened: list[float] = []
@@ -105,7 +106,7 @@ def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
         assert all(value > 0 for value in phases.values()), phases
         assert sum(phases.values()) == pytest.approx(figures["batch_duration_seconds_sum", ""])
         # Somebody else's transaction: what is behind it is not there to be read, so no lag.
-        with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("upstream")}) as producer:
+        with Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("upstream")}) as producer:
             producer.init_transactions()
             producer.begin_transaction()
             producer.send(pipeline.source_topic, "25", partition=0)

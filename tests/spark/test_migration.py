@@ -13,7 +13,8 @@ from einmal.spark import PipelineRefused, PreflightFailed, StreamWriter, write_s
 from einmal.spark.protocol.execution import FORMAT_SETTING
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.spark.kafka_source import add_kafka_source
-from tests.spark.topics import create, fill, new_name, values
+from tests.spark.topics import create, fill, values
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -54,7 +55,7 @@ def ours(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> Stre
 def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions(
     stock_spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    into, out, checkpoint = new_name("migrate-in"), new_name("migrate-out"), tmp_path / "checkpoint"
+    into, out, checkpoint = unique("migrate-in"), unique("migrate-out"), tmp_path / "checkpoint"
     create(bootstrap, into, out)
     fill(bootstrap, into, range(10))
     run_stock(counts(stock_spark, "kafka", bootstrap, into), bootstrap, out, checkpoint)
@@ -76,7 +77,7 @@ def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions(
 def test_a_session_with_other_state_settings_is_refused_with_the_one_to_set(
     stock_spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    into, out, checkpoint = new_name("migrate-in"), new_name("migrate-out"), tmp_path / "checkpoint"
+    into, out, checkpoint = unique("migrate-in"), unique("migrate-out"), tmp_path / "checkpoint"
     create(bootstrap, into, out)
     fill(bootstrap, into, range(10))
     run_stock(counts(stock_spark, "kafka", bootstrap, into), bootstrap, out, checkpoint)

@@ -15,7 +15,8 @@ from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.protocol.local_checkpoint import standing_of
 from tests.spark.conftest import long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import Pipeline, counted
-from tests.spark.topics import create, fill, new_name, numbers, records
+from tests.spark.topics import create, fill, numbers, records
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +32,7 @@ def owned(bootstrap: str) -> Iterator[KafkaOwnership]:
 @pytest.fixture
 def new_pipeline(bootstrap: str, tmp_path: Path) -> New:
     def new(kind: str = "copy") -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), new_name("owned"), kind=kind)
+        pipeline = Pipeline(bootstrap, str(tmp_path), unique("owned"), kind=kind)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
         fill(bootstrap, pipeline.source_topic, range(12))
         return pipeline

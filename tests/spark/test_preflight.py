@@ -15,7 +15,8 @@ from einmal.spark.declare.preflight import read_problems, shuffle_problems, tran
 from einmal.spark.options import topics_of
 from einmal.types import ErrorCode
 from tests.spark.pipelines import Pipeline
-from tests.spark.topics import create, new_name
+from tests.spark.topics import create
+from tests.suite.shared import unique
 
 DESCRIBE = 1 << 8
 
@@ -86,7 +87,7 @@ def test_the_topics_of_a_source_are_those_that_it_names() -> None:
 def test_the_preflight_reports_all_problems_before_the_first_batch(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("missing"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("missing"))
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         admin.create_topics([NewTopic(pipeline.topic, 1, 1)])
     frame = pipeline.source(spark).selectExpr("partition AS value")
@@ -101,7 +102,7 @@ def test_the_preflight_reports_all_problems_before_the_first_batch(
 
 @pytest.mark.spark
 def test_topics_that_rows_are_going_to_name_are_looked_at(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("missing"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("missing"))
     create(bootstrap, pipeline.source_topic)
     frame = pipeline.source(spark).selectExpr("value", "'no topic!' AS topic")
     writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).topics("no topic!")

@@ -12,7 +12,8 @@ from einmal.client import Producer
 from einmal.spark.api.program import ProgramKind, kind_of, load, session_settings, writer
 from einmal.spark.declare.declaration import DeclarationError
 from einmal.spark.errors import PipelineRefused
-from tests.spark.topics import create, fill, new_name, records, values
+from tests.spark.topics import create, fill, records, values
+from tests.suite.shared import unique
 
 FUNCTION = """
 from einmal.spark import pipeline
@@ -59,7 +60,7 @@ def written(tmp_path: Path, suffix: str, text: str, **fields: str) -> Path:
 
 
 def fields_of(tmp_path: Path, bootstrap: str) -> dict[str, str]:
-    name = new_name("declared")
+    name = unique("declared")
     return {
         "name": name,
         "checkpoint": str(tmp_path / "checkpoint"),

@@ -25,7 +25,8 @@ from tests.interop.cluster import einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.conftest import long, on_both_in_the_long_run
 from tests.spark.stream_reader import Query, Reader, delete
-from tests.spark.topics import create, fill, new_name
+from tests.spark.topics import create, fill
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -45,7 +46,7 @@ def without_identity(query: Query) -> None:
 @triggers
 @pytest.mark.parametrize("count", [6, 20, 30])
 def test_a_recreated_topic_is_data_loss_under_every_trigger(bootstrap: str, available_now: bool, count: int) -> None:
-    topic = new_name("recreated")
+    topic = unique("recreated")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(20))
     query = Query(bootstrap, subscribe=topic)
@@ -63,7 +64,7 @@ def test_a_recreated_topic_is_data_loss_under_every_trigger(bootstrap: str, avai
 def test_without_fail_on_data_loss_a_recreated_topic_is_read_from_its_first_record(
     bootstrap: str, available_now: bool, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic, other = new_name("recreated"), new_name("other")
+    topic, other = unique("recreated"), unique("other")
     create(bootstrap, topic, other, partitions=3)
     fill(bootstrap, topic, range(20))
     query = Query(bootstrap, subscribe=f"{topic},{other}", failOnDataLoss="false")
@@ -80,7 +81,7 @@ def test_without_fail_on_data_loss_a_recreated_topic_is_read_from_its_first_reco
 
 
 def test_a_batch_planned_on_a_topic_that_was_recreated_since_is_data_loss(bootstrap: str) -> None:
-    topic = new_name("planned")
+    topic = unique("planned")
     create(bootstrap, topic, partitions=1)
     query = Query(bootstrap, subscribe=topic)
     query.run()
@@ -96,7 +97,7 @@ def test_a_batch_planned_on_a_topic_that_was_recreated_since_is_data_loss(bootst
 
 
 def test_a_task_never_reads_another_topic_under_the_same_name(bootstrap: str) -> None:
-    topic = new_name("task")
+    topic = unique("task")
     create(bootstrap, topic, partitions=1)
     query = Query(bootstrap, subscribe=topic)
     query.run()
@@ -117,7 +118,7 @@ def test_a_task_never_reads_another_topic_under_the_same_name(bootstrap: str) ->
 
 @on_both_in_the_long_run
 def test_a_checkpoint_without_topic_ids_is_adopted_once(bootstrap: str) -> None:
-    topic = new_name("adopted")
+    topic = unique("adopted")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(20))
     query = Query(bootstrap, subscribe=topic)
@@ -140,7 +141,7 @@ def test_a_checkpoint_without_topic_ids_is_adopted_once(bootstrap: str) -> None:
 def test_a_log_that_is_shorter_than_a_position_without_topic_ids_is_data_loss(
     bootstrap: str, available_now: bool
 ) -> None:
-    topic = new_name("shorter")
+    topic = unique("shorter")
     create(bootstrap, topic, partitions=2)
     fill(bootstrap, topic, range(20))
     query = Query(bootstrap, subscribe=topic)
@@ -156,7 +157,7 @@ def test_a_log_that_is_shorter_than_a_position_without_topic_ids_is_data_loss(
 
 
 def test_positions_have_the_format_of_sparks_source_beside_the_identity(bootstrap: str) -> None:
-    topic = new_name("format")
+    topic = unique("format")
     create(bootstrap, topic, partitions=2)
     query = Query(bootstrap, subscribe=topic)
     query.run()
@@ -176,7 +177,7 @@ def test_positions_have_the_format_of_sparks_source_beside_the_identity(bootstra
 def test_one_deleted_topic_is_named_and_the_others_are_read(
     bootstrap: str, available_now: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gone, other = new_name("gone"), new_name("other")
+    gone, other = unique("gone"), unique("other")
     create(bootstrap, gone, other, partitions=1)
     fill(bootstrap, gone, range(5))
     query = Query(bootstrap, subscribe=f"{gone},{other}")
@@ -198,7 +199,7 @@ def test_one_deleted_topic_is_named_and_the_others_are_read(
 @pytest.mark.long
 @on_both_in_the_long_run
 def test_a_batch_planned_on_a_topic_that_was_deleted_since_reads_the_others(bootstrap: str) -> None:
-    gone, other = new_name("gone"), new_name("other")
+    gone, other = unique("gone"), unique("other")
     create(bootstrap, gone, other, partitions=1)
     query = Query(bootstrap, subscribe=f"{gone},{other}")
     query.run()
@@ -217,7 +218,7 @@ def test_a_batch_planned_on_a_topic_that_was_deleted_since_reads_the_others(boot
 
 @on_both_in_the_long_run
 def test_a_new_partition_begins_at_the_same_record_in_every_replay(bootstrap: str) -> None:
-    topic = new_name("expanded")
+    topic = unique("expanded")
     create(bootstrap, topic, partitions=1)
     query = Query(bootstrap, subscribe=topic)
     query.run()
@@ -234,7 +235,7 @@ def test_a_new_partition_begins_at_the_same_record_in_every_replay(bootstrap: st
 
 
 def test_new_partitions_are_read_from_their_first_record_once(bootstrap: str) -> None:
-    topic = new_name("expanded")
+    topic = unique("expanded")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(10))
     query = Query(bootstrap, subscribe=topic)
@@ -251,7 +252,7 @@ def test_new_partitions_are_read_from_their_first_record_once(bootstrap: str) ->
 def test_records_that_retention_took_are_named_with_their_offsets(
     bootstrap: str, available_now: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = new_name("expired")
+    topic = unique("expired")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(5))
     query = Query(bootstrap, subscribe=topic)
@@ -272,7 +273,7 @@ def test_records_that_retention_took_are_named_with_their_offsets(
 
 
 def test_a_changed_subscription_is_refused_and_not_called_data_loss(bootstrap: str) -> None:
-    before, after = new_name("before"), new_name("after")
+    before, after = unique("before"), unique("after")
     create(bootstrap, before, after, partitions=1)
     fill(bootstrap, before, range(5))
     query = Query(bootstrap, subscribe=before)
@@ -294,7 +295,7 @@ def test_a_position_of_one_cluster_is_refused_in_another(bootstrap: str, tmp_pat
     other = EinmalBroker(tmp_path)
     other.start()
     try:
-        topic, unknown = new_name("moved"), new_name("left")
+        topic, unknown = unique("moved"), unique("left")
         create(bootstrap, topic, unknown, partitions=1)
         create(other.bootstrap, topic, partitions=1)
         fill(bootstrap, topic, range(5))
@@ -317,7 +318,7 @@ def test_a_position_of_one_cluster_is_refused_in_another(bootstrap: str, tmp_pat
 
 @on_both_in_the_long_run
 def test_a_pattern_selects_no_internal_topic(bootstrap: str) -> None:
-    topic = new_name("pattern")
+    topic = unique("pattern")
     create(bootstrap, topic, COMMIT_TOPIC, partitions=1)
     query = Query(bootstrap, subscribePattern=f"__.*|{topic}")
     query.run()
@@ -332,7 +333,7 @@ def test_a_pattern_selects_no_internal_topic(bootstrap: str) -> None:
 
 
 def test_a_truncated_log_of_the_same_topic_continues_at_its_end(bootstrap: str) -> None:
-    topic = new_name("truncated")
+    topic = unique("truncated")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(5))
     query = Query(bootstrap, subscribe=topic)
@@ -348,9 +349,9 @@ def test_a_truncated_log_of_the_same_topic_continues_at_its_end(bootstrap: str) 
 
 
 def test_a_position_behind_an_open_transaction_is_no_loss(bootstrap: str) -> None:
-    topic = new_name("isolation")
+    topic = unique("isolation")
     create(bootstrap, topic, partitions=1)
-    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("id")}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, "1")
@@ -377,7 +378,7 @@ def test_a_partition_without_a_leader_does_not_stop_the_others(tmp_path: Path) -
     cluster = einmal_cluster(tmp_path)
     cluster.start()
     try:
-        topic = new_name("leaderless")
+        topic = unique("leaderless")
         with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
             settings = {"min.insync.replicas": "1"}
             admin.create_topics([NewTopic(topic, num_partitions=3, replication_factor=1, configs=settings)])

@@ -27,7 +27,8 @@ from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.types import Header, TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.bad_rows import Letter, letter_of
-from tests.spark.topics import create, new_name, records, values
+from tests.spark.topics import create, records, values
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -49,7 +50,7 @@ class Loading:
 
     def __init__(self, bootstrap: str, directory: Path, kind: str = "sqlite") -> None:
         self.bootstrap, self.directory, self.kind = bootstrap, directory, kind
-        self.name = new_name("loading")
+        self.name = unique("loading")
         self.topic, self.letters = f"{self.name}-in", f"{self.name}-dlq"
         self.database = directory / f"{self.name}.{kind}"
         self.errors = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": self.letters}

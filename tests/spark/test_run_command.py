@@ -18,7 +18,8 @@ import pytest
 from einmal.client import Admin
 from tests.spark import event_log
 from tests.spark.standalone import StandaloneCluster
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -56,7 +57,7 @@ if __name__ == "__main__":
 
 
 def fields_of(tmp_path: Path, bootstrap: str) -> dict[str, str]:
-    return {"name": new_name("run"), "checkpoint": str(tmp_path / "checkpoint"), "bootstrap": bootstrap}
+    return {"name": unique("run"), "checkpoint": str(tmp_path / "checkpoint"), "bootstrap": bootstrap}
 
 
 def started(file: Path, *arguments: str) -> subprocess.Popen[str]:

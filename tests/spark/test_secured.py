@@ -24,7 +24,8 @@ from tests.spark.artefacts import Artefacts, run
 from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.standalone import StandaloneCluster
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -54,7 +55,7 @@ def dead(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) ->
     """Pipelines whose drivers were killed with -9 twice, by the way they authenticate: before the end of a transaction,
     and, when it was written again, after it."""
     directory = tmp_path_factory.mktemp("killed")
-    pipelines = {way: pipeline_of(secure_kafka, directory, new_name(f"killed-{way}"), way) for way in WAYS}
+    pipelines = {way: pipeline_of(secure_kafka, directory, unique(f"killed-{way}"), way) for way in WAYS}
     for event in ("BatchWritten", "TransactionEnded"):
         (directory / event).mkdir()
         printed = run_until_killed(directory / event, [(each, event, 1) for each in pipelines.values()])
@@ -80,7 +81,7 @@ def test_a_stream_and_a_batch_authenticate_with_plain(
     spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path
 ) -> None:
     way = "PLAIN"
-    pipeline = pipeline_of(secure_kafka, tmp_path, new_name("way"), way)
+    pipeline = pipeline_of(secure_kafka, tmp_path, unique("way"), way)
     pipeline.writer(spark).start().awaitTermination()
     settings = secure_kafka.settings(way)
     assert numbers(settings, pipeline.topic) == list(range(RECORDS))
@@ -93,7 +94,7 @@ def test_a_stream_and_a_batch_authenticate_with_plain(
 def test_no_text_of_a_frame_or_its_plan_has_a_secret(
     spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pipeline = pipeline_of(secure_kafka, tmp_path, new_name("plan"), "PLAIN")
+    pipeline = pipeline_of(secure_kafka, tmp_path, unique("plan"), "PLAIN")
     inline = {"kafka.ssl.keystore.key": f"{CANARY}-inline", "kafka.ssl.keystore.certificate.chain": "x"}
     jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{USER}" password="{PASSWORD}";'
     options = {name: value for name, value in pipeline.client_options.items() if "sasl." not in name}
@@ -142,7 +143,7 @@ def test_no_artefact_of_a_run_contains_a_secret_with_every_log_at_debug(
         f"bootstrap.servers={secure_kafka.at('SASL_SSL')}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n"
         f"ssl.ca.location={secure_kafka.ca}\nsasl.username=alice\nsasl.password=${{file:{secrets}:right}}\n"
     )
-    name = new_name("canary")
+    name = unique("canary")
     settings = secure_kafka.settings("SCRAM-SHA-256")
     create(settings, f"{name}-in", f"{name}-out")
     fill(settings, f"{name}-in", range(RECORDS))
@@ -167,7 +168,7 @@ def test_no_artefact_of_a_run_contains_a_secret_with_every_log_at_debug(
 @pytest.mark.time_limit(600)
 def test_no_artefact_of_a_program_contains_the_secret_of_any_option(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     """Spark's UI and REST API, the arguments of all processes and the temporary files, while it runs, besides."""
-    artefacts, name = Artefacts(tmp_path / "artefacts"), new_name("secrets")
+    artefacts, name = Artefacts(tmp_path / "artefacts"), unique("secrets")
     token, both = unsecured_token(), tmp_path / "both.pem"
     scram, mutual = secure_kafka.settings("SCRAM-SHA-512"), secure_kafka.settings("mTLS")
     pem = secure_kafka.client_certificate.key_pem
@@ -228,7 +229,7 @@ def test_executors_of_a_cluster_connect_and_leave_no_secret(
     secure_kafka: SecureKafka, cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
     """Its executors are processes of their own, which get the settings with their tasks."""
-    secrets, name = tmp_path / "secrets.properties", new_name("executors")
+    secrets, name = tmp_path / "secrets.properties", unique("executors")
     secrets.write_text(f"right={PASSWORD}\n")
     settings = secure_kafka.settings("SCRAM-SHA-256")
     create(settings, f"{name}-in", f"{name}-out")

@@ -27,7 +27,8 @@ from einmal.spark.targets.together import TogetherDestination
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.rig import record
-from tests.spark.topics import create, fill, new_name, values
+from tests.spark.topics import create, fill, values
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +65,7 @@ NUMBERS = range(25)
 class Declared:
     def __init__(self, spark: SparkSession, bootstrap: str, directory: Path, **fields: str) -> None:
         self.spark, self.bootstrap = spark, bootstrap
-        self.name = new_name("several")
+        self.name = unique("several")
         self.database = directory / "drawn.sqlite"
         given = {"setting": "", "last": "25", "draw": "2 * CAST(CAST(value AS STRING) AS INT)"} | fields
         self.file = directory / "pipeline.toml"
@@ -286,7 +287,7 @@ def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
 ) -> None:
     # It has no transaction in the topics. A name of one in the database's record would be that of the next batch.
-    name = new_name("several")
+    name = unique("several")
     create(two_phase.bootstrap, name, COMMIT_TOPIC)
     schema = "topics struct<value string>, database struct<number int>"
 
@@ -355,7 +356,7 @@ def test_a_batch_that_only_the_topics_have_is_not_written_to_them_again_under_tw
 def test_the_name_of_a_transaction_is_not_looked_for_in_another_cluster(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = new_name("several")
+    name = unique("several")
     schema = "topics struct<value string>, database struct<number int>"
 
     def opened(bootstrap: str) -> Target:

@@ -21,7 +21,8 @@ import pytest
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.programs.two_targets import LAST
 from tests.spark.standalone import StandaloneCluster, die_with_parent, session_of
-from tests.spark.topics import create, fill, new_name, values
+from tests.spark.topics import create, fill, values
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -63,7 +64,7 @@ class Drawn:
     """A pipeline that draws; ``run`` runs its driver to the end."""
 
     def __init__(self, broker: EinmalBroker, directory: Path, first: str, setting: str = "") -> None:
-        self.name = new_name("drawn")
+        self.name = unique("drawn")
         self.directory = directory
         self._bootstrap = broker.bootstrap
         fields = {"name": self.name, "directory": directory, "bootstrap": broker.bootstrap, "last": LAST}

@@ -32,7 +32,8 @@ from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import commit_record, create, fill, new_name, numbers, records, values
+from tests.spark.topics import commit_record, create, fill, numbers, records, values
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +45,7 @@ def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     """A pipeline whose source topic holds the numbers below ``count``."""
 
     def make(count: int = BATCH, *, partitions: int = 2, **fields: Any) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), new_name("pipe"), **fields)
+        pipeline = Pipeline(bootstrap, str(tmp_path), unique("pipe"), **fields)
         create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=partitions)
         fill(bootstrap, pipeline.source_topic, range(count))
         return pipeline
@@ -106,7 +107,7 @@ def test_topic_partition_headers_and_timestamp_come_from_their_columns(
     spark: SparkSession, new_pipeline: NewPipeline, bootstrap: str
 ) -> None:
     pipeline = new_pipeline()
-    topics = [new_name("left"), new_name("right")]
+    topics = [unique("left"), unique("right")]
     create(bootstrap, *topics, partitions=3)
     number = F.col("value").cast("string").cast("int")
     frame = pipeline.source(spark).select(
@@ -522,7 +523,7 @@ def test_a_checkpoint_without_its_commit_record_is_refused_unless_adopted(
     pipeline = new_pipeline(12)
     run(pipeline, spark)
     fill(pipeline.bootstrap, pipeline.source_topic, range(12, 20))
-    renamed = {"transactional.id": new_name("renamed")}
+    renamed = {"transactional.id": unique("renamed")}
     with pytest.raises(PipelineRefused, match="no commit record exists"):
         run(pipeline, spark, **renamed)
     run(pipeline, spark, **renamed, **{"einmal.adopt": "true"})
@@ -574,7 +575,7 @@ def test_the_commit_record_is_found_behind_the_open_transaction_of_another(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
     pipeline = new_pipeline(12)
-    config = {"bootstrap.servers": pipeline.bootstrap, "transactional.id": new_name("other")}
+    config = {"bootstrap.servers": pipeline.bootstrap, "transactional.id": unique("other")}
     with Producer(config) as other:
         other.init_transactions()
         other.begin_transaction()

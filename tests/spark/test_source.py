@@ -13,7 +13,8 @@ from einmal.pipeline.positions import topics_in
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.spark.conftest import on_both_in_the_long_run
-from tests.spark.topics import create, fill, new_name
+from tests.spark.topics import create, fill
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +48,7 @@ def stream(
 
 @on_both_in_the_long_run
 def test_a_batch_query_has_the_columns_of_sparks_kafka_source(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("columns")
+    topic = unique("columns")
     create(bootstrap, topic, partitions=1)
     with Producer({"bootstrap.servers": bootstrap}) as producer:
         producer.send(topic, b"v", b"k", headers=[("h", b"1"), ("h", None)], timestamp=1_700_000_000_123)
@@ -71,7 +72,7 @@ def test_a_batch_query_has_the_columns_of_sparks_kafka_source(spark: SparkSessio
 
 
 def test_starting_and_ending_offsets_choose_the_records(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("bounds")
+    topic = unique("bounds")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(10))
     frame = read(
@@ -87,7 +88,7 @@ def test_starting_and_ending_offsets_choose_the_records(spark: SparkSession, boo
 
 
 def test_a_starting_timestamp_chooses_the_first_record_at_or_after_it(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("times")
+    topic = unique("times")
     create(bootstrap, topic, partitions=1)
     with Producer({"bootstrap.servers": bootstrap}) as producer:
         for number in range(5):
@@ -97,7 +98,7 @@ def test_a_starting_timestamp_chooses_the_first_record_at_or_after_it(spark: Spa
 
 
 def test_times_end_a_range_too_and_may_differ_by_partition(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("until")
+    topic = unique("until")
     create(bootstrap, topic, partitions=2)
     with Producer({"bootstrap.servers": bootstrap}) as producer:
         for number in range(10):
@@ -115,10 +116,10 @@ def test_times_end_a_range_too_and_may_differ_by_partition(spark: SparkSession, 
 def test_two_reads_of_a_range_return_the_same_rows_while_others_write_and_abort(
     spark: SparkSession, bootstrap: str
 ) -> None:
-    topic = new_name("repeated")
+    topic = unique("repeated")
     create(bootstrap, topic)
     columns = "topic", "partition", "offset", "key", "value", "timestamp"
-    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("id")}) as producer:
 
         def transaction(numbers: range, *, aborts: bool) -> None:
             producer.begin_transaction()
@@ -154,18 +155,18 @@ def test_two_reads_of_a_range_return_the_same_rows_while_others_write_and_abort(
 
 
 def test_an_unreadable_range_is_an_error_with_the_cause(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("said")
+    topic = unique("said")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(3))
     impatient = {"kafka.default.api.timeout.ms": "1000"}
     with pytest.raises(Exception, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        read(spark, bootstrap, new_name("nowhere"), **impatient).collect()
+        read(spark, bootstrap, unique("nowhere"), **impatient).collect()
     backwards = {"startingOffsets": json.dumps({topic: {"0": 2}}), "endingOffsets": json.dumps({topic: {"0": 1}})}
     with pytest.raises(Exception, match="from offset 2 to 1, which lies before it"):
         read(spark, bootstrap, topic, **backwards).collect()
     with pytest.raises(Exception, match=r'"endingOffsets" must have an offset for each of'):
         read(spark, bootstrap, topic, endingOffsets=json.dumps({topic: {"7": 1}})).collect()
-    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("id")}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, "3")
@@ -179,7 +180,7 @@ def test_an_unreadable_range_is_an_error_with_the_cause(spark: SparkSession, boo
 def test_batches_are_bounded_and_end_with_the_existing_records(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("bounded")
+    topic = unique("bounded")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(25))
     batches = stream(
@@ -196,7 +197,7 @@ def test_batches_are_bounded_and_end_with_the_existing_records(
 def test_a_restart_resumes_where_the_checkpoint_ends_and_reads_new_partitions_from_their_start(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    prefix = new_name("pattern")
+    prefix = unique("pattern")
     create(bootstrap, f"{prefix}.a", partitions=1)
     fill(bootstrap, f"{prefix}.a", range(3))
     options = {"subscribePattern": f"{prefix}[.].*", "startingOffsets": "latest"}
@@ -211,10 +212,10 @@ def test_a_restart_resumes_where_the_checkpoint_ends_and_reads_new_partitions_fr
 def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transaction(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    topic = new_name("committed")
+    topic = unique("committed")
     create(bootstrap, topic, partitions=1)
     options = {"subscribe": topic, "startingOffsets": "earliest"}
-    with Producer({"bootstrap.servers": bootstrap, "transactional.id": new_name("id")}) as producer:
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("id")}) as producer:
         with producer.transaction() as transaction:
             transaction.send(topic, "1")
         producer.begin_transaction()
@@ -234,7 +235,7 @@ def test_aborted_records_are_not_shown_and_a_batch_ends_before_an_open_transacti
 
 @on_both_in_the_long_run
 def test_records_deleted_before_they_were_read_fail_the_query_by_default(spark: SparkSession, bootstrap: str) -> None:
-    topic = new_name("lost")
+    topic = unique("lost")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(6))
     with Admin({"bootstrap.servers": bootstrap}) as admin:

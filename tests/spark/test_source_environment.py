@@ -11,7 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from einmal.spark import PipelineFailed, register, write_stream
-from tests.spark.topics import create, fill, new_name, records
+from tests.spark.topics import create, fill, records
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +29,7 @@ def keys(spark: SparkSession) -> set[str]:
 
 def copy(spark: SparkSession, bootstrap: str, directory: Path) -> str:
     """Run a query to its end; its output topic."""
-    source, output = new_name("in"), new_name("out")
+    source, output = unique("in"), unique("out")
     create(bootstrap, source, output)
     fill(bootstrap, source, range(10))
     reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap)

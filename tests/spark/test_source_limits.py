@@ -11,7 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from einmal.spark import OptionError
 from einmal.spark.options import source_options
 from einmal.spark.source.source import KafkaStreamReader
-from tests.spark.topics import create, fill, new_name
+from tests.spark.topics import create, fill
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 FAR_FUTURE_MS = 4_000_000_000_000
@@ -26,7 +27,7 @@ def reader_of(bootstrap: str, topic: str, **options: str) -> Iterator[KafkaStrea
 
 
 def test_a_small_batch_waits_until_there_is_enough(bootstrap: str) -> None:
-    topic = new_name("least")
+    topic = unique("least")
     create(bootstrap, topic)
     with reader_of(bootstrap, topic, minOffsetsPerTrigger="5", maxTriggerDelay="1h") as reader:
         start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -40,7 +41,7 @@ def test_a_small_batch_waits_until_there_is_enough(bootstrap: str) -> None:
 
 
 def test_a_full_batch_does_not_wait_although_its_parts_are_rounded_down(bootstrap: str) -> None:
-    topic = new_name("full")
+    topic = unique("full")
     create(bootstrap, topic, partitions=3)
     options = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
     with reader_of(bootstrap, topic, **options) as reader:
@@ -52,7 +53,7 @@ def test_a_full_batch_does_not_wait_although_its_parts_are_rounded_down(bootstra
 
 
 def test_available_now_reads_a_small_rest_at_once(bootstrap: str) -> None:
-    topic = new_name("rest")
+    topic = unique("rest")
     create(bootstrap, topic)
     with reader_of(bootstrap, topic, minOffsetsPerTrigger="5", maxTriggerDelay="1h") as reader:
         position = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -64,7 +65,7 @@ def test_available_now_reads_a_small_rest_at_once(bootstrap: str) -> None:
 
 
 def test_a_time_without_a_record_begins_at_the_end_or_is_an_error(bootstrap: str) -> None:
-    topic = new_name("time")
+    topic = unique("time")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(3))
     late = {"startingTimestamp": str(FAR_FUTURE_MS)}

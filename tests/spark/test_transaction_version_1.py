@@ -17,7 +17,8 @@ from einmal.spark import events
 from einmal.types import ProducerIdAndEpoch
 from tests.spark.conftest import on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline
-from tests.spark.topics import create, fill, new_name, numbers
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +47,7 @@ def dies_once_another_has_written(written: Path, died: Path) -> Callable[[Any], 
 def test_every_transaction_has_an_epoch_of_its_own_and_a_batch_that_failed_half_written_another(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), new_name("pipe"))
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("pipe"))
     create(bootstrap, pipeline.source_topic, pipeline.topic)
     fill(bootstrap, pipeline.source_topic, range(3 * BATCH))
     asked: list[tuple[ProducerIdAndEpoch | None, ProducerIdAndEpoch]] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Iterable, Mapping
 
 from einmal.client import OffsetRange, Producer, RangeReader
@@ -13,19 +11,12 @@ from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, Comm
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import Record
 
-_numbers = itertools.count()
-
 Bootstrap = str | Mapping[str, str]
 """A cluster: its address, or the settings of a client, for one that is secured."""
 
 
 def client_of(bootstrap: Bootstrap) -> dict[str, str]:
     return {"bootstrap.servers": bootstrap} if isinstance(bootstrap, str) else dict(bootstrap)
-
-
-def new_name(what: str) -> str:
-    """A name that no other test, and no other process of the tests, has."""
-    return f"{what}-{os.getpid()}-{next(_numbers)}"
 
 
 def create(bootstrap: Bootstrap, *topics: str, partitions: int = 2) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from tests.ports import loopback_ports
+from tests.suite.shared import Shareable, Unavailable
 
 _DOWNLOADED: Final = Path(__file__).parents[4] / "build" / "postgresql"
 _INSTALLED: Final = Path("/usr/lib/postgresql")
@@ -49,7 +50,19 @@ _SETTINGS: Final = {
 }
 
 
-class PostgresUnavailable(Exception):
+SHARED: Final = {
+    "wal_level": "logical",
+    "max_replication_slots": "40",
+    "max_wal_senders": "40",
+    "max_prepared_transactions": "40",
+    "max_connections": "200",
+    # Processes are killed here, the machine is not.
+    "fsync": "off",
+}
+"""Settings of the server that all tests share: for change data capture, and for two-phase commit."""
+
+
+class PostgresUnavailable(Unavailable):
     """PostgreSQL cannot be run on this machine; the text names the missing package."""
 
 
@@ -57,7 +70,7 @@ class PostgresDied(Exception):
     """The server ended, or never answered; the text has the end of its log."""
 
 
-class PostgresServer:
+class PostgresServer(Shareable):
     """A server that can be killed and started again on the same port and data. ``settings``: of postgresql.conf.
 
     ``remove`` deletes its directory, which is not one of pytest's: those belong to the user of the tests alone.

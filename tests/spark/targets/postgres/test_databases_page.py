@@ -15,7 +15,8 @@ from einmal.spark.declare.declaration import parse
 from einmal.spark.errors import PipelineError
 from tests.spark.targets.postgres.rig import Rig
 from tests.spark.targets.postgres.server import PASSWORD
-from tests.spark.topics import create, fill, new_name
+from tests.spark.topics import create, fill
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,7 +33,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture
 def page(rig: Rig, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the page calls the reader's own, and what it is here."""
-    topic = new_name("orders")
+    topic = unique("orders")
     create(bootstrap, topic)
     fill(bootstrap, topic, range(12))
     monkeypatch.setenv("POSTGRES_PASSWORD", PASSWORD)
@@ -44,7 +45,7 @@ def page(rig: Rig, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         '"subscribe", "orders"': f'"subscribe", "{topic}"',
         'subscribe = "orders"': f'subscribe = "{topic}"',
         "    .start()": "    .trigger(availableNow=True)\n    .start()",
-        "orders-to-postgres": new_name("orders-to-postgres"),
+        "orders-to-postgres": unique("orders-to-postgres"),
     }
 
 

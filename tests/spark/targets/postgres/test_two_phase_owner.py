@@ -24,7 +24,8 @@ from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.rig import Rig, record
 from tests.spark.targets.postgres.server import PASSWORD
-from tests.spark.topics import create, new_name, values
+from tests.spark.topics import create, values
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -53,7 +54,7 @@ class Decided:
 
     def __init__(self, broker: EinmalBroker, rig: Rig, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.broker, self.rig = broker, rig
-        self.name = new_name("decided")
+        self.name = unique("decided")
         self.cli = Cli(broker.bootstrap)
         self.file = directory / "pipeline.toml"
         self.directory = directory
@@ -165,7 +166,7 @@ def test_an_unreadable_record_decides_nothing_and_the_transaction_stays_open(dec
 def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics_had_before_two_phase_commit(
     two_phase: EinmalBroker, rig: Rig
 ) -> None:
-    name = new_name("apart")
+    name = unique("apart")
     create(two_phase.bootstrap, name)
     client = {"bootstrap.servers": two_phase.bootstrap}
     apart = record(3, 2, name)

@@ -1,0 +1,81 @@
+"""Which worker runs which tests: file by file, the longest first, and Spark's on few of the workers.
+
+Many tests wait for processes, so there are more workers than processors. A Spark session is another matter: it is a JVM
+with many threads, and each worker that has one warms up its own. So as many workers as there are processors begin with
+the files that have Spark tests, and the others take none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from tests.suite.durations import Durations
+from tests.suite.run_directory import of_this_run
+
+WORKERS_PER_PROCESSOR: Final = 3
+_SPARK_FILES: Final = "spark-files.json"
+
+
+def file_of(node_id: str) -> str:
+    return node_id.partition("::")[0]
+
+
+def publish_spark_files(items: Iterable[pytest.Item]) -> None:
+    """The process that schedules collects nothing: one that does tells it which files have Spark tests."""
+    files = sorted({file_of(item.nodeid) for item in items if item.get_closest_marker("spark")})
+    (of_this_run() / _SPARK_FILES).write_text(json.dumps(files))
+
+
+def spark_workers() -> frozenset[str]:
+    return frozenset(f"gw{index}" for index in range(max(2, os.cpu_count() or 1)))
+
+
+class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
+    """The scheduler of all runs with several workers."""
+
+    def __init__(self, config: pytest.Config, durations: Path) -> None:
+        super().__init__(config)
+        self._durations = Durations.load(durations)
+        self._spark_files: frozenset[str] = frozenset()
+        self._spark_workers = spark_workers()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return file_of(nodeid)
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            path = of_this_run() / _SPARK_FILES
+            self._spark_files = frozenset(json.loads(path.read_text())) if path.exists() else frozenset()
+        super().schedule()
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        file = self._best_for(node)
+        if file is None:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(file, last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        # A worker starts a test when it knows the next one: with one left, it waits. With more left, a long file
+        # should rather wait for another worker.
+        if node.shutting_down or self._pending_of(self.assigned_work[node]) > 1:
+            return
+        if not self.workqueue:
+            node.shutdown()
+            return
+        self._assign_work_unit(node)
+
+    def _best_for(self, node: WorkerController) -> str | None:
+        """The longest of the files that this worker may take; those of Spark before others."""
+        has_spark = node.gateway.id in self._spark_workers
+        candidates = [file for file in self.workqueue if has_spark or file not in self._spark_files]
+        return max(candidates, key=lambda file: (file in self._spark_files, self._durations.of(file)), default=None)
