@@ -1,6 +1,8 @@
 # Everything needs only Python 3.11+ and make. `make help` lists the targets.
 PYTHON ?= python3
-VENV := .venv
+# Another release of Spark has an environment of its own.
+SPARK ?=
+VENV := $(if $(SPARK),build/spark-$(SPARK)-venv,.venv)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The site has an environment of its own: no test needs it.
@@ -19,26 +21,29 @@ TARGETS ?= sqlite duckdb delta iceberg
 ROWS ?= 1000000
 FRAMES ?= 1000000
 SEED ?= 20264
+SHARD ?=
+BASE ?= HEAD
 MUTANTS ?= 60
 # Without bytecode caches each of the many processes of the tests would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test static fast-tests tests durations test-long fix docs bench bench-pipeline bench-postgres bench-mirror failover kills \
-  pipeline-kills postgres-kills bank-kills target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz simulate \
-  simulate-determinism mutants requirements clean
+.PHONY: help setup demo check test static fast-tests tests test-changed durations test-long fix docs bench \
+  bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills postgres-kills bank-kills target-kills \
+  mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz simulate simulate-determinism mutants requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## create the virtual environment, every package pinned by hash
 
-$(READY): requirements/build.txt requirements/dev.txt pyproject.toml
+$(READY): requirements/build.txt requirements/dev.txt $(SPARK:%=requirements/spark-%.txt) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "einmal needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
 	$(BIN)/python -m pip install -q --require-hashes --no-build-isolation -r requirements/dev.txt
+	$(if $(SPARK),$(BIN)/python -m pip install -q --no-deps --require-hashes --no-build-isolation -r requirements/spark-$(SPARK).txt)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
 	@touch $(READY)
@@ -68,13 +73,16 @@ fast-tests: $(READY)
 	$(PYTEST) -m "$(FAST)"
 
 tests: $(READY)
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not long" $(SHARD:%=--shard %)
+
+test-changed: $(READY)  ## the tests that a change since BASE=HEAD can affect, the nearest first, in a minute
+	@files=$$($(BIN)/python -m tools.changed_tests --base $(BASE)) && { test -z "$$files" || $(PYTEST) -m "not long" $$files; }
 
 durations: $(READY)  ## record how long each test file takes, which the order of the tests follows
 	$(PYTEST) -m "not long" --record-durations
 
-test-long: $(READY)  ## tests that take minutes: every variant, every campaign in miniature, kills under pipelines on a cluster
-	$(PYTEST) -m long
+test-long: $(READY)  ## tests that take minutes: all variants, small campaigns, kills under a Spark cluster; SPARK=4.2: all Spark tests on 4.2
+	$(BIN)/python -m pytest -q -n 2 -m $(if $(SPARK),spark,long)
 
 fix: $(READY)  ## fix format and lint
 	$(BIN)/ruff format -q .

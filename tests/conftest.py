@@ -20,9 +20,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.suite import run_directory
-from tests.suite.durations import DurationRecorder
+from tests.suite.durations import DurationRecorder, Durations
 from tests.suite.patience import patient
-from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, publish_spark_files
+from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, file_of, publish_spark_files
+from tests.suite.shards import Shard
 
 settings.register_profile("einmal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("einmal")
@@ -44,6 +45,7 @@ _REPORTED: Final = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", action="store_true", help="write how long each file took to durations.json")
+    parser.addoption("--shard", type=Shard.parse, metavar="K/N", help="run part K of N parts that take about as long")
 
 
 @pytest.hookimpl(trylast=True)
@@ -76,6 +78,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst:
     return LongestFirst(config, _DURATIONS)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shard: Shard | None = config.getoption("shard")
+    if shard is None:
+        return
+    chosen = shard.of({file_of(each.nodeid) for each in items}, Durations.load(_DURATIONS))
+    config.hook.pytest_deselected(items=[each for each in items if file_of(each.nodeid) not in chosen])
+    items[:] = [each for each in items if file_of(each.nodeid) in chosen]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -133,10 +133,11 @@ class ApacheKafka(Shareable):
         return (self._directory / "kafka.log").read_text(errors="replace")[-characters:]
 
     def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         process.send_signal(how)
+        self._process = None
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:

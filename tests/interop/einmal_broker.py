@@ -108,10 +108,11 @@ class EinmalBroker(Shareable):
         self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         process.send_signal(how)
+        self._process = None
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:

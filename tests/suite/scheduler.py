@@ -29,7 +29,7 @@ def file_of(node_id: str) -> str:
 
 
 def publish_spark_files(items: Iterable[pytest.Item]) -> None:
-    """The process that schedules collects nothing: one that does tells it which files have Spark tests."""
+    """The process that schedules collects nothing: one that does reports which files have Spark tests."""
     files = sorted({file_of(item.nodeid) for item in items if item.get_closest_marker("spark")})
     (of_this_run() / _SPARK_FILES).write_text(json.dumps(files))
 
