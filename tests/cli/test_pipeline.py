@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -18,15 +17,14 @@ from einmal.pipeline.positions import topic_ids, topics_in
 from einmal.spark.targets.kafka.commit_log import PARTITIONS
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.cli.running import Cli
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.system
-
-_numbers = itertools.count()
 
 
 @pytest.fixture
 def owner(cluster: str) -> Iterator[PipelineOwner]:
-    owner = PipelineOwner({"bootstrap.servers": cluster}, f"pipeline-{next(_numbers)}")
+    owner = PipelineOwner({"bootstrap.servers": cluster}, unique("pipeline"))
     yield owner
     owner.close()
 

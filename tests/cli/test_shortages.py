@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -122,7 +123,12 @@ async def test_a_data_directory_that_is_deleted_while_the_broker_runs_is_noticed
     assert "was deleted while the broker ran" in errors
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"version=1\n", b"node.id=1\nnonsense"])
+_LONG: Final = [
+    pytest.param(each, marks=pytest.mark.long) for each in (b"\xff\xfe", b"version=1\n", b"node.id=1\nnonsense")
+]
+
+
+@pytest.mark.parametrize("content", [b"", *_LONG])
 def test_damaged_meta_properties_end_in_a_sentence(tmp_path: Path, content: bytes) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.wait_until_ready()

@@ -199,20 +199,6 @@ class ApacheKafka(Shareable):
         )
 
 
-def dump_log(path: Path, decoder: str | None = None) -> str:
-    """The output of Apache Kafka's dump tool for a segment, an index, or a snapshot. Raises KafkaUnavailable.
-
-    The records of a segment are listed too; ``decoder`` names what they hold where it is not the users' own data:
-    "transaction-log", "offsets" or "cluster-metadata". The tool's complaints are part of the text.
-    """
-    tool = "org.apache.kafka.tools.DumpLogSegments"
-    command = [java(), *JVM, "-cp", classpath("tools"), tool, "--files", str(path), "--print-data-log"]
-    if decoder is not None:
-        command.append(f"--{decoder}-decoder")
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_START_S, text=True)
-    return result.stdout
-
-
 def java() -> str:
     """The system's Java. Raises KafkaUnavailable."""
     return _required("java")

@@ -13,6 +13,7 @@ import confluent_kafka.admin
 import pytest
 
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.shared import unique
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
@@ -27,8 +28,6 @@ SECONDS_MAX = 30.0
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 VALUES = [f"value {number} ".encode() * 5 for number in range(COUNT)]
 
-_names = (f"smoke-{number}" for number in itertools.count())
-
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -41,7 +40,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def topic() -> str:
     """A name that no topic has yet."""
-    return next(_names)
+    return unique("smoke")
 
 
 def consume_with_confluent(bootstrap: str, topic: str, count: int = COUNT, **settings: object) -> list[bytes]:

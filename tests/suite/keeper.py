@@ -48,6 +48,7 @@ def _postgres(_directory: Path) -> Any:
 
 KINDS: Final[dict[str, Callable[[Path], Any]]] = {
     "einmal": _einmal(),
+    "einmal-commands": _einmal(),
     "einmal-TV1": _einmal(transaction_version="1"),
     "einmal-two-phase": _einmal(transaction_two_phase_commit_enable="true"),
     "apache": _apache(2),

@@ -157,6 +157,7 @@ def _broker(cluster: Cluster, node_id: int) -> Broker:
 
 
 @pytest.mark.system
+@pytest.mark.long
 def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) -> None:
     cluster = secured_cluster(tmp_path / "cluster") if secured.USED else einmal_cluster(tmp_path / "cluster")
     figures = run(cluster, tmp_path, _LOAD, KILLS)
