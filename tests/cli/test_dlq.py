@@ -151,7 +151,7 @@ def test_a_replay_that_is_killed_is_completed_by_the_next(cluster: str, cli: Cli
         "    queue._copy = killed\n"
         "    queue.replay(q.Selection())\n"
     )
-    process = subprocess.run([sys.executable, "-c", program, cluster, queue.letters, str(after)], timeout=60)
+    process = subprocess.run([sys.executable, "-c", program, cluster, queue.letters, str(after)], timeout=180)
     assert process.returncode == -9
     assert len(queue.originals()) == 2 * after
     done = cli("dlq", "replay", queue.letters, "--yes", "--format", "json").document

@@ -50,7 +50,7 @@ from tests.client.lossy_network import LossyNetwork
 from tests.interop.conftest import Node
 from tests.interop.einmal_broker import EinmalBroker
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 pytestmark = pytest.mark.time_limit(PATIENCE_S)
 

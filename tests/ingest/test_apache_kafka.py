@@ -29,7 +29,7 @@ def ingest(directory: Path, name: str) -> list[dict[str, object]]:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert (done.returncode, CANARY in done.stdout + done.stderr) == (0, False), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -32,8 +32,8 @@ _POM: Final = _HERE / "kafka" / "pom.xml"
 JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _LOGGING: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 _CLUSTER_ID: Final = "ZWlubWFsLWludGVyb3AtMQ"
-_START_S: Final = 180.0
-_STOP_S: Final = 20.0
+_START_S: Final = 300.0
+_STOP_S: Final = 120.0
 _MAVEN_S: Final = 900.0
 
 

@@ -34,7 +34,7 @@ TOPIC: Final = "accepted"
 PLAIN: Final = "accepted-plain"
 """With what kafka-python reads without further packages."""
 MUTATED: Final = 1_500
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 180
 STRICTER: Final = {
     # Apache Kafka cuts off what follows the first batch without a word; a record that was in it is lost.
     "a byte after the batch": "bytes would vanish",

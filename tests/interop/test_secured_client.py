@@ -27,6 +27,7 @@ from tests.security.secure_kafka import (
     unsecured_token,
 )
 from tests.security.token_endpoint import Endpoint, running
+from tests.suite.patience import patient
 from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -173,11 +174,11 @@ async def test_sessions_are_renewed_in_use_and_no_request_is_lost(secure_kafka: 
 
 
 def failure(settings: dict[str, Any]) -> KafkaError:
-    """The error of a client with these settings; it must come long before the call's own deadline of 60 s."""
+    """The error of a client with these settings; it must come before the call's own deadline of 60 s."""
     began = time.monotonic()
     with pytest.raises(KafkaError) as caught, Admin(settings) as admin:
         admin.describe_cluster()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < min(patient(5), 55)
     assert CANARY not in f"{caught.value} {caught.value!r}"
     return caught.value
 
@@ -275,7 +276,7 @@ def test_a_client_without_sasl_on_a_sasl_listener_learns_at_once_what_to_set(
     given = plain | ({"ssl.ca.location": str(secure_kafka.ca)} if protocol == "SASL_SSL" else {})
     began = time.monotonic()
     error = failure(given)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < min(patient(3), 55)
     assert isinstance(error, SaslAuthenticationFailed)
     assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
     assert f"Set security.protocol={protocol}" in str(error)

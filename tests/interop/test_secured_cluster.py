@@ -24,7 +24,7 @@ COUNT: Final = 100
 VALUES: Final = [f"value {number}" for number in range(COUNT)]
 FORBIDDEN: Final = "payroll"
 PARTITIONS: Final = 3
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tests.interop.transactional_clients import (
     Refused,
     Writer,
 )
+from tests.suite.patience import patient
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
@@ -205,7 +206,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_cannot_be_committed(
         settled(broker, topic, 0)
         took = time.monotonic() - since
         # Ours does not wait for a sweep to come by.
-        assert took < 1.5 + (0.5 if isinstance(broker, EinmalBroker) else 5.0)
+        assert took < 1.5 + patient(0.5 if isinstance(broker, EinmalBroker) else 5.0)
         with pytest.raises(Refused):
             writer.commit()
     assert values(client, broker, topic, 0) == []
@@ -279,7 +280,7 @@ def test_a_hung_transaction_is_cleared_soon_after_a_restart(own_broker: EinmalBr
         since = time.monotonic()
         settled(own_broker, topic, 0)
         # Its own time, and not the default of a minute.
-        assert time.monotonic() - since < 20
+        assert time.monotonic() - since < min(patient(5), 55)
     assert values(ConfluentWriter, own_broker, topic, 0) == []
 
 

@@ -47,7 +47,7 @@ def mirror(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
 
 

@@ -29,7 +29,9 @@ def _apache(transaction_version: int) -> Callable[[Path], Any]:
     def make(directory: Path) -> Any:
         from tests.interop.apache_kafka import ApacheKafka
 
-        return ApacheKafka(directory, transaction_version=transaction_version)
+        # Nobody kills it: it may stand still for long and is still the same broker.
+        settings = {"broker.session.timeout.ms": "60000"}
+        return ApacheKafka(directory, transaction_version=transaction_version, settings=settings)
 
     return make
 
