@@ -1,7 +1,7 @@
 """Quotas as other clients meet them, on our broker and on Apache Kafka under the same quota.
 
 Rates take many seconds to measure, on a machine without other work: the long run does that. Every run shows that a
-client is told to wait, and does.
+client is asked to wait, and does.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measured(take: list[tuple[float, int]], begun: float) -> float:
     return sum(size for at, size in take if first <= at < last) / _MEASURED_S
 
 
-def test_librdkafka_is_told_how_long_to_wait_and_sends_no_more_than_its_quota(node_of: NodeFactory) -> None:
+def test_librdkafka_is_asked_how_long_to_wait_and_sends_no_more_than_its_quota(node_of: NodeFactory) -> None:
     shared = node_of("einmal", 2)
     name = unique("throttled")
     limit(shared, name, producer_byte_rate=RATE)
