@@ -62,7 +62,7 @@ _OWN_LOAD: Final = (
 _SMALL_LOAD: Final = (
     Part("idempotent", 0),
     Part("transactional", 1, "einmal"),
-    Part("copier", 1, "einmal"),
+    Part("copier", 0, "einmal"),
     Part("reader", 0),
 )
 _ORDERLY_LOAD: Final = (*(part for part in _LOAD if part.role != "copier"), Part("copier", 0, "einmal"))
