@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 def einmal(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "einmal", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300)
 
 
 def produce(directory: Path, count: int) -> None:

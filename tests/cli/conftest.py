@@ -1,21 +1,19 @@
-"""One broker for the commands that need a cluster."""
+"""The broker that the commands that need a cluster share, and no other test: they list everything it has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.cli.broker_process import BrokerProcess
 from tests.cli.running import Cli
+from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.shared import shared
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster() -> str:
     """The address of a broker of ours."""
-    settings = ("-X", "group.initial.rebalance.delay.ms=0")
-    with BrokerProcess(tmp_path_factory.mktemp("cluster"), *settings).wait_until_ready() as broker:
-        yield broker.bootstrap
+    broker: EinmalBroker = shared("einmal-commands")
+    return broker.bootstrap
 
 
 @pytest.fixture

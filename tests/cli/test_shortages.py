@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -98,7 +99,7 @@ async def values_of(client: Client) -> list[bytes]:
 def test_a_start_on_a_full_disk_ends_in_a_sentence(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(4 << 20)[: shutil.disk_usage(small_disk).free])
     with BrokerProcess(small_disk / "data") as broker:
-        _output, errors = broker.process.communicate(timeout=30)
+        _output, errors = broker.process.communicate(timeout=180)
     assert broker.process.returncode == 1
     assert "Traceback" not in errors
     assert "No space left on device" in errors
@@ -122,14 +123,19 @@ async def test_a_data_directory_that_is_deleted_while_the_broker_runs_is_noticed
     assert "was deleted while the broker ran" in errors
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"version=1\n", b"node.id=1\nnonsense"])
+_LONG: Final = [
+    pytest.param(each, marks=pytest.mark.long) for each in (b"\xff\xfe", b"version=1\n", b"node.id=1\nnonsense")
+]
+
+
+@pytest.mark.parametrize("content", [b"", *_LONG])
 def test_damaged_meta_properties_end_in_a_sentence(tmp_path: Path, content: bytes) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.wait_until_ready()
         broker.stop()
     (tmp_path / "meta.properties").write_bytes(content)
     with BrokerProcess(tmp_path) as broker:
-        _output, errors = broker.process.communicate(timeout=30)
+        _output, errors = broker.process.communicate(timeout=180)
     assert broker.process.returncode == 1
     assert "Traceback" not in errors
     assert "meta.properties" in errors and "Restore it from a backup" in errors

@@ -135,7 +135,7 @@ def test_a_missing_partition_is_reported(cli: Cli) -> None:
     cli("topic", "create", "narrow", "-p", "2")
     failed = cli("topic", "consume", "narrow", "-p", "7", "-o", "start:end", status=1)
     assert "topic 'narrow' has 2 partition(s), counted from 0" in failed.errors[0]
-    failed = cli("topic", "produce", "narrow", "-p", "7", "-X", "max.block.ms=300", stdin="x\n", status=1)
+    failed = cli("topic", "produce", "narrow", "-p", "7", "-X", "max.block.ms=2000", stdin="x\n", status=1)
     assert failed.errors[0].startswith("error: UNKNOWN_TOPIC_OR_PARTITION (3)")
 
 

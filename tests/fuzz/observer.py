@@ -13,7 +13,7 @@ from tests.fuzz.reports import replace_json
 
 TOPIC: Final = "observed"
 _PAUSE_SECONDS: Final = 0.02
-_PATIENCE_SECONDS: Final = 20.0
+_PATIENCE_SECONDS: Final = 120.0
 _REPORT_SECONDS: Final = 2.0
 _METADATA: Final = 3
 _LIST_OFFSETS: Final = 2

@@ -1,17 +1,14 @@
-"""One broker for the tests of a module."""
+"""The broker of ours that the whole run shares."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.shared import shared
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker = EinmalBroker(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker.bootstrap
-    broker.stop()
+@pytest.fixture(scope="session")
+def servers() -> str:
+    broker: EinmalBroker = shared("einmal")
+    return broker.bootstrap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from einmal.client import Consumer
@@ -41,11 +41,15 @@ class NumbersSource(RecordSource):
         self.confirmed.append(int(position["next"]))
 
 
-def committed(servers: str, topic: str, partitions: int) -> list[list[bytes]]:
-    """All committed values below the last stable offsets of now, by partition."""
+def committed(cluster: str | Mapping[str, str], topic: str, partitions: int) -> list[list[bytes]]:
+    """All committed values below the last stable offsets of now, by partition.
+
+    ``cluster``: its address, or the settings of its clients.
+    """
+    settings = {"bootstrap.servers": cluster} if isinstance(cluster, str) else cluster
     places = [TopicPartition(topic, index) for index in range(partitions)]
     found: dict[TopicPartition, list[bytes]] = {each: [] for each in places}
-    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+    with Consumer({**settings, "isolation.level": "read_committed"}) as consumer:
         consumer.assign(places)
         consumer.seek_to_beginning(*places)
         ends = consumer.end_offsets(*places)

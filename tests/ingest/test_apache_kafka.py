@@ -5,30 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from einmal.client import Admin, Consumer, NewTopic
-from tests.security.secure_kafka import CANARY, SecureKafka, running_secure_kafka
+from einmal.client import Admin, NewTopic
+from tests.ingest.sources import committed
+from tests.security.secure_kafka import CANARY, SecureKafka
+from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with running_secure_kafka(tmp_path_factory.mktemp("secure")) as node:
-        yield node
+@pytest.fixture(scope="session")
+def apache() -> SecureKafka:
+    node: SecureKafka = shared("secure-apache")
+    return node
 
 
-def ingest(directory: Path, name: str = "logs") -> list[dict[str, object]]:
+def ingest(directory: Path, name: str) -> list[dict[str, object]]:
     done = subprocess.run(
         [sys.executable, "-m", "einmal", "ingest", name, "--available-now", "--format", "json"],
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert (done.returncode, CANARY in done.stdout + done.stderr) == (0, False), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -36,36 +37,32 @@ def ingest(directory: Path, name: str = "logs") -> list[dict[str, object]]:
 
 def test_lines_are_ingested_once_over_sasl_ssl(apache: SecureKafka, tmp_path: Path) -> None:
     settings = apache.settings("SCRAM-SHA-512")
+    name = unique("logs")
     lines = [f"kafka.{name} = {json.dumps(value)}" for name, value in settings.items()]
-    (tmp_path / "pipeline.toml").write_text(
-        "\n".join([*lines, "[ingest.logs]", 'type = "files"', 'path = "*.log"', 'topic = "logs"', 'key = "file"'])
-    )
+    lines += [f"[ingest.{name}]", 'type = "files"', 'path = "*.log"', f'topic = "{name}"', 'key = "file"']
+    (tmp_path / "pipeline.toml").write_text("\n".join(lines))
     with Admin(settings) as admin:
-        admin.create_topics([NewTopic("logs", num_partitions=2)])
+        admin.create_topics([NewTopic(name, num_partitions=2)])
     log = tmp_path / "app.log"
     log.write_text("1\n2\n")
-    assert ingest(tmp_path) == [{"ingest": "logs", "batch_id": 0, "records": 2}]
-    assert ingest(tmp_path) == []
+    assert ingest(tmp_path, name) == [{"ingest": name, "batch_id": 0, "records": 2}]
+    assert ingest(tmp_path, name) == []
     with log.open("a") as file:
         file.write("3\n")
-    assert [each["records"] for each in ingest(tmp_path)] == [1]
-    config = {**settings, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-    found = []
-    with Consumer(config) as consumer:
-        consumer.subscribe(["logs"])
-        while polled := consumer.poll(5_000):
-            found += [record.value for record in polled]
-    assert found == [b"1", b"2", b"3"]
+    assert [each["records"] for each in ingest(tmp_path, name)] == [1]
+    values = [value for partition in committed(settings, name, 2) for value in partition]
+    assert values == [b"1", b"2", b"3"]
 
 
 def test_duplicates_of_the_source_are_found_again_after_a_start(apache: SecureKafka, tmp_path: Path) -> None:
     settings = apache.settings("SCRAM-SHA-512")
     lines = [f"kafka.{name} = {json.dumps(value)}" for name, value in settings.items()]
-    lines += ["[ingest.events]", 'type = "files"', 'path = "*.log"', 'topic = "events"']
-    lines += ["[ingest.events.deduplicate]", 'key = "value.id"', 'window = "1 h"']
+    name = unique("events")
+    lines += [f"[ingest.{name}]", 'type = "files"', 'path = "*.log"', f'topic = "{name}"']
+    lines += [f"[ingest.{name}.deduplicate]", 'key = "value.id"', 'window = "1 h"']
     (tmp_path / "pipeline.toml").write_text("\n".join(lines))
     with Admin(settings) as admin:
-        admin.create_topics([NewTopic("events", num_partitions=2)])
+        admin.create_topics([NewTopic(name, num_partitions=2)])
     log = tmp_path / "app.log"
     for text, written, removed in (
         ('{"id": 1}\n{"id": 1}\n', 1, 1),
@@ -74,7 +71,7 @@ def test_duplicates_of_the_source_are_found_again_after_a_start(apache: SecureKa
     ):
         with log.open("a") as file:
             file.write(text)
-        (line,) = ingest(tmp_path, "events")
+        (line,) = ingest(tmp_path, name)
         assert line["records"] == written
         counts = {"different": 0, "without_key": 0, "late": 0}
         batch, total = {"duplicates": 1, **counts}, {"duplicates": removed, **counts}

@@ -11,7 +11,7 @@ from tests.ingest.campaign import SOURCES, Campaign
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-_KILLS: Final = 5
+_KILLS: Final = 3
 _SEED: Final = 11
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 _PAUSE_S: Final = 0.02
 _NOT_YET: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,

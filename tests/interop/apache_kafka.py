@@ -32,8 +32,8 @@ _POM: Final = _HERE / "kafka" / "pom.xml"
 JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _LOGGING: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 _CLUSTER_ID: Final = "ZWlubWFsLWludGVyb3AtMQ"
-_START_S: Final = 180.0
-_STOP_S: Final = 20.0
+_START_S: Final = 300.0
+_STOP_S: Final = 120.0
 _MAVEN_S: Final = 900.0
 
 
@@ -198,20 +198,6 @@ class ApacheKafka(Shareable):
                 "log.cleaner.backoff.ms": 1000,
             }.items()
         )
-
-
-def dump_log(path: Path, decoder: str | None = None) -> str:
-    """The output of Apache Kafka's dump tool for a segment, an index, or a snapshot. Raises KafkaUnavailable.
-
-    The records of a segment are listed too; ``decoder`` names what they hold where it is not the users' own data:
-    "transaction-log", "offsets" or "cluster-metadata". The tool's complaints are part of the text.
-    """
-    tool = "org.apache.kafka.tools.DumpLogSegments"
-    command = [java(), *JVM, "-cp", classpath("tools"), tool, "--files", str(path), "--print-data-log"]
-    if decoder is not None:
-        command.append(f"--{decoder}-decoder")
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_START_S, text=True)
-    return result.stdout
 
 
 def java() -> str:

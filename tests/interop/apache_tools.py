@@ -8,13 +8,13 @@ from __future__ import annotations
 import subprocess
 import threading
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from tests.interop.apache_kafka import JVM, classpath, java
 
 _LAUNCHER: Final = Path(__file__).parent / "kafka" / "Tools.java"
 _END: Final = "\x04"
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 
 
 class ApacheTools:
@@ -70,3 +70,30 @@ class ApacheTools:
         code, text = self.run(tool, "--bootstrap-server", self.bootstrap, command, *arguments)
         assert code == 0, text
         return text
+
+
+class _Dumper:
+    """The JVM of ``dump_log``, started with the first file, until the end of the module that asked."""
+
+    tools: ClassVar[ApacheTools | None] = None
+
+
+def dump_log(path: Path, decoder: str | None = None) -> str:
+    """The output of Apache Kafka's dump tool for a segment, an index, or a snapshot. Raises KafkaUnavailable.
+
+    The records of a segment are listed too; ``decoder`` names what they hold where it is not the users' own data:
+    "transaction-log", "offsets" or "cluster-metadata". The tool's complaints are part of the text.
+    """
+    if _Dumper.tools is None:
+        _Dumper.tools = ApacheTools("")
+    arguments = ["--files", str(path), "--print-data-log"]
+    if decoder is not None:
+        arguments.append(f"--{decoder}-decoder")
+    _, text = _Dumper.tools.run("DumpLogSegments", *arguments)
+    return text
+
+
+def end_dumper() -> None:
+    tools, _Dumper.tools = _Dumper.tools, None
+    if tools is not None:
+        tools.close()

@@ -22,7 +22,7 @@ from tests.ports import loopback_ports
 GROUP: Final = 0
 TRANSACTION: Final = 1
 _METADATA_LOG: Final = "__cluster_metadata"
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _PAUSE_S: Final = 0.02
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
+from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
+from tests.interop.apache_tools import end_dumper
 from tests.interop.cluster import Cluster, einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
@@ -107,6 +108,12 @@ def secure_kafka() -> SecureKafka:
     return node
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _dumper_ends() -> Iterator[None]:
+    yield
+    end_dumper()
+
+
 @pytest.fixture(scope="session", params=["apache", "einmal"])
 def broker(request: pytest.FixtureRequest, node_of: NodeFactory) -> Node:
     """Each of the two brokers in turn, as its users find it; ``.bootstrap`` is its address."""
@@ -151,9 +158,9 @@ def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     return setting_named(request.param, node_of)
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=[*map(in_the_long_run, SETTINGS)])
 def own_setting(request: pytest.FixtureRequest, own_node_of: NodeFactory) -> Setting:
-    """Each broker under each transaction version, for tests that kill it."""
+    """Each broker under each transaction version, for tests that kill it; Apache Kafka only in the long run."""
     return setting_named(request.param, own_node_of)
 
 

@@ -18,8 +18,8 @@ from tests.ports import loopback_ports
 from tests.suite.shared import Shareable
 
 _READY: Final = re.compile(r"is ready: (bootstrap\.servers=|controller )(?P<host>[\d.]+):(?P<port>\d+)")
-_STOP_S: Final = 20.0
-_LOGGED_S: Final = 30.0
+_STOP_S: Final = 120.0
+_LOGGED_S: Final = 120.0
 
 
 class EinmalDied(Exception):

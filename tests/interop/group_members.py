@@ -27,7 +27,7 @@ T = TypeVar("T")
 Partition = tuple[str, int]
 
 _POLL_S: Final = 0.05
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 _SESSION_MS: Final = 6_000
 _HEARTBEAT_MS: Final = 300
 

@@ -28,7 +28,7 @@ HERS: Final = "alice-"
 MECHANISM: Final = "SCRAM-SHA-512"
 LOGIN_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PROTOCOLS: Final = "CLIENTS:SASL_SSL,INTERNAL:SASL_SSL,CONTROLLER:SASL_SSL"
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 
 
 class GuardedCluster(Cluster):

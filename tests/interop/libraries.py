@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     import kafka.errors
 
 ABORTED: Final = "aborted"
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _PROGRAM: Final = Path(__file__).parent / "kafka" / "Secured.java"
 Halfway = Callable[[], object]
 """Called once the first half is acknowledged; a transaction is then open."""

@@ -44,7 +44,7 @@ DESCRIBE_QUORUM: Final = 55
 DESCRIBE_PRODUCERS: Final = 61
 DESCRIBE_TRANSACTIONS: Final = 65
 
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 120.0
 _CLIENT_ID: Final = "interop"
 
 

@@ -15,7 +15,7 @@ from tests.interop.raw import Identity
 from tests.interop.topics import Broker
 from tests.interop.transaction_driver import Dialect, Writer
 
-_START_S: Final = 60.0
+_START_S: Final = 180.0
 _barriers: Final[list[Barrier]] = []
 
 

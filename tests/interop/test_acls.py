@@ -31,7 +31,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.interop
 
 ACLS: Final = "AclCommand"
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 120.0
 OPEN: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.apache_tools import ApacheTools
 from tests.interop.cluster import Cluster
 from tests.interop.topics import at_last
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
 
@@ -25,7 +25,6 @@ REASSIGNMENT: Final = "reassign.ReassignPartitionsCommand"
 GROUPS: Final = "consumer.group.ConsumerGroupCommand"
 TRANSACTIONS: Final = "TransactionsCommand"
 CONFIGS: Final = "kafka.admin.ConfigCommand"
-_numbers = count()
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +50,7 @@ def cluster(three_brokers: Cluster) -> Cluster:
 
 @pytest.fixture
 def topic() -> str:
-    return f"topic-{next(_numbers)}"
+    return unique("topic")
 
 
 def settled(ask: Callable[[], str], *signs: str) -> str:

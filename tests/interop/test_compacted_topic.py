@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.interop.cluster import Cluster
 from tests.interop.topics import at_last
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
 
@@ -24,7 +25,6 @@ _SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "0",
 }
-_names = itertools.count()
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Table:
 
 @pytest.fixture
 def table(three_brokers: Cluster) -> Table:
-    topic = f"table-{next(_names)}"
+    topic = unique("table")
     three_brokers.create_topic(topic, configs=_SETTINGS)
     return Table(three_brokers, topic)
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.interop
 
 TOPIC: Final = "compacted"
 HOUR: Final = 3_600_000
-PATIENCE_S: Final = 40.0
+PATIENCE_S: Final = 180.0
 Visible = list[tuple[int, bytes | None, bytes | None]]
 
 

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Producer
 
 from einmal.client import Producer as OwnProducer
-from tests.interop.apache_kafka import KafkaUnavailable, classpath, dump_log
+from tests.interop.apache_kafka import KafkaUnavailable, classpath
+from tests.interop.apache_tools import dump_log
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV2, TransactionDriver

@@ -14,7 +14,8 @@ from einmal.log.disk import OsDisk
 from einmal.log.dump import dump
 from einmal.types import TransactionVersion
 from einmal.wire.compression import Compression
-from tests.interop.apache_kafka import KafkaUnavailable, classpath, dump_log
+from tests.interop.apache_kafka import KafkaUnavailable, classpath
+from tests.interop.apache_tools import dump_log
 from tests.log.making import START, append, batch, end_transaction, open_log, producer
 
 pytestmark = pytest.mark.interop

@@ -11,7 +11,8 @@ import pytest
 from einmal.metadata.records import encode
 from einmal.types import LeaderEpoch, Offset
 from einmal.wire.record_batch import NewRecord, encode_batch, patch
-from tests.interop.apache_kafka import KafkaUnavailable, dump_log
+from tests.interop.apache_kafka import KafkaUnavailable
+from tests.interop.apache_tools import dump_log
 from tests.metadata.test_records import RECORDS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

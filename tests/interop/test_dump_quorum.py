@@ -12,7 +12,8 @@ from einmal.quorum import control_records, snapshot
 from einmal.quorum.messages import OffsetAndEpoch
 from einmal.types import LeaderEpoch, Offset
 from einmal.wire.record_batch import patch
-from tests.interop.apache_kafka import KafkaUnavailable, dump_log
+from tests.interop.apache_kafka import KafkaUnavailable
+from tests.interop.apache_tools import dump_log
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

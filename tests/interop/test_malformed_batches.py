@@ -22,6 +22,7 @@ from tests.interop.java_reader import JavaReader
 from tests.interop.raw import Connection
 from tests.interop.topics import Broker, create_topic, wait_for_leaders
 from tests.log.malformed import MALFORMED, good, mutated
+from tests.suite.shared import unique
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
@@ -34,7 +35,7 @@ TOPIC: Final = "accepted"
 PLAIN: Final = "accepted-plain"
 """With what kafka-python reads without further packages."""
 MUTATED: Final = 1_500
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 180
 STRICTER: Final = {
     # Apache Kafka cuts off what follows the first batch without a word; a record that was in it is lost.
     "a byte after the batch": "bytes would vanish",
@@ -81,7 +82,7 @@ def _answers(node: Node) -> dict[str, ErrorCode | None]:
         key = repr(sorted(malformed.configs.items()))
         with broker.connect() as connection:
             if key not in topics:
-                topics[key] = f"malformed-{len(topics)}"
+                topics[key] = unique("malformed")
                 _create_topic(connection, topics[key], malformed.configs)
             answers[malformed.name] = _produce(connection, topics[key], malformed.make(int(time.time() * 1000)))
     return answers

@@ -181,13 +181,15 @@ def through_kafka_python(bootstrap: str, topic: str, mechanism: str, is_right: b
         "bootstrap_servers": bootstrap,
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": mechanism,
+        # It tries a refused password again and again, for so long.
+        "bootstrap_timeout_ms": int(PATIENCE_S * 1_000) if is_right else 1_000,
     }
     if mechanism == "OAUTHBEARER":
         settings["sasl_oauth_token_provider"] = _Tokens(is_right)
     else:
         settings |= {"sasl_plain_username": "alice", "sasl_plain_password": PASSWORD if is_right else "a guess"}
     try:
-        producer = kafka.KafkaProducer(max_block_ms=5_000, **settings)
+        producer = kafka.KafkaProducer(**settings)
         producer.send(topic, b"kafka-python").get(PATIENCE_S)
         producer.close()
     except kafka.errors.KafkaError as error:

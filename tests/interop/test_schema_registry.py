@@ -27,7 +27,7 @@ JSON = json.dumps({"title": "Payment", "type": "object", "properties": {"id": {"
 CONTEXT = SerializationContext("payments", MessageField.VALUE)
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("apicurio", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("apicurio", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if request.param == "embedded":
         with RegistryServer() as server:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
 from pathlib import Path
@@ -28,16 +27,17 @@ from tests.security.secure_kafka import (
     unsecured_token,
 )
 from tests.security.token_endpoint import Endpoint, running
+from tests.suite.patience import patient
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 WAYS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "mTLS")
-_names = itertools.count()
 
 
 def new_topic(node: SecureKafka, partitions: int = 1) -> str:
     """A topic that every later request finds."""
-    name = f"secured-{next(_names)}"
+    name = unique("secured")
     with Admin(node.settings("SCRAM-SHA-256")) as admin:
         admin.create_topics([NewTopic(name, partitions)])
     return name
@@ -134,7 +134,7 @@ async def test_partition_writers_and_range_readers_authenticate(secure_kafka: Se
     settings = secure_kafka.settings("SCRAM-SHA-256")
     for client in (PartitionWriter(settings), RangeReader(settings)):
         client.close()
-    async with aio.TransactionDriver(settings, transactional_id=f"driver-{next(_names)}") as driver:
+    async with aio.TransactionDriver(settings, transactional_id=unique("driver")) as driver:
         identity = await driver.init_producer_id()
         assert identity.producer_id >= 0
 
@@ -162,6 +162,8 @@ async def test_sessions_are_renewed_in_use_and_no_request_is_lost(secure_kafka: 
             await asyncio.gather(*(producer.send(topic, f"{sent + each}") for each in range(5)))
             sent += 5
             first = first or list(connections._open.values())
+            # Often enough to be in use all the time.
+            await asyncio.sleep(0.05)
         assert first is not None
         lost += [each.name for each in first if not each.is_open]
     assert lost == [], "the connections of the beginning are still in use"
@@ -172,11 +174,11 @@ async def test_sessions_are_renewed_in_use_and_no_request_is_lost(secure_kafka: 
 
 
 def failure(settings: dict[str, Any]) -> KafkaError:
-    """The error of a client with these settings; it must come long before the call's own deadline of 60 s."""
+    """The error of a client with these settings; it must come before the call's own deadline of 60 s."""
     began = time.monotonic()
     with pytest.raises(KafkaError) as caught, Admin(settings) as admin:
         admin.describe_cluster()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < min(patient(5), 55)
     assert CANARY not in f"{caught.value} {caught.value!r}"
     return caught.value
 
@@ -274,7 +276,7 @@ def test_a_client_without_sasl_on_a_sasl_listener_learns_at_once_what_to_set(
     given = plain | ({"ssl.ca.location": str(secure_kafka.ca)} if protocol == "SASL_SSL" else {})
     began = time.monotonic()
     error = failure(given)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < min(patient(3), 55)
     assert isinstance(error, SaslAuthenticationFailed)
     assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
     assert f"Set security.protocol={protocol}" in str(error)

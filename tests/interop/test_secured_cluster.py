@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import subprocess
 import threading
@@ -17,6 +16,7 @@ import pytest
 from einmal.client import Admin, Consumer, KafkaError, NotAuthorized, Producer
 from tests.interop.guarded_cluster import ADMIN, ALICE, HERS, GuardedCluster, running_guarded_cluster
 from tests.interop.libraries import LIBRARIES, Library, Ours
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.system, pytest.mark.slow]
 
@@ -24,8 +24,7 @@ COUNT: Final = 100
 VALUES: Final = [f"value {number}" for number in range(COUNT)]
 FORBIDDEN: Final = "payroll"
 PARTITIONS: Final = 3
-PATIENCE_S: Final = 60.0
-_names = itertools.count()
+PATIENCE_S: Final = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def cluster(guarded: GuardedCluster) -> Iterator[GuardedCluster]:
 
 @pytest.fixture
 def topic(cluster: GuardedCluster) -> str:
-    name = f"{HERS}{next(_names)}"
+    name = unique(HERS)
     cluster.create_topic(name, PARTITIONS)
     return name
 
@@ -56,7 +55,7 @@ def library(request: pytest.FixtureRequest, cluster: GuardedCluster, tmp_path: P
     return LIBRARIES[request.param](cluster, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["idempotent", "transactional"])
+@pytest.mark.parametrize("kind", [pytest.param("idempotent", marks=pytest.mark.long), "transactional"])
 def test_what_a_library_writes_it_reads_once(cluster: GuardedCluster, library: Library, topic: str, kind: str) -> None:
     library.write(topic, VALUES, f"{topic}-id" if kind == "transactional" else None)
     assert sorted(library.read(topic, f"{topic}-readers", COUNT)) == sorted(VALUES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from typer.testing import CliRunner
 from einmal.cli.app import app
 from tests.interop.secured_verbs import CONNECTING, SHOWN, Run, Stage
 from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
-_names = itertools.count()
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def test_every_verb_that_connects_works_over_sasl_ssl(
 
     directory = tmp_path / "stage"
     directory.mkdir()
-    SHOWN[verb](Stage(recorded, secure_kafka, directory, f"{verb.replace(' ', '-')}-{next(_names)}"))
+    SHOWN[verb](Stage(recorded, secure_kafka, directory, unique(verb.replace(" ", "-"))))
     assert any(each.startswith(f"{verb} ") or each == verb for each in done)
 
 

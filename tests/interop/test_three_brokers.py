@@ -12,13 +12,13 @@ import pytest
 from tests.interop.cluster import TRANSACTION, Cluster
 from tests.interop.topics import at_last
 from tests.interop.transactional_clients import AiokafkaWriter, ConfluentWriter, Refused, Writer
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
 
 CLIENTS: list[type[Writer]] = [ConfluentWriter, AiokafkaWriter]
 """Not kafka-python: 3.0.12 drops the transactional request that it was about to send when its coordinator refuses the
 connection, and then waits for its answer until its caller gives up."""
-_names = count()
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.__name__)
@@ -77,7 +77,7 @@ class Turns:
 
 @pytest.fixture
 def turns(client: type[Writer], three_brokers: Cluster) -> Turns:
-    topic = f"three-{next(_names)}"
+    topic = unique("three")
     three_brokers.create_topic(topic, 2)
     return Turns(client, three_brokers, topic)
 

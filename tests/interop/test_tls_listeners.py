@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import ssl
 import time
 import warnings
@@ -20,6 +19,7 @@ from tests.interop.apache_tools import ApacheTools
 from tests.interop.einmal_broker import EinmalBroker
 from tests.ports import loopback_ports
 from tests.security.certificates import Authority, Certificate
+from tests.suite.shared import unique
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
@@ -32,7 +32,6 @@ COUNT = 200
 SECONDS_MAX = 60.0
 VALUES = [b"value %d " % number * 50 for number in range(COUNT)]
 LISTENERS = ("SSL", "MUTUAL")
-_names = itertools.count()
 
 
 class Tls:
@@ -93,7 +92,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
 
 @pytest.fixture
 def topic() -> str:
-    return f"tls-{next(_names)}"
+    return unique("tls")
 
 
 @pytest.mark.parametrize("listener", LISTENERS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.interop.admin import PATIENCE_S, answered
 from tests.interop.conftest import Node
 from tests.interop.topics import at_last
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
-
-_names = (f"settings-{number}" for number in count())
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def admin(broker: Node) -> AdminClient:
 
 @pytest.fixture
 def topic() -> str:
-    return next(_names)
+    return unique("settings")
 
 
 def alter(admin: AdminClient, kind: Any, name: str, key: str, value: str | None, operation: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -21,12 +21,12 @@ from tests.interop.transactional_clients import (
     Refused,
     Writer,
 )
+from tests.suite.patience import patient
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
 
 CLIENTS: list[type[Writer]] = [ConfluentWriter, KafkaPythonWriter, AiokafkaWriter]
-
-_names = itertools.count()
 
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.__name__)
@@ -35,12 +35,22 @@ def client(request: pytest.FixtureRequest) -> type[Writer]:
     return writer
 
 
+@pytest.fixture(
+    params=[pytest.param(each, marks=[] if each is ConfluentWriter else pytest.mark.long) for each in CLIENTS],
+    ids=lambda client: client.__name__,
+)
+def client_at_kill(request: pytest.FixtureRequest) -> type[Writer]:
+    """Each client in turn; what the broker keeps does not depend on it, so all but one are left to the long run."""
+    client: type[Writer] = request.param
+    return client
+
+
 def address(node: Node) -> Broker:
     return Broker(node.host, node.port)
 
 
 def new_topic(node: Node, partitions: int = 2) -> str:
-    name = f"transactions-{next(_names)}"
+    name = unique("transactions")
     create_topic(address(node), name, partitions)
     return name
 
@@ -108,7 +118,19 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(broker: Node, clie
     assert values(client, broker, topic, 1) == [f"{turn}/c" for turn in kept]
 
 
-@pytest.mark.parametrize("reader", CLIENTS, ids=lambda reader: f"read-by-{reader.__name__}")
+PAIRS: Final = [
+    pytest.param(
+        writer,
+        reader,
+        marks=[] if ConfluentWriter in (writer, reader) else pytest.mark.long,
+        id=f"{writer.__name__}-read-by-{reader.__name__}",
+    )
+    for writer in CLIENTS
+    for reader in CLIENTS
+]
+
+
+@pytest.mark.parametrize(("client", "reader"), PAIRS)
 def test_interleaved_transactions_are_separated(broker: Node, client: type[Writer], reader: type[Writer]) -> None:
     topic = new_topic(broker)
     with client(broker.bootstrap, f"one-of-{topic}") as one, client(broker.bootstrap, f"other-of-{topic}") as other:
@@ -184,7 +206,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_cannot_be_committed(
         settled(broker, topic, 0)
         took = time.monotonic() - since
         # Ours does not wait for a sweep to come by.
-        assert took < 1.5 + (0.5 if isinstance(broker, EinmalBroker) else 5.0)
+        assert took < 1.5 + patient(0.5 if isinstance(broker, EinmalBroker) else 5.0)
         with pytest.raises(Refused):
             writer.commit()
     assert values(client, broker, topic, 0) == []
@@ -200,10 +222,10 @@ def own_broker(tmp_path: Path) -> Iterator[EinmalBroker]:
 
 
 def test_an_open_transaction_continues_across_a_kill_and_a_restart(
-    own_broker: EinmalBroker, client: type[Writer]
+    own_broker: EinmalBroker, client_at_kill: type[Writer]
 ) -> None:
     topic = new_topic(own_broker)
-    with client(own_broker.bootstrap, f"id-of-{topic}") as writer:
+    with client_at_kill(own_broker.bootstrap, f"id-of-{topic}") as writer:
         writer.begin()
         writer.send(topic, 0, "committed before")
         writer.commit()
@@ -214,18 +236,24 @@ def test_an_open_transaction_continues_across_a_kill_and_a_restart(
         writer.send(topic, 0, "open at the kill")
         own_broker.kill()
         own_broker.start()
-        assert [each.value for each in client.read_committed(own_broker.bootstrap, topic, 0)] == ["committed before"]
+        assert [each.value for each in client_at_kill.read_committed(own_broker.bootstrap, topic, 0)] == [
+            "committed before"
+        ]
         writer.send(topic, 0, "sent after")
         writer.commit()
-    assert values(client, own_broker, topic, 0) == ["committed before", "open at the kill", "sent after"]
+    assert values(client_at_kill, own_broker, topic, 0) == [
+        "committed before",
+        "open at the kill",
+        "sent after",
+    ]
 
 
-def test_what_was_answered_before_a_kill_holds_after_it(own_broker: EinmalBroker, client: type[Writer]) -> None:
+def test_what_was_answered_before_a_kill_holds_after_it(own_broker: EinmalBroker, client_at_kill: type[Writer]) -> None:
     topic = new_topic(own_broker)
     group = f"group-of-{topic}"
     expected: list[str] = []
     for life in range(3):
-        with client(own_broker.bootstrap, f"id-of-{topic}") as writer:
+        with client_at_kill(own_broker.bootstrap, f"id-of-{topic}") as writer:
             for turn in range(3):
                 writer.begin()
                 writer.send(topic, 0, f"{life}/{turn}")
@@ -238,7 +266,7 @@ def test_what_was_answered_before_a_kill_holds_after_it(own_broker: EinmalBroker
             # At once: the markers of the last one may not be written yet.
             own_broker.kill()
             own_broker.start()
-            assert values(client, own_broker, topic, 0) == expected
+            assert values(client_at_kill, own_broker, topic, 0) == expected
             assert committed_offset(own_broker, group, topic, 1) == len(expected)
 
 
@@ -252,7 +280,7 @@ def test_a_hung_transaction_is_cleared_soon_after_a_restart(own_broker: EinmalBr
         since = time.monotonic()
         settled(own_broker, topic, 0)
         # Its own time, and not the default of a minute.
-        assert time.monotonic() - since < 20
+        assert time.monotonic() - since < min(patient(5), 55)
     assert values(ConfluentWriter, own_broker, topic, 0) == []
 
 

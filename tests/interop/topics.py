@@ -27,7 +27,7 @@ RETRIABLE: Final = (
 )
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 120.0
 _PAUSE_S: Final = 0.01
 
 T = TypeVar("T")

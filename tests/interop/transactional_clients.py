@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 
 
 class Refused(Exception):
@@ -117,7 +117,7 @@ class ConfluentWriter(Writer):
                 "transactional.id": self.transactional_id,
                 "transaction.timeout.ms": self.timeout_ms,
                 # No error of a test's own making is to wait for a longer timeout than the test does.
-                "message.timeout.ms": min(self.timeout_ms, 20_000),
+                "message.timeout.ms": min(self.timeout_ms, 60_000),
                 "reconnect.backoff.max.ms": 200,
                 "linger.ms": 0,
             }

@@ -12,17 +12,18 @@ import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
 from tests.interop.einmal_broker import EinmalBroker
-from tests.security.secure_kafka import CANARY, SecureKafka, running_secure_kafka
+from tests.security.secure_kafka import CANARY, SecureKafka
+from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 Settings = Mapping[str, str]
 
 
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with running_secure_kafka(tmp_path_factory.mktemp("secure")) as node:
-        yield node
+@pytest.fixture(scope="session")
+def apache() -> SecureKafka:
+    node: SecureKafka = shared("secure-apache")
+    return node
 
 
 @pytest.fixture
@@ -33,8 +34,8 @@ def ours(tmp_path: Path) -> Iterator[Settings]:
     broker.stop()
 
 
-def declare(directory: Path, source: Settings, target: Settings) -> None:
-    lines = ['clusters = ["A", "B"]', '"A->B".topics = "orders"']
+def declare(directory: Path, source: Settings, target: Settings, topic: str) -> None:
+    lines = ['clusters = ["A", "B"]', f'"A->B".topics = "{topic}"']
     for alias, settings in (("A", source), ("B", target)):
         lines += [f"{alias}.{name} = {json.dumps(value)}" for name, value in settings.items()]
     (directory / "mirror.toml").write_text("\n".join(lines))
@@ -46,16 +47,16 @@ def mirror(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
 
 
-def transaction(settings: Settings, values: list[str], *, committed: bool = True) -> None:
-    with Producer({**settings, "transactional.id": "orders"}) as producer:
+def transaction(settings: Settings, topic: str, values: list[str], *, committed: bool = True) -> None:
+    with Producer({**settings, "transactional.id": topic}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         for index, value in enumerate(values):
-            producer.send("orders", value, partition=index % 2)
+            producer.send(topic, value, partition=index % 2)
         if committed:
             producer.commit_transaction()
         else:
@@ -68,8 +69,12 @@ def read(settings: Settings, topic: str, group_id: str) -> list[bytes | None]:
     config = {**settings, "group.id": group_id, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     with Consumer(config) as consumer:
         consumer.subscribe([topic])
-        while polled := consumer.poll(5_000):
-            found += [record.value for record in polled]
+        while not consumer.assignment():
+            found += [record.value for record in consumer.poll(100)]
+        places = consumer.assignment()
+        ends = consumer.end_offsets(*places)
+        while any(consumer.position(each) < ends[each] for each in places):
+            found += [record.value for record in consumer.poll(100)]
         consumer.commit()
     return sorted(found, key=str)
 
@@ -80,13 +85,14 @@ def test_records_and_group_offsets_are_copied_over_sasl_ssl(
 ) -> None:
     secured = apache.settings("SCRAM-SHA-512")
     source, target = (secured, ours) if direction == "to einmal" else (ours, secured)
+    topic, group = unique("orders"), unique("billing")
     with Admin(source) as admin:
-        admin.create_topics([NewTopic("orders", num_partitions=2)])
-    transaction(source, ["a", "b", "c"])
-    assert read(source, "orders", "billing") == [b"a", b"b", b"c"]
-    transaction(source, ["x", "y"], committed=False)
-    transaction(source, ["d", "e"])
-    declare(tmp_path, source, target)
+        admin.create_topics([NewTopic(topic, num_partitions=2)])
+    transaction(source, topic, ["a", "b", "c"])
+    assert read(source, topic, group) == [b"a", b"b", b"c"]
+    transaction(source, topic, ["x", "y"], committed=False)
+    transaction(source, topic, ["d", "e"])
+    declare(tmp_path, source, target, topic)
     done = [mirror(tmp_path, "A->B", "--available-now")]
     done += [mirror(tmp_path, verb, "A->B", "--format", "json") for verb in ("status", "explain", "failover")]
     assert [each.returncode for each in done] == [0] * 4, [each.stderr for each in done]
@@ -94,8 +100,8 @@ def test_records_and_group_offsets_are_copied_over_sasl_ssl(
     _, status, explained, failed_over = (each.stdout for each in done)
     assert json.loads(status) == json.loads(failed_over)
     assert {row["lag"] for row in json.loads(status)["partitions"]} == {0}
-    assert {(row["group"], row["state"]) for row in json.loads(status)["groups"]} == {("billing", "ready")}
+    assert {(row["group"], row["state"]) for row in json.loads(status)["groups"]} == {(group, "ready")}
     verdicts = {row["subject"]: row["verdict"] for row in json.loads(explained)}
     assert (verdicts["records"], verdicts["transactions"], verdicts["groups"]) == ("holds", "if", "holds")
-    assert read(target, "A.orders", "billing") == [b"d", b"e"]
-    assert read(target, "A.orders", "another") == [b"a", b"b", b"c", b"d", b"e"]
+    assert read(target, f"A.{topic}", group) == [b"d", b"e"]
+    assert read(target, f"A.{topic}", unique("another")) == [b"a", b"b", b"c", b"d", b"e"]

@@ -16,7 +16,6 @@ from tests.interop.einmal_broker import EinmalBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-KILLS = 8
 PARTITIONS = 3
 RECORDS = 4
 """Of one transaction."""
@@ -84,8 +83,9 @@ def torn(partitions: list[list[str]]) -> list[str]:
     return [name for name, count in counts.items() if count != RECORDS]
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_a_killed_mirror_loses_repeats_and_tears_nothing(
-    brokers: tuple[EinmalBroker, EinmalBroker], tmp_path: Path
+    brokers: tuple[EinmalBroker, EinmalBroker], tmp_path: Path, kills: int
 ) -> None:
     source, target = brokers
     with Admin({"bootstrap.servers": source.bootstrap}) as admin:
@@ -94,7 +94,7 @@ def test_a_killed_mirror_loses_repeats_and_tears_nothing(
     for writer in writers:
         writer.start()
     moments = random.Random(7)
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = mirror(tmp_path)
         assert process.stdout is not None
         process.stdout.readline()
@@ -108,7 +108,7 @@ def test_a_killed_mirror_loses_repeats_and_tears_nothing(
         assert torn(read(target.bootstrap, "A.orders")) == []
     for writer in writers:
         writer.stop()
-    assert mirror(tmp_path, "--available-now").wait(60) == 0
+    assert mirror(tmp_path, "--available-now").wait(300) == 0
     copied = read(target.bootstrap, "A.orders")
     assert copied == read(source.bootstrap, "orders")
     names = {value.rpartition(".")[0] for values in copied for value in values}

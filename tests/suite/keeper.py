@@ -29,7 +29,9 @@ def _apache(transaction_version: int) -> Callable[[Path], Any]:
     def make(directory: Path) -> Any:
         from tests.interop.apache_kafka import ApacheKafka
 
-        return ApacheKafka(directory, transaction_version=transaction_version)
+        # Nobody kills it: it may stand still for long and is still the same broker.
+        settings = {"broker.session.timeout.ms": "60000"}
+        return ApacheKafka(directory, transaction_version=transaction_version, settings=settings)
 
     return make
 
@@ -48,6 +50,7 @@ def _postgres(_directory: Path) -> Any:
 
 KINDS: Final[dict[str, Callable[[Path], Any]]] = {
     "einmal": _einmal(),
+    "einmal-commands": _einmal(),
     "einmal-TV1": _einmal(transaction_version="1"),
     "einmal-two-phase": _einmal(transaction_two_phase_commit_enable="true"),
     "apache": _apache(2),

@@ -59,6 +59,12 @@ _OWN_LOAD: Final = (
     Part("copier", 0, "einmal"),
     Part("reader", 0, "einmal"),
 )
+_SMALL_LOAD: Final = (
+    Part("idempotent", 0),
+    Part("transactional", 1, "einmal"),
+    Part("copier", 0, "einmal"),
+    Part("reader", 0),
+)
 _ORDERLY_LOAD: Final = (*(part for part in _LOAD if part.role != "copier"), Part("copier", 0, "einmal"))
 """Without the copier of librdkafka, which may wait for ever for a group coordinator that has left: see its module."""
 
@@ -157,6 +163,7 @@ def _broker(cluster: Cluster, node_id: int) -> Broker:
 
 
 @pytest.mark.system
+@pytest.mark.long
 def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) -> None:
     cluster = secured_cluster(tmp_path / "cluster") if secured.USED else einmal_cluster(tmp_path / "cluster")
     figures = run(cluster, tmp_path, _LOAD, KILLS)
@@ -166,12 +173,13 @@ def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) 
 @pytest.mark.system
 def test_three_brokers_with_tls_between_them_lose_nothing(tmp_path: Path) -> None:
     """Mutual TLS of clients, SASL_SSL between brokers and controllers: a leader, a follower and a controller killed."""
-    figures = run(secured_cluster(tmp_path / "cluster"), tmp_path, _LOAD, _TLS_KILLS)
+    figures = run(secured_cluster(tmp_path / "cluster"), tmp_path, _SMALL_LOAD, _TLS_KILLS)
     assert figures["transactions"]["committed"] > _TLS_KILLS
 
 
 @pytest.mark.system
-def test_a_controlled_shutdown_interrupts_no_client(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victims", [(2,), pytest.param((1, 2, 3), marks=pytest.mark.long)], ids=str)
+def test_a_controlled_shutdown_interrupts_no_client(tmp_path: Path, victims: tuple[int, ...]) -> None:
     """SIGTERM to each in turn: no call fails, no transaction has to be aborted."""
     cluster = einmal_cluster(tmp_path / "cluster")
     cluster.start()
@@ -179,7 +187,7 @@ def test_a_controlled_shutdown_interrupts_no_client(tmp_path: Path) -> None:
         for topic in TOPICS:
             cluster.create_topic(topic, PARTITIONS)
         with load_on(cluster.bootstrap, tmp_path, _ORDERLY_LOAD) as clients:
-            for victim in cluster.nodes:
+            for victim in victims:
                 everybody_gets_something_done(clients)
                 cluster.stop_node(victim)
                 everybody_gets_something_done(clients)

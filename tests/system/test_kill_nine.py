@@ -1,7 +1,7 @@
 """Claims about a broker that is killed with -9, again and again, while real clients write and read.
 
 Four kinds of client (``load.py``) run as processes throughout. ``EINMAL_KILLS`` is how often the broker dies; the
-default is 5.
+default is 3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.system.load import PARTITIONS, TOPICS
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-KILLS: Final = int(os.environ.get("EINMAL_KILLS", "5"))
+KILLS: Final = int(os.environ.get("EINMAL_KILLS", "3"))
 SEED: Final = 20_261
 _UNREST_S: Final = 0.7
 _LOAD: Final = (
@@ -42,7 +42,7 @@ _LOAD: Final = (
 _FLUSH: Final = {"page-cache": {}, "every-message": {"log.flush.interval.messages": "1"}}
 
 
-@pytest.mark.parametrize("flush", ["page-cache", "every-message"])
+@pytest.mark.parametrize("flush", ["page-cache", pytest.param("every-message", marks=pytest.mark.long)])
 def test_nothing_acknowledged_is_lost_doubled_or_torn_by_kill_9(tmp_path: Path, flush: str) -> None:
     chance = random.Random(SEED)
     broker = EinmalBroker(tmp_path / "broker", _FLUSH[flush])

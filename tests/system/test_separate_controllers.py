@@ -165,7 +165,10 @@ def lose_two(cluster: Cluster, controllers: dict[int, EinmalBroker], clients: li
     return silence
 
 
-def test_two_of_three_brokers_may_die_and_service_returns_with_the_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize("survivors", [BROKERS[:1], pytest.param(BROKERS, marks=pytest.mark.long)], ids=str)
+def test_two_of_three_brokers_may_die_and_service_returns_with_the_second(
+    tmp_path: Path, survivors: tuple[int, ...]
+) -> None:
     cluster, controllers = separate_cluster(tmp_path)
     silences = []
     try:
@@ -176,7 +179,7 @@ def test_two_of_three_brokers_may_die_and_service_returns_with_the_second(tmp_pa
         for topic in (*TOPICS, "refused"):
             cluster.create_topic(topic, PARTITIONS)
         with load_on(cluster.bootstrap, tmp_path, _LOAD) as clients:
-            for survivor in BROKERS:
+            for survivor in survivors:
                 everybody_gets_something_done(clients)
                 silences.append(lose_two(cluster, controllers, clients, survivor))
             everybody_gets_something_done(clients)

@@ -11,7 +11,7 @@ import pytest
 from tests.ingest.campaign import NAME, Campaign
 from tests.ingest.writers import RotatedLog
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 _KILLS: Final = 5
 _SEED: Final = 15

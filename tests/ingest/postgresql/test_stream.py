@@ -96,13 +96,14 @@ def test_a_batch_holds_whole_transactions_up_to_its_limit(
     assert [change(each).key for batch in batches for each in batch.records] == [{"id": n} for n in range(60)]
 
 
-def test_a_large_transaction_is_one_batch(client: Client, captured: Captured) -> None:
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_a_large_transaction_is_one_batch(client: Client, captured: Captured, count: int) -> None:
     client.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     captured.drain()
-    client.execute("INSERT INTO t SELECT n, repeat('v', 50) FROM generate_series(1, 100000) n")
+    client.execute("INSERT INTO t SELECT n, repeat('v', 50) FROM generate_series(1, %s) n", (count,))
     client.execute("INSERT INTO t VALUES (0, 'after')")
     large, small = captured.drain()
-    assert [change(each).key for each in large.records] == [{"id": n} for n in range(1, 100_001)]
+    assert [change(each).key for each in large.records] == [{"id": n} for n in range(1, count + 1)]
     assert len(large.transactions()) == 1
     assert small.changes() == [Change("t", "c", {"id": 0}, {"id": 0, "v": "after"})]
 
