@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.suite.patience import patient
+
 
 class BrokerProcess:
     """Started at once; ``port`` and ``lines`` (its standard output so far) after ``wait_until_ready``."""
@@ -26,7 +28,7 @@ class BrokerProcess:
     def __exit__(self, *exception: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=patient(20))
 
     def wait_until_ready(self) -> BrokerProcess:
         assert self.process.stdout is not None
@@ -36,7 +38,7 @@ class BrokerProcess:
                 self.port = int("".join(filter(str.isdigit, line.rsplit("127.0.0.1:", 1)[1].split()[0].split('"')[0])))
                 if "ready" in line:
                     return self
-        raise AssertionError(self.process.communicate(timeout=20))
+        raise AssertionError(self.process.communicate(timeout=patient(20)))
 
     @property
     def bootstrap(self) -> str:
@@ -48,5 +50,5 @@ class BrokerProcess:
 
     def end(self, how: signal.Signals) -> tuple[int, str]:
         self.process.send_signal(how)
-        _output, errors = self.process.communicate(timeout=20)
+        _output, errors = self.process.communicate(timeout=patient(20))
         return self.process.returncode, errors

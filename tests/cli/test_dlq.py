@@ -17,6 +17,7 @@ from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, Selection
 from einmal.types import Header
 from tests.cli.running import Cli
 from tests.spark.topics import records
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -152,7 +153,7 @@ def test_a_replay_that_is_killed_is_completed_by_the_next(cluster: str, cli: Cli
         "    queue._copy = killed\n"
         "    queue.replay(q.Selection())\n"
     )
-    process = subprocess.run([sys.executable, "-c", program, cluster, queue.letters, str(after)], timeout=60)
+    process = subprocess.run([sys.executable, "-c", program, cluster, queue.letters, str(after)], timeout=patient(60))
     assert process.returncode == -9
     assert len(queue.originals()) == 2 * after
     done = cli("dlq", "replay", queue.letters, "--yes", "--format", "json").document

@@ -14,6 +14,7 @@ from einmal.client import Admin, Consumer, NewTopic, Producer
 from einmal.client.errors import UnknownTopic
 from einmal.client.metadata_cache import PartitionMetadata
 from tests.cli.broker_process import BrokerProcess
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -106,7 +107,7 @@ def test_a_data_directory_of_another_cluster_is_reported_with_a_hint(tmp_path: P
     for number in (1, 2):
         (tmp_path / f"broker-{number}").mkdir()
     with BrokerProcess(tmp_path, "--brokers", "3") as cluster:
-        _output, errors = cluster.process.communicate(timeout=20)
+        _output, errors = cluster.process.communicate(timeout=patient(20))
     assert cluster.process.returncode == 1
     assert errors.splitlines() == [
         f"error: {tmp_path} has the data of 2 brokers, not of 3",
@@ -118,7 +119,7 @@ def test_a_second_start_leaves_a_running_cluster_as_it_is(tmp_path: Path) -> Non
     with BrokerProcess(tmp_path, "--brokers", "2").wait_until_ready():
         settings = (tmp_path / "broker-1.properties").read_text()
         with BrokerProcess(tmp_path, "--brokers", "2") as second:
-            _output, errors = second.process.communicate(timeout=20)
+            _output, errors = second.process.communicate(timeout=patient(20))
         assert second.process.returncode == 1
         assert errors.startswith(f"error: another broker uses {tmp_path}\nhint: ")
         assert (tmp_path / "broker-1.properties").read_text() == settings

@@ -18,6 +18,7 @@ from einmal.pipeline.positions import topic_ids, topics_in
 from einmal.spark.targets.kafka.commit_log import PARTITIONS
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.cli.running import Cli
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -165,4 +166,4 @@ def test_nothing_of_it_needs_spark() -> None:
     of_spark = "operate.ownership", "protocol.local_checkpoint", "declare.declaration"
     modules = ", ".join(["einmal.cli.pipeline", *(f"einmal.spark.{module}" for module in of_spark)])
     program = f"import sys, {modules}; sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=patient(60)).returncode == 0

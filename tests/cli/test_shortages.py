@@ -18,6 +18,7 @@ import pytest
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client, batch
 from tests.cli.broker_process import BrokerProcess
+from tests.suite.patience import patient
 
 pytestmark = [pytest.mark.system, pytest.mark.time_limit(90)]
 
@@ -98,7 +99,7 @@ async def values_of(client: Client) -> list[bytes]:
 def test_a_start_on_a_full_disk_ends_in_a_sentence(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(4 << 20)[: shutil.disk_usage(small_disk).free])
     with BrokerProcess(small_disk / "data") as broker:
-        _output, errors = broker.process.communicate(timeout=30)
+        _output, errors = broker.process.communicate(timeout=patient(30))
     assert broker.process.returncode == 1
     assert "Traceback" not in errors
     assert "No space left on device" in errors
@@ -129,7 +130,7 @@ def test_damaged_meta_properties_end_in_a_sentence(tmp_path: Path, content: byte
         broker.stop()
     (tmp_path / "meta.properties").write_bytes(content)
     with BrokerProcess(tmp_path) as broker:
-        _output, errors = broker.process.communicate(timeout=30)
+        _output, errors = broker.process.communicate(timeout=patient(30))
     assert broker.process.returncode == 1
     assert "Traceback" not in errors
     assert "meta.properties" in errors and "Restore it from a backup" in errors

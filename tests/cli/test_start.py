@@ -12,6 +12,7 @@ import einmal
 from einmal.cli import start
 from tests.cli.broker_process import BrokerProcess
 from tests.ports import loopback_ports
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -57,7 +58,7 @@ def test_a_port_in_use_is_reported_with_a_hint_and_no_traceback(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with BrokerProcess(tmp_path, port=port) as broker:
-            output, errors = broker.process.communicate(timeout=20)
+            output, errors = broker.process.communicate(timeout=patient(20))
     assert broker.process.returncode == 1
     assert output == ""
     assert errors.splitlines() == [
@@ -71,7 +72,7 @@ def test_a_controller_port_in_use_is_reported_as_the_controllers(tmp_path: Path)
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listeners = f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{address}"
         command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), "-X", listeners]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(20))
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"error: {address} is in use\nhint: choose another address for CONTROLLER://")
 
@@ -79,7 +80,7 @@ def test_a_controller_port_in_use_is_reported_as_the_controllers(tmp_path: Path)
 def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path).wait_until_ready() as first:
         with BrokerProcess(tmp_path) as second:
-            _output, errors = second.process.communicate(timeout=20)
+            _output, errors = second.process.communicate(timeout=patient(20))
         assert second.process.returncode == 1
         assert errors.startswith(f"error: another broker uses {tmp_path}\nhint: ")
         assert connects(first.port)
@@ -88,7 +89,7 @@ def test_a_second_broker_on_the_same_data_is_refused(tmp_path: Path) -> None:
 def test_an_unwritable_data_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with BrokerProcess(tmp_path / "file" / "data") as broker:
-        _output, errors = broker.process.communicate(timeout=20)
+        _output, errors = broker.process.communicate(timeout=patient(20))
     assert broker.process.returncode == 1
     assert errors.startswith("error: cannot write to ")
     assert "Traceback" not in errors
@@ -110,7 +111,7 @@ def test_an_unwritable_data_directory_is_reported(tmp_path: Path) -> None:
 )
 def test_an_invalid_setting_is_reported(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(20))
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"error: {message}")
     assert "hint: " in ended.stderr
@@ -129,7 +130,7 @@ def test_an_unresolvable_host_is_reported(tmp_path: Path) -> None:
         "--port",
         "0",
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(20))
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: cannot listen on no..host:0")
 
@@ -145,7 +146,7 @@ def test_server_properties_are_read_and_unknown_keys_only_warned_of(tmp_path: Pa
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         process.terminate()
-        _output, errors = process.communicate(timeout=20)
+        _output, errors = process.communicate(timeout=patient(20))
     assert ready["data_dir"] == str(tmp_path / "data")
     assert "node.id=7" in (tmp_path / "data" / "meta.properties").read_text()
     assert "unknown setting zookeeper.connect is ignored" in errors
@@ -177,7 +178,7 @@ def test_a_controller_only_process_prints_its_address(tmp_path: Path) -> None:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         process.terminate()
-        _output, errors = process.communicate(timeout=20)
+        _output, errors = process.communicate(timeout=patient(20))
     assert ready["controller"] == address
     assert "bootstrap_servers" not in ready
     assert "Traceback" not in errors
@@ -187,12 +188,14 @@ def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path).wait_until_ready() as broker:
         broker.stop()
     with BrokerProcess(tmp_path, "-X", "node.id=2") as broker:
-        _output, errors = broker.process.communicate(timeout=20)
+        _output, errors = broker.process.communicate(timeout=patient(20))
     assert "is of node.id=1, this broker is node.id=2" in errors
 
 
 def test_version_prints_the_version() -> None:
-    ended = subprocess.run([sys.executable, "-m", "einmal", "--version"], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(
+        [sys.executable, "-m", "einmal", "--version"], capture_output=True, text=True, timeout=patient(20)
+    )
     assert ended.stdout == f"einmal {einmal.__version__}\n"
 
 
@@ -202,7 +205,7 @@ def test_help_names_the_commands_and_imports_no_broker() -> None:
         "app(['--help'], standalone_mode=False)\n"
         "print([name for name in sys.modules if name.startswith(('einmal.broker', 'kio', 'rich', 'pyspark'))])\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patient(20))
     assert "start" in ended.stdout
     assert ended.stdout.rstrip().endswith("[]"), ended.stdout
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from einmal.cli.app import app
 from tests.cli.broker_process import BrokerProcess
+from tests.suite.patience import patient
 
 NOBODY = ["-b", "127.0.0.1:1", "-X", "bootstrap.timeout.ms=50"]
 ON_A_CLUSTER = [
@@ -156,7 +157,7 @@ def einmal(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("options", STARTS, ids=" ".join)
 def test_a_broker_that_cannot_start_reports_why(options: list[str], here: Path) -> None:
     starting = einmal("start", *options)
-    _output, errors = starting.communicate(timeout=60)
+    _output, errors = starting.communicate(timeout=patient(60))
     assert starting.returncode in (1, 2)
     assert b"error:" in errors.lower() and b"Traceback" not in errors
 
@@ -164,16 +165,16 @@ def test_a_broker_that_cannot_start_reports_why(options: list[str], here: Path) 
 @pytest.mark.system
 def test_a_terminal_that_is_not_utf_8_gets_escapes(cluster: str) -> None:
     produced = einmal("topic", "produce", "narrow-terminal", "-b", cluster)
-    produced.communicate("größe ✓\n".encode(), timeout=60)
+    produced.communicate("größe ✓\n".encode(), timeout=patient(60))
     read = einmal("topic", "consume", "narrow-terminal", "-o", "start:end", "-b", cluster, PYTHONIOENCODING="ascii")
-    output, errors = read.communicate(timeout=60)
+    output, errors = read.communicate(timeout=patient(60))
     assert (read.returncode, output, errors) == (0, b"gr\\xf6\\xdfe \\u2713\n", b"")
 
 
 @pytest.mark.system
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(cluster: str) -> None:
     produced = einmal("topic", "produce", "enough", "-b", cluster)
-    produced.communicate(b"x\n" * 20_000, timeout=60)
+    produced.communicate(b"x\n" * 20_000, timeout=patient(60))
     reading = einmal("topic", "consume", "enough", "-b", cluster)
     assert reading.stdout is not None and reading.stderr is not None
     assert reading.stdout.readline() == b"x\n"
@@ -185,7 +186,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(cluster: str) ->
 @pytest.mark.system
 def test_ctrl_c_ends_a_command_with_130_and_no_words(cluster: str) -> None:
     produced = einmal("topic", "produce", "interrupted", "-b", cluster)
-    produced.communicate(b"x\n", timeout=60)
+    produced.communicate(b"x\n", timeout=patient(60))
     # Tests in the background of a shell ignore the signal, and a process that they start inherits that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     reading = einmal("topic", "consume", "interrupted", "-b", cluster)
@@ -205,6 +206,6 @@ def test_a_second_broker_on_the_same_data_or_port_gets_a_hint(tmp_path: Path) ->
             (["--port", str(first.port), "--data-dir", str(tmp_path / "other")], b"is in use"),
         ):
             second = einmal("start", *options)
-            _output, errors = second.communicate(timeout=60)
+            _output, errors = second.communicate(timeout=patient(60))
             assert second.returncode == 1
             assert expected in errors and b"hint: " in errors and b"Traceback" not in errors

@@ -12,6 +12,7 @@ import pytest
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import KafkaError
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.patience import patient
 
 pytestmark = [pytest.mark.system, pytest.mark.time_limit(60)]
 
@@ -29,7 +30,7 @@ async def test_heartbeats_resume_after_an_outage_longer_than_a_call_may_take(tmp
         }
         async with Consumer(bootstrap_servers=broker.bootstrap, group_id="g", **settings) as consumer:
             consumer.subscribe(["t"])
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patient(30)):
                 while not await consumer.poll(200):
                     pass
                 assert consumer._rebalancing is not None
