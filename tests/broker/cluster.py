@@ -135,7 +135,7 @@ class Cluster:
 
     async def produce(self, topic: str, value: bytes, partition: int = 0) -> int:
         """With acks=all, to whoever leads; the offset."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(patient(SECONDS)):
             while True:
                 leader = await self.until(lambda: self.nodes.get(self.leader(topic, partition)))
                 try:

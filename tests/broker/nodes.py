@@ -56,7 +56,7 @@ def run(scenario: Coroutine[Any, Any, T], seconds: float = SECONDS_MAX) -> T:
 
     async def main() -> T:
         asyncio.get_running_loop().set_exception_handler(note)
-        return await asyncio.wait_for(scenario, seconds)
+        return await asyncio.wait_for(scenario, patient(seconds))
 
     result = asyncio.run(main())
     assert not failures, "\n".join(failures)

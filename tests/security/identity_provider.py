@@ -42,6 +42,8 @@ class Provider:
         return {**public, "kid": self._key_id, "use": "sig"}
 
     def changed(self, **attributes: Any) -> Provider:
+        """One that is like this, key included, but for these attributes."""
+        attributes = {"key": self.key, **attributes}
         other = copy.copy(self)
         other.__dict__.update(attributes)
         return other
