@@ -232,7 +232,7 @@ def commit_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_model.ModelJob, "_failed", give_up_on_the_task)
 
 
-SHOWN_BY = {
+SHOWN_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     grant_to_everybody: 4,
     let_every_attempt_write: 4,
     grant_what_another_task_writes: 1,
@@ -293,7 +293,10 @@ def grant_again_what_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Claims, "fail", lambda self, reason: None)
 
 
-LEFT_OUT_BY = {add_no_partition: 1, grant_again_what_could_not_be_added: 1414}
+LEFT_OUT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    add_no_partition: 1,
+    grant_again_what_could_not_be_added: 1414,
+}
 
 
 @pytest.mark.parametrize(

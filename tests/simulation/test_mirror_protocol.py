@@ -221,7 +221,7 @@ def overwrite_the_offsets_of_groups_that_have_moved(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(machine, "moved_groups", lambda progress, cut, found: {})
 
 
-SHOWN_BY = {
+SHOWN_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     save_maps_after_the_transaction: 17,
     commit_group_offsets_after_the_transaction: 0,
     write_the_position_outside_of_the_transaction: 5,
