@@ -17,7 +17,7 @@ _PARAMETERS: Final = ("pytest.param(", "parametrize")
 
 
 def is_deselected(path: Path, expression: str) -> bool:
-    """Whether the marks of the file itself say that the expression selects none of its tests."""
+    """Whether, by the marks of the file itself, the expression selects none of its tests."""
     if not expression or path.suffix != ".py" or not path.name.startswith("test_"):
         return False
     marks = _marks(path)
