@@ -19,7 +19,6 @@ from einmal.wire.fetch import FetchPartition
 from einmal.wire.messages import response_body_position
 from tests.broker.cluster import running_cluster
 from tests.broker.nodes import Client, batch, running_node, until, until_watched
-from tests.suite.patience import patient
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, DESCRIBE, ALTER, METADATA = 19, 20, 37, 48, 49, 3
 TWO_SECONDS = {"quota.window.num": 2, "controller.quota.window.num": 2}
@@ -383,7 +382,7 @@ async def test_a_flood_of_connections_keeps_others_waiting_for_seconds_only(tmp_
                     break
                 except (asyncio.IncompleteReadError, ConnectionError):
                     continue
-        assert time.monotonic() - begun < patient(10)
+        assert time.monotonic() - begun < 15, "400 of 20 per second would take 20"
 
 
 async def test_an_address_above_its_rate_is_disconnected_after_a_pause(tmp_path: Path) -> None:
