@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import functools
+import gc
 import inspect
 import os
 import traceback
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.suite import run_directory
+from tests.suite.deselected import is_deselected
 from tests.suite.durations import DurationRecorder, Durations
 from tests.suite.patience import patient
 from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, file_of, publish_spark_files
@@ -88,6 +90,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = shard.of({file_of(each.nodeid) for each in items}, Durations.load(_DURATIONS))
     config.hook.pytest_deselected(items=[each for each in items if file_of(each.nodeid) not in chosen])
     items[:] = [each for each in items if file_of(each.nodeid) in chosen]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if is_deselected(collection_path, config.getoption("markexpr")) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # Hundreds of thousands of objects are made, nearly all to stay: looking for cycles among them, again and again, is
+    # a large part of the time that each worker needs before its first test.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

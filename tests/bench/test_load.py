@@ -11,6 +11,7 @@ from einmal.bench import load
 from einmal.bench.cases import MeasuredBroker
 from einmal.bench.load import BenchRefused
 from einmal.bench.server import BrokerProcess
+from tests.suite.patience import patient
 
 
 def test_requests_wait_until_the_broker_leads_the_partition() -> None:
@@ -24,7 +25,7 @@ def test_requests_wait_until_the_broker_leads_the_partition() -> None:
             waiting = threading.Thread(target=load.warm_up, args=(connection, request, 20, 5))
             waiting.start()
             later = topics.create("later")
-            waiting.join(30)
+            waiting.join(patient(30))
             _seconds, size = load.fetch_all(connection, later, 21 * count)
             assert size == 21 * len(records)
 

@@ -27,6 +27,7 @@ from einmal.wire.messages import decode_response, encode_request, encode_request
 from tests.broker.acl_requests import NO_ID, Fields, Request
 from tests.broker.nodes import Client, running_node
 from tests.ports import loopback_ports
+from tests.suite.patience import patient
 
 _CHUNK: Final = 500
 
@@ -87,7 +88,7 @@ class Side:
         for start in range(0, len(acls), _CHUNK):
             await self._create_acls(acls[start:][:_CHUNK])
         await self._create_acls(last)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             for probe in (_AT_BROKER, _AT_CONTROLLER):
                 while ErrorCode.topic_authorization_failed in errors_of(await self.ask(probe, sentinel)):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -238,7 +239,7 @@ def _commit(group: str, topics: Sequence[str]) -> Fields:
 
 async def _until_ready(admin: Admin, api_key: int, version: int, fields: Fields) -> Any:
     """The first answer without an error: coordinators, and new leaders, take a moment."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient(60)):
         while True:
             answer = await admin.call(api_key, version, fields)
             if not re.search(r"ErrorCode\.(?!none\b)", repr(answer)):

@@ -15,6 +15,7 @@ from einmal.wire.fetch import FetchedPartition
 from einmal.wire.record_batch import decode_records, iter_headers
 from tests.broker.nodes import Client, batch, new_node
 from tests.ports import loopback_ports
+from tests.suite.patience import patient
 
 SECONDS = 10.0
 COME_AGAIN = (
@@ -125,7 +126,7 @@ class Cluster:
     @staticmethod
     async def until(claim: Callable[[], Any], seconds: float = SECONDS) -> Any:
         """Wait until it is true; what it is then."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patient(seconds)):
             while not (result := claim()):  # noqa: ASYNC110 - what nodes know has no event of its own.
                 await asyncio.sleep(0.005)
         return result
@@ -134,7 +135,7 @@ class Cluster:
 
     async def produce(self, topic: str, value: bytes, partition: int = 0) -> int:
         """With acks=all, to whoever leads; the offset."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(patient(SECONDS)):
             while True:
                 leader = await self.until(lambda: self.nodes.get(self.leader(topic, partition)))
                 try:

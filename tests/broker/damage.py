@@ -25,6 +25,7 @@ from einmal.types import (
 )
 from einmal.wire.record_batch import decode_records, iter_headers
 from tests.broker.nodes import Client, batch, new_node
+from tests.suite.patience import patient
 
 METADATA = "__cluster_metadata-0"
 PARTITIONS = ("t-0", "t-1")
@@ -251,9 +252,9 @@ async def examine(folder: Path) -> Result:
     result = Result()
     node = new_node(folder, SETTINGS)
     with _logged() as result.logged:
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(patient(SECONDS_MAX)):
             try:
-                await asyncio.wait_for(node.start(), START_SECONDS)
+                await asyncio.wait_for(node.start(), patient(START_SECONDS))
             except LogCorruption as error:
                 result.error = str(error)
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -32,12 +31,9 @@ class Good:
             await client.create_topic("good")
             working = asyncio.create_task(self._work(client))
             await asyncio.sleep(0)
-            # As a broker does when it has started; without it, what pytest keeps is looked through again and again.
-            gc.freeze()
             try:
                 yield
             finally:
-                gc.unfreeze()
                 working.cancel()
                 with suppress(asyncio.CancelledError):
                     await working

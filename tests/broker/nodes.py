@@ -38,6 +38,7 @@ from einmal.wire.messages import (
     response_body_position,
 )
 from einmal.wire.record_batch import NewRecord, encode_batch
+from tests.suite.patience import patient
 
 T = TypeVar("T")
 SECONDS_MAX = 30
@@ -55,7 +56,7 @@ def run(scenario: Coroutine[Any, Any, T], seconds: float = SECONDS_MAX) -> T:
 
     async def main() -> T:
         asyncio.get_running_loop().set_exception_handler(note)
-        return await asyncio.wait_for(scenario, seconds)
+        return await asyncio.wait_for(scenario, patient(seconds))
 
     result = asyncio.run(main())
     assert not failures, "\n".join(failures)
@@ -75,7 +76,7 @@ async def running_node(directory: Path, settings: Mapping[str, Any] | None = Non
 
 async def until(holds: Callable[[], object], seconds: float = SECONDS_MAX) -> None:
     """Wait until something is true of a node, which has no event for everything."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patient(seconds)):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -149,7 +150,7 @@ class Client:
     async def is_closed(self) -> bool:
         """Whether the broker closes the connection, within five seconds."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), 5) == b""
+            return await asyncio.wait_for(self.reader.read(1), patient(5)) == b""
         except ConnectionError:
             return True
 

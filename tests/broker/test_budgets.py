@@ -101,11 +101,17 @@ WIDE: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     ),
 }
 
+WIDE_AND_SHORT = ("CreateTopics, the same names", "DescribeConfigs, one topic", "OffsetFetch, one group", "Metadata")
+"""Some of each kind: that every handler gives others their turn, test_wide_requests shows element by element."""
+
 
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in WIDE_AND_SHORT else pytest.mark.long) for name in WIDE],
+)
 async def test_a_wide_request_holds_up_no_other_client(tmp_path: Path, name: str) -> None:
     api_key, version, fields = WIDE[name]
     async with running_node(tmp_path) as node, Client.connect(node) as wide:

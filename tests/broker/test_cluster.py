@@ -12,6 +12,7 @@ from einmal.broker.front.apis import On, entries_on
 from einmal.types import ErrorCode
 from tests.broker.cluster import Cluster, running_cluster
 from tests.broker.nodes import Client, batch
+from tests.suite.patience import patient
 
 TOPIC_FIELDS = {"num_partitions": 3, "replication_factor": 3, "configs": []}
 
@@ -81,13 +82,13 @@ async def test_all_stop_together_and_come_back_with_what_they_had(tmp_path: Path
         await create(client, "t")
     for partition in range(3):
         await cluster.produce("t", b"one", partition)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(patient(4)):
         await cluster.stop()
     await cluster.start()
     for partition in range(3):
         await cluster.produce("t", b"two", partition)
         assert await cluster.read("t", partition) == [b"one", b"two"]
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(patient(4)):
         await cluster.stop()
 
 
@@ -138,7 +139,7 @@ async def test_a_start_that_waits_can_be_given_up(tmp_path: Path) -> None:
     await cluster.until(lambda: 1 in cluster.nodes and cluster.nodes[1].lifecycle._task is not None)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(patient(2)):
         await cluster.stop(1)
     await cluster.start()
     await cluster.stop()

@@ -404,7 +404,7 @@ async def test_a_coordinator_paused_during_its_deposition_changes_nothing(versio
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @virtual_time
 async def test_markers_that_their_sender_has_given_up_end_no_later_transaction(
     version: TransactionVersion, seed: int

@@ -16,6 +16,7 @@ from einmal.types import (
 from einmal.wire.fetch import FetchPartition
 from einmal.wire.record_batch import iter_headers
 from tests.broker.nodes import Client, batch, running_node, until_watched
+from tests.suite.patience import patient
 
 
 def offsets(records: object) -> list[int]:
@@ -39,11 +40,11 @@ async def test_records_come_back_as_they_were_written(tmp_path: Path, version: i
 async def test_a_fetch_waits_until_there_is_something(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as reader, Client.connect(node) as writer:
         await writer.create_topic("t")
-        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000))
+        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=1_000_000))
         await until_watched(node, "t")
         assert not fetching.done()
         await writer.produce("t", batch(b"a"))
-        assert offsets((await asyncio.wait_for(fetching, 2)).records) == [0]
+        assert offsets((await asyncio.wait_for(fetching, patient(2))).records) == [0]
 
 
 async def test_a_transaction_that_was_open_before_the_fetch_counts_when_it_is_committed(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ async def test_a_transaction_that_was_open_before_the_fetch_counts_when_it_is_co
         who = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
         written = batch(bytes(300), producer=who, sequence=0, transactional=True)
         assert partition.append(bytearray(written), node.clock.now()).error is ErrorCode.none
-        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000, min_bytes=100, isolation_level=1))
+        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=1_000_000, min_bytes=100, isolation_level=1))
         await until_watched(node, "t")
         assert not fetching.done()
         partition.append_marker(
@@ -64,7 +65,7 @@ async def test_a_transaction_that_was_open_before_the_fetch_counts_when_it_is_co
             coordinator_epoch=0,
             transaction_version=TransactionVersion.TV_0,
         )
-        assert offsets((await asyncio.wait_for(fetching, 5)).records)[0] == 0
+        assert offsets((await asyncio.wait_for(fetching, patient(5))).records)[0] == 0
 
 
 async def test_a_fetch_waits_for_min_bytes_and_no_longer_than_max_wait(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ async def test_a_fetch_waits_for_min_bytes_and_no_longer_than_max_wait(tmp_path:
         await writer.create_topic("t")
         loop = asyncio.get_running_loop()
         start = loop.time()
-        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000, min_bytes=1_000))
+        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=1_000_000, min_bytes=1_000))
         for _ in range(3):
             await writer.produce("t", batch(bytes(300)))
         assert offsets((await fetching).records) == [0, 1, 2]
@@ -102,7 +103,7 @@ async def test_a_fetch_from_an_old_segment_does_not_wait_for_what_follows_it(tmp
         for _ in range(5):
             await client.produce("t", batch(bytes(1_000)))
         fetching = client.fetch("t", 0, min_bytes=4_000, max_wait_ms=2**31 - 1)
-        assert offsets((await asyncio.wait_for(fetching, 20)).records) == [0, 1]
+        assert offsets((await asyncio.wait_for(fetching, patient(20))).records) == [0, 1]
 
 
 async def test_a_fetch_that_waits_does_not_read_again_what_is_not_enough(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ async def test_a_fetch_that_waits_does_not_read_again_what_is_not_enough(tmp_pat
             return read(*arguments, **options)
 
         partition.read = count  # type: ignore[method-assign]
-        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000, min_bytes=10_000, isolation_level=1))
+        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=1_000_000, min_bytes=10_000, isolation_level=1))
         await until_watched(node, "t")
         partition.append_marker(
             who, node.clock.now(), committed=True, coordinator_epoch=0, transaction_version=TransactionVersion.TV_0
@@ -161,9 +162,9 @@ async def test_an_offset_that_the_log_does_not_have_is_out_of_range(tmp_path: Pa
 
 async def test_unknown_partitions_and_topic_ids_are_answered_at_once(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as client:
-        unknown = await client.fetch("t", 0, max_wait_ms=20_000)
+        unknown = await client.fetch("t", 0, max_wait_ms=1_000_000)
         assert unknown.error_code is ErrorCode.unknown_topic_or_partition
-        unknown = await client.fetch(UUID(int=7), 0, version=13, max_wait_ms=20_000)
+        unknown = await client.fetch(UUID(int=7), 0, version=13, max_wait_ms=1_000_000)
         assert unknown.error_code is ErrorCode.unknown_topic_id
 
 
@@ -187,10 +188,10 @@ async def test_leader_epochs_are_compared(tmp_path: Path) -> None:
 async def test_a_deleted_topic_ends_the_wait_of_its_readers(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as reader, Client.connect(node) as other:
         await other.create_topic("t")
-        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=20_000))
+        fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=1_000_000))
         await until_watched(node, "t")
         await other.call(20, 6, {"topics": [{"name": "t"}], "timeout": 1_000})
-        fetched = await asyncio.wait_for(fetching, 2)
+        fetched = await asyncio.wait_for(fetching, patient(2))
         assert fetched.error_code is ErrorCode.not_leader_or_follower
 
 

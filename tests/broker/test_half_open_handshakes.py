@@ -28,7 +28,9 @@ def descriptors() -> int:
 
 @pytest.mark.slow
 @pytest.mark.time_limit(240)
-@pytest.mark.parametrize("bytes_sent", [0, 100, 10_000])
+@pytest.mark.parametrize(
+    "bytes_sent", [pytest.param(0, marks=pytest.mark.long), pytest.param(100, marks=pytest.mark.long), 10_000]
+)
 async def test_ten_thousand_half_open_handshakes_cost_others_nothing(
     tmp_path: Path, bytes_sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from einmal.metadata.image import CONSUMER_OFFSETS
 from einmal.types import ErrorCode, Offset, TopicPartition
 from einmal.wire.record_batch import NewRecord, Record, decode_records, encode_batch, iter_headers
 from tests.broker.nodes import Client, running_node, until
+from tests.suite.patience import patient
 
 SETTINGS: Final = {"log.cleaner.backoff.ms": 10, "num.partitions": 1, "offsets.topic.num.partitions": 1}
 COMPACTED: Final[dict[str, Any]] = {
@@ -165,7 +166,7 @@ async def test_a_coordinator_has_to_load_what_is_alive_and_one_segment(tmp_path:
                 if answer.error_code != ErrorCode.coordinator_load_in_progress:
                     return answer
 
-        answer = await asyncio.wait_for(fetched(), 10)
+        answer = await asyncio.wait_for(fetched(), patient(10))
         offsets = {each.partition_index: each.committed_offset for each in answer.topics[0].partitions}
         assert offsets == {number % alive: number for number in range(commits - alive, commits)}
 

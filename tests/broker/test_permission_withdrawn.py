@@ -14,6 +14,7 @@ from einmal.wire import produce
 from einmal.wire.messages import encode_request_header
 from tests.broker.acl_side import NodeItself, secured_node
 from tests.broker.nodes import Client, batch, until_watched
+from tests.suite.patience import patient
 
 CREATE_ACLS, DELETE_ACLS = 30, 31
 READ = {
@@ -43,14 +44,14 @@ async def test_a_fetch_that_waits_while_its_acl_is_removed_returns_nothing(tmp_p
         topic = {"name": "plans", "num_partitions": 1, "replication_factor": 1, "configs": []}
         await admin.call(19, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
         await admin.call(CREATE_ACLS, 2, {"creations": [READ]})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(10)):
             while await error_of_fetch(other) is not ErrorCode.none:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         wait_ms = 25_000 if ends_by == "records" else 2_000
         waiting = asyncio.ensure_future(client.fetch("plans", 0, max_wait_ms=wait_ms))
         await until_watched(node, "plans")
         await admin.call(DELETE_ACLS, 2, {"filters": [EVERY]})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(10)):
             while await error_of_fetch(other) is ErrorCode.none:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         if ends_by == "records":

@@ -74,7 +74,7 @@ async def test_connections_max_reauth_ms_shortens_the_session_of_a_token(tmp_pat
     [
         (lambda: signed_token(ONE, exp=int(time.time()) - 600), "the token has expired"),
         (lambda: signed_token(ONE, aud="another"), "the token is for another audience"),
-        (lambda: signed_token(ONE._replace(key=TWO.key)), "the token's signature is wrong"),
+        (lambda: signed_token(ONE.changed(key=TWO.key)), "the token's signature is wrong"),
         (lambda: signed_token(TWO), "the identity provider does not publish"),
         (lambda: "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSJ9.", "algorithm is not an asymmetric one"),
     ],
@@ -129,7 +129,7 @@ async def test_a_rotated_key_is_fetched_when_a_token_names_it_and_not_too_often(
 
 
 def _named(number: int) -> Provider:
-    return ONE._replace(published={**ONE.published, "kid": f"invented-{number}"})
+    return ONE.changed(published={**ONE.published, "kid": f"invented-{number}"})
 
 
 @pytest.mark.parametrize("content", [None, b"no keys", b" " * 2_000_000])

@@ -19,7 +19,6 @@ from tests.log.malformed import MALFORMED
 PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
 MANY = 20_000
 NOW = 1_700_000_000_000
-BOMBS = [each.make(NOW) for each in MALFORMED if each.verdict is ErrorCode.message_too_large]
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -82,14 +81,15 @@ async def test_a_long_batch_of_a_former_leader_epoch_is_refused(tmp_path: Path) 
 
 async def test_decompression_bombs_stall_no_client_and_use_bounded_memory(tmp_path: Path) -> None:
     async with running_node(tmp_path, {"message.max.bytes": 10_000_000}) as node:
+        bombs = 2 * [each.make(NOW) for each in MALFORMED if each.verdict is ErrorCode.message_too_large]
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         other = Good(node)
         async with Client.connect(node) as bomber, Client.connect(node) as second, other.working():
             await bomber.create_topic("t")
             for client in (bomber, second):
-                for data in BOMBS * 2:
+                for data in bombs:
                     _send(client, "t", data)
-            count = len(BOMBS) * 2
+            count = len(bombs)
             for answers in await asyncio.gather(_answers(bomber, count), _answers(second, count)):
                 assert {answer.error_code for answer in answers} == {ErrorCode.message_too_large}
         assert other.slowest < LATENCY_SECONDS_MAX

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.cli.broker_process import BrokerProcess
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +32,7 @@ def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_p
         """Wait until so many more records are acknowledged."""
         with progress:
             target = sum(map(len, acknowledged)) + count
-            assert progress.wait_for(lambda: sum(map(len, acknowledged)) >= target, 30)
+            assert progress.wait_for(lambda: sum(map(len, acknowledged)) >= target, patient(30))
 
     def load() -> None:
         producer = Producer(
@@ -62,7 +63,7 @@ def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_p
         await_more(200)
     finally:
         stop.set()
-        loader.join(30)
+        loader.join(patient(30))
     kept = _read(broker.bootstrap)
     broker.stop()
     for partition in range(PARTITIONS):

@@ -26,6 +26,7 @@ from einmal.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.broker.nodes import Client, batch, new_node, running_node, until
 from tests.broker.tls_node import Tls, port_of
 from tests.security.certificates import Authority
+from tests.suite.patience import patient
 
 DESCRIBE_CONFIGS = 32
 
@@ -244,7 +245,7 @@ async def first_answer(port: int, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), patient(10))
     except ConnectionError:
         return b""
     finally:
@@ -327,7 +328,7 @@ async def test_the_oldest_pending_handshake_makes_room(tls: Tls, monkeypatch: py
         port = port_of(node, "SSL")
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(11)]
         try:
-            assert await asyncio.wait_for(closed(silent[0][0]), 10)
+            assert await asyncio.wait_for(closed(silent[0][0]), patient(10))
             async with client_of(node, tls.client()) as client:
                 assert await client.answers()
             assert len(node.servers["SSL"].connections) <= 10
@@ -349,7 +350,7 @@ async def test_a_handshake_counts_as_a_connection_of_its_address(tls: Tls) -> No
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         await until(lambda: len(node.servers["SSL"].connections) == 2)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert await asyncio.wait_for(closed(reader), 10)
+        assert await asyncio.wait_for(closed(reader), patient(10))
         for _reader, each in [*silent, (reader, writer)]:
             each.close()
 

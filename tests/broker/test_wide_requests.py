@@ -14,7 +14,7 @@ from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire import produce
 from tests.broker.nodes import Client, batch, running_node
 
-ELEMENTS = 3_000
+ELEMENTS = 1_000
 INDEXES = list(range(ELEMENTS))
 _PARTITIONS = [{"partition_index": index} for index in INDEXES]
 _COMMITTED = [{"partition_index": index, "committed_offset": 1} for index in INDEXES]

@@ -19,6 +19,7 @@ from einmal.client.config import (
     parse,
 )
 from einmal.client.errors import ConfigError
+from tests.suite.patience import patient
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
 
@@ -103,4 +104,4 @@ def test_every_setting_is_documented_and_dotted(kind: Any) -> None:
 
 def test_the_page_of_settings_is_that_of_the_tables() -> None:
     tool = Path(__file__).parent.parent.parent / "tools" / "list_settings.py"
-    subprocess.run([sys.executable, tool, "--check"], check=True, timeout=60)
+    subprocess.run([sys.executable, tool, "--check"], check=True, timeout=patient(60))

@@ -18,6 +18,7 @@ from einmal.rpc.connection import Connection, NoAnswer
 from einmal.wire.messages import RequestHeader, decode_response, encode_request
 from tests.client.aio.scripted_broker import Answer, ScriptedBroker, Session
 from tests.security.certificates import Authority
+from tests.suite.patience import patient
 
 HEARTBEAT = (ApiKey.HEARTBEAT, 3)
 BODY = encode_request(*HEARTBEAT, {"group_id": "g"})
@@ -25,7 +26,7 @@ BODY = encode_request(*HEARTBEAT, {"group_id": "g"})
 
 @asynccontextmanager
 async def connection_to(answer: Answer) -> AsyncIterator[tuple[Connection, ScriptedBroker]]:
-    async with asyncio.timeout(20), ScriptedBroker(answer) as broker:
+    async with asyncio.timeout(patient(20)), ScriptedBroker(answer) as broker:
         host, port = broker.bootstrap.split(":")
         _transport, connection = await asyncio.get_running_loop().create_connection(
             lambda: Connection("broker", "me"), host, int(port)
@@ -148,7 +149,7 @@ def test_closing_an_encrypted_connection_cuts_off_no_request_that_has_no_answer(
             if header.correlation_id == 5:
                 arrived.set()
 
-        async with asyncio.timeout(20), ScriptedBroker(answer, tls=server) as broker:
+        async with asyncio.timeout(patient(20)), ScriptedBroker(answer, tls=server) as broker:
             # More than both kernel buffers take, and less than makes a transport ask for a pause.
             broker.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             host, port = broker.bootstrap.split(":")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -13,27 +15,42 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 AUDIENCE, ISSUER = "einmal", "https://id.example.com"
 
 
-class Provider(NamedTuple):
+class Provider:
     """A private key and how its tokens are signed. ``published``: the public one."""
 
-    key: Any
-    algorithm: str
-    published: dict[str, Any]
+    def __init__(self, algorithm: str, key_id: str) -> None:
+        self.algorithm, self._key_id = algorithm, key_id
+
+    @cached_property
+    def key(self) -> Any:
+        # When it is needed first: an RSA key takes a tenth of a second, and modules have some.
+        if self.algorithm.startswith("ES"):
+            return ec.generate_private_key(ec.SECP256R1())
+        if self.algorithm == "EdDSA":
+            return ed25519.Ed25519PrivateKey.generate()
+        return rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+
+    @cached_property
+    def published(self) -> dict[str, Any]:
+        algorithm: Any = RSAAlgorithm
+        if self.algorithm.startswith("ES"):
+            algorithm = ECAlgorithm
+        elif self.algorithm == "EdDSA":
+            algorithm = OKPAlgorithm
+        public = algorithm.to_jwk(self.key.public_key(), as_dict=True)
+        public.pop("key_ops", None)
+        return {**public, "kid": self._key_id, "use": "sig"}
+
+    def changed(self, **attributes: Any) -> Provider:
+        """One that is like this, key included, but for these attributes."""
+        attributes = {"key": self.key, **attributes}
+        other = copy.copy(self)
+        other.__dict__.update(attributes)
+        return other
 
 
 def provider(algorithm: str = "RS256", key_id: str = "one") -> Provider:
-    key: Any
-    if algorithm.startswith("ES"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        published = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    elif algorithm == "EdDSA":
-        key = ed25519.Ed25519PrivateKey.generate()
-        published = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    else:
-        key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-        published = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    published.pop("key_ops", None)
-    return Provider(key, algorithm, {**published, "kid": key_id, "use": "sig"})
+    return Provider(algorithm, key_id)
 
 
 def published(*providers: Provider, **changes: Any) -> bytes:

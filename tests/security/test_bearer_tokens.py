@@ -126,7 +126,7 @@ def test_a_key_that_is_not_published_is_distinguished_from_a_wrong_signature() -
 
 
 def test_a_keys_own_algorithm_is_the_only_one() -> None:
-    by = PROVIDER._replace(algorithm="PS256")
+    by = PROVIDER.changed(algorithm="PS256")
     with pytest.raises(TokenError, match="algorithm"):
         verified(token(by), key_set(PROVIDER, alg="RS256"), SETTINGS)
 

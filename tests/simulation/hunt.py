@@ -151,7 +151,7 @@ REPLICATION: Final = (
     ),
     Defect(cluster_mutants.without_waiting_for_those_who_join, LOST, JOINS, seeds=(25, 1)),
     Defect(cluster_mutants.without_having_caught_up, LOST, JOINS, seeds=(30, 1)),
-    Defect(cluster_mutants.without_producer_state_of_followers, _kinds("G1a", "duplicate")),
+    Defect(cluster_mutants.without_producer_state_of_followers, _kinds("G1a", "duplicate"), seeds=(1,)),
     Defect(cluster_mutants.without_new_leader_epochs, _kinds("two-leaders")),
 )
 CONTROLLER: Final = (
@@ -197,7 +197,7 @@ QUORUM: Final = (
     Defect(
         cluster_mutants.without_comparing_logs_before_voting,
         _kinds("committed-changed", "two-leaders", "uncaught"),
-        seeds=(1, 7),
+        seeds=(7, 1),
     ),
     Defect(
         cluster_mutants.without_a_majority,

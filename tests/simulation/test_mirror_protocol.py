@@ -26,13 +26,14 @@ from einmal.simulation.model_requests import RECORDS
 from einmal.simulation.source_cluster import NO_TRANSACTION, SourceCluster, SourceRecord
 from einmal.types import TopicPartition
 
-SCHEDULES = 100
+SCHEDULES = 30
 SCHEDULES_WITH_A_DEFECT_MAX = 300
 Steps = Generator[None, None, MirrorEvent]
 
 
-def test_no_schedule_loses_repeats_or_tears_a_transaction() -> None:
-    found = [result for result in map(run_seed, range(SCHEDULES)) if result.anomalies]
+@pytest.mark.parametrize("seeds", [range(SCHEDULES), pytest.param(range(SCHEDULES, 200), marks=pytest.mark.long)])
+def test_no_schedule_loses_repeats_or_tears_a_transaction(seeds: range) -> None:
+    found = [result for result in map(run_seed, seeds) if result.anomalies]
     assert found == []
 
 
@@ -220,33 +221,34 @@ def overwrite_the_offsets_of_groups_that_have_moved(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(machine, "moved_groups", lambda progress, cut, found: {})
 
 
-@pytest.mark.parametrize(
-    "defect",
-    [
-        save_maps_after_the_transaction,
-        commit_group_offsets_after_the_transaction,
-        write_the_position_outside_of_the_transaction,
-        copy_half_a_transaction,
-        copy_aborted_records,
-        trust_ends_from_before_the_transactions,
-        ignore_prepared_transactions,
-        take_one_epoch_for_one_transaction,
-        commit_group_offsets_before_the_records,
-        commit_group_offsets_before_records_that_are_not_scanned,
-        read_some_of_the_group_offsets,
-        read_some_of_the_transactions,
-        take_the_ends_of_group_offsets_last,
-        translate_offsets_of_the_topic_before,
-        list_topics_before_the_ends,
-        overwrite_the_offsets_of_groups_that_have_moved,
-    ],
-)
+SHOWN_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    save_maps_after_the_transaction: 17,
+    commit_group_offsets_after_the_transaction: 0,
+    write_the_position_outside_of_the_transaction: 5,
+    copy_half_a_transaction: 0,
+    copy_aborted_records: 0,
+    trust_ends_from_before_the_transactions: 0,
+    ignore_prepared_transactions: 0,
+    take_one_epoch_for_one_transaction: 0,
+    commit_group_offsets_before_the_records: 0,
+    commit_group_offsets_before_records_that_are_not_scanned: 84,
+    read_some_of_the_group_offsets: 54,
+    read_some_of_the_transactions: 0,
+    take_the_ends_of_group_offsets_last: 36,
+    translate_offsets_of_the_topic_before: 34,
+    list_topics_before_the_ends: 136,
+    overwrite_the_offsets_of_groups_that_have_moved: 5,
+}
+"""Each defect with the first schedule that shows it: it is tried first, and others when the product's steps change."""
+
+
+@pytest.mark.parametrize("defect", SHOWN_BY)
 def test_without_a_defence_an_anomaly_is_found(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_protocol, "STEPS_MAX", 40_000)
     defect(monkeypatch)
-    for seed in range(SCHEDULES_WITH_A_DEFECT_MAX):
+    for seed in (SHOWN_BY[defect], *range(SCHEDULES_WITH_A_DEFECT_MAX)):
         try:
             anomalies = run_seed(seed).anomalies
         except AssertionError:

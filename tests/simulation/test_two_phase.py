@@ -20,7 +20,7 @@ def test_topic_and_database_agree(seed: int) -> None:
     assert result.anomalies == ()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_topic_and_database_agree_in_many_schedules() -> None:
     assert [seed for seed in range(_SEEDS) if run_two_phase_seed(seed).anomalies] == []
 

@@ -16,12 +16,13 @@ import pytest
 
 from einmal.pipeline.claims import Task
 from einmal.security.shared_identity import SharedIdentity
-from einmal.spark.output import claim_service
+from einmal.spark.output import claim_client, claim_service
 from einmal.spark.output.claim_client import Address, Claim, ClaimClient, ClaimRefused
 from einmal.spark.output.claim_service import ClaimService
 from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 from einmal.types import TopicPartition
 from tests.security.certificates import shared_identity
+from tests.suite.patience import patient
 
 TOPIC = "topic-of-the-query"
 CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303")
@@ -56,7 +57,7 @@ class Target:
         began = time.monotonic()
         with self.task() as task:
             assert task.claim([1]) == [Claim(1, TopicPartition(TOPIC, 1), 0)]
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < patient(5)
         assert self.granted == [TopicPartition(TOPIC, 1)]
 
 
@@ -82,7 +83,7 @@ def sent(place: tuple[str, int], data: bytes) -> bytes:
 
 def the_line(caplog: pytest.LogCaptureFixture) -> str:
     """The only one. A stranger may know that it is refused before the service's thread has written why."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while not caplog.records and time.monotonic() < deadline:
         time.sleep(0.01)
     (line,) = (record.getMessage() for record in caplog.records)
@@ -160,13 +161,13 @@ def test_a_stranger_that_sends_a_byte_now_and_then_has_the_time_of_one_handshake
     monkeypatch.setattr(claim_service._Handler, "timeout", 0.5)
     began = time.monotonic()
     with socket.create_connection(target.place, timeout=20) as stranger, pytest.raises(OSError):
-        for byte in CLIENT_HELLO + bytes(500):
+        for byte in CLIENT_HELLO + bytes(10_000):
             stranger.sendall(bytes((byte,)))
             stranger.settimeout(0.05)
             with contextlib.suppress(TimeoutError):
                 if stranger.recv(1) == b"":
                     raise ConnectionResetError
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patient(10)
 
 
 def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
@@ -178,7 +179,7 @@ def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
         for _ in range(100):
             strangers.enter_context(socket.create_connection(target.place, timeout=20))
         target.still_serves()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patient(10)
         while threading.active_count() > threads + 8:
             assert time.monotonic() < deadline, "threads of strangers that were ended"
             time.sleep(0.01)
@@ -246,6 +247,8 @@ def test_whoever_records_a_connection_learns_nothing_and_cannot_replay_it(target
     with target.task(7, wire.port) as task:
         assert task.topic(TOPIC) == (0, 3)
         assert task.claim([0]) == [Claim(0, TopicPartition(TOPIC, 0), 0)]
+    # It is kept for the next task of this process.
+    claim_client._unused.pop(task._address).close()
     wire.join()
     identity = target.service.address.identity
     for text in (TOPIC, target.transaction.token, "attempt", "welcome", "einmal query"):

@@ -19,6 +19,7 @@ from einmal.seams import SystemClock, TcpNetwork
 from einmal.types import ErrorCode
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
+from tests.suite.patience import patient
 
 END_TXN = {"transactional_id": "id", "producer_id": 1, "producer_epoch": 0, "committed": True}
 
@@ -52,7 +53,7 @@ class Script:
 
 @asynccontextmanager
 async def cluster_of(script: Script) -> AsyncIterator[tuple[Cluster, ScriptedBroker]]:
-    async with asyncio.timeout(20), ScriptedBroker(script) as broker:
+    async with asyncio.timeout(patient(20)), ScriptedBroker(script) as broker:
         script.broker = broker
         config = {"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 5, "reconnect.backoff.ms": 5}
         settings = parse(AdminSettings, config, {})

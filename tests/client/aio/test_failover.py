@@ -45,10 +45,11 @@ from einmal.wire.produce import (
 )
 from einmal.wire.record_batch import NewRecord, encode_batch, read_header
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
+from tests.suite.patience import patient
 
 TOPIC_ID = UUID(int=77)
 T0 = TopicPartition("t", 0)
-QUICK = {"retry.backoff.ms": 10, "reconnect.backoff.ms": 5, "request.timeout.ms": 20_000}
+QUICK = {"retry.backoff.ms": 10, "reconnect.backoff.ms": 5, "request.timeout.ms": 100_000}
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ class World:
 @asynccontextmanager
 async def brokers_of(world: World, *, dead_first: bool = False) -> AsyncIterator[str]:
     """Their bootstrap addresses; ``dead_first``: those of nobody before them."""
-    async with asyncio.timeout(15), ScriptedBroker(world.of(1)) as one, ScriptedBroker(world.of(2)) as two:
+    async with asyncio.timeout(patient(15)), ScriptedBroker(world.of(1)) as one, ScriptedBroker(world.of(2)) as two:
         world.brokers = {1: one, 2: two}
         known = f"{one.bootstrap},{two.bootstrap}"
         yield f"127.0.0.1:1,localhost:1,{known}" if dead_first else known
@@ -248,7 +249,7 @@ async def test_a_leader_that_falls_silent_is_left_once_another_one_leads() -> No
         world.silent.add(1)
         second = producer.send("t", b"b", partition=0)
         world.leaders = {0: (2, 1)}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await second
         assert world.appended[-1] == (2, 0, 1)
 
@@ -271,7 +272,7 @@ async def test_a_transaction_of_which_one_record_is_refused_flushes_at_once() ->
         assert [batch.topic_partition.partition for batch in later] == [0]
         for session in world.brokers[1].sessions:
             session.transport.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await producer.flush()
         assert kept.done()
         world.silent.clear()
@@ -317,7 +318,7 @@ async def test_a_consumer_leaves_a_leader_that_does_not_answer_once_another_one_
         assert len(await consumer.poll(5_000)) == 2
         world.silent.add(1)
         world.leaders = {0: (2, 1)}
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(patient(6)):
             while (2, 2) not in world.fetched:
                 assert await consumer.poll(20) == []
 
@@ -361,7 +362,7 @@ async def test_a_question_that_one_broker_does_not_answer_is_put_to_another() ->
     world = World(silent={1})
     async with brokers_of(world) as bootstrap:
         cluster = a_cluster(bootstrap)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await cluster.refresh_metadata(["t"])
         await cluster.close()
 
@@ -426,6 +427,6 @@ async def test_a_coordinator_that_falls_silent_is_left_once_another_broker_coord
         assert await cluster.coordinators.find(TRANSACTION, "id", deadline=cluster.deadline()) == 1
         world.silent.add(1)
         world.coordinator = 2
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(patient(6)):
             await end_txn(cluster)
         await cluster.close()

@@ -22,6 +22,7 @@ from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import FetchPartition
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
+from tests.suite.patience import patient
 
 T0 = TopicPartition("t", 0)
 WANTED, OTHER = UUID(int=1), UUID(int=2)
@@ -52,7 +53,7 @@ class OneTopic(ScriptedBroker):
 
 @asynccontextmanager
 async def cluster_with(broker: OneTopic) -> AsyncIterator[Cluster]:
-    async with asyncio.timeout(20), broker:
+    async with asyncio.timeout(patient(20)), broker:
         settings = parse(ConsumerSettings, {"bootstrap.servers": broker.bootstrap}, {})
         cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
         try:

@@ -86,7 +86,7 @@ async def test_no_broker_reachable_is_reported_soon(use: Callable[[str], Awaitab
     with pytest.raises(NoBrokerReachable, match="einmal start") as caught:
         await use(bootstrap)
     # Long before max.block.ms, a minute; a busy machine takes its time.
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50
     assert all(f"{each}: connection refused" in str(caught.value) for each in bootstrap.split(","))
 
 

@@ -17,6 +17,7 @@ from einmal.client.errors import RetriableError
 from einmal.types import ErrorCode
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
+from tests.suite.patience import patient
 
 LED, LED_ANEW, LEADERLESS = (1, 5), (1, 6), (-1, 5)
 
@@ -56,7 +57,7 @@ class Coordinators:
 
 async def listed(*looks: tuple[int, int] | None) -> list[Any]:
     script = Coordinators(*looks)
-    async with asyncio.timeout(20), ScriptedBroker(script) as broker:
+    async with asyncio.timeout(patient(20)), ScriptedBroker(script) as broker:
         script.broker = broker
         async with Admin({"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": 2_000}) as admin:
             return list(await admin.list_managed_transactions([7]))

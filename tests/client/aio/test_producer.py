@@ -10,6 +10,7 @@ from einmal.client.aio import Producer
 from einmal.client.errors import RequestRefused, UnknownOutcome
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -21,7 +22,7 @@ def bootstrap(node_of: NodeFactory) -> str:
 
 async def test_a_record_that_is_sent_again_right_after_its_topic_was_refused_has_an_outcome_too(bootstrap: str) -> None:
     async with Producer(bootstrap_servers=bootstrap) as producer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             for _ in range(3):
                 with pytest.raises(RequestRefused):
                     await producer.send("no/such topic", b"x")

@@ -26,6 +26,7 @@ from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
 from tests.security.certificates import Authority
+from tests.suite.patience import patient
 
 CANARY = "canary-8"
 HANDSHAKE, AUTHENTICATE, METADATA, API_VERSIONS = 17, 36, 3, 18
@@ -73,7 +74,7 @@ async def failure(bootstrap: str, settings: dict[str, str]) -> KafkaError:
     async with Admin({"bootstrap.servers": bootstrap} | settings) as admin:
         with pytest.raises(KafkaError) as caught:
             await admin.list_topics()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert CANARY not in f"{caught.value} {caught.value!r}"
     return caught.value
 
@@ -151,7 +152,7 @@ async def test_a_client_without_sasl_learns_at_its_second_connection_that_the_li
         broker.also = (HANDSHAKE,)
         began = time.monotonic()
         error = await failure(broker.bootstrap, {})
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 50
         assert [each.api_key for each in broker.requests] == [API_VERSIONS, METADATA, API_VERSIONS, HANDSHAKE]
     assert isinstance(error, SaslAuthenticationFailed)
     assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
@@ -226,7 +227,7 @@ async def test_a_session_is_renewed_before_it_ends_and_requests_wait_meanwhile()
         def is_renewed(keys: list[int]) -> bool:
             return keys.count(METADATA) > keys.count(HANDSHAKE) > 1
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patient(30)):
             while not (sasl.sessions and all(map(is_renewed, sasl.sessions.values()))):
                 await asyncio.gather(*(admin.list_topics() for _ in range(3)))
         assert all(not session.transport.is_closing() for session in broker.sessions), "the connections were kept"

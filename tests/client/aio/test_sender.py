@@ -14,6 +14,7 @@ from einmal.client.aio.sender import Sender
 from einmal.client.config import AdminSettings, parse
 from einmal.client.producer_core import ProduceLimits, ProducerCore
 from einmal.seams import SystemClock, TcpNetwork
+from tests.suite.patience import patient
 
 LIMITS = ProduceLimits(linger_ms=0, batch_size=1, delivery_timeout_ms=1_000, retry_backoff_ms=10)
 
@@ -40,7 +41,7 @@ def test_of_two_due_times_the_earlier_one_counts_on_either_event_loop(
         sender = WatchedSender(ProducerCore(LIMITS), cluster)
         for each in milliseconds:
             sender.wake_within(each)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(10)):
             await sender.has_turned.wait()
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

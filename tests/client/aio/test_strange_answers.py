@@ -14,6 +14,7 @@ from einmal.client.errors import FatalError, KafkaError, RequestRefused
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
+from tests.suite.patience import patient
 
 T0 = TopicPartition("t", 0)
 
@@ -58,7 +59,7 @@ def with_admin(use: Callable[[Admin], Awaitable[Any]]) -> Callable[[dict[str, An
 
 
 async def error_of(broker: StrangeBroker, use: Callable[[dict[str, Any]], Awaitable[None]]) -> KafkaError:
-    async with asyncio.timeout(20), broker:
+    async with asyncio.timeout(patient(20)), broker:
         config = {"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": 600}
         with pytest.raises(KafkaError) as caught:
             await use(config)
@@ -114,7 +115,7 @@ async def test_a_member_with_a_broken_assignment_does_not_hide_its_group(caplog:
     group = {"group_id": "g", "protocol_type": "consumer", "group_state": "Stable", "members": members}
 
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(patient(20)),
         StrangeBroker({ApiKey.DESCRIBE_GROUPS: {"groups": [group]}}) as broker,
         Admin(bootstrap_servers=broker.bootstrap) as admin,
     ):

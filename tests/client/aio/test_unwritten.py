@@ -13,6 +13,7 @@ from einmal.client.apis import ApiKey
 from einmal.client.errors import ClientClosed, RecordTooLarge
 from einmal.types import Instant
 from tests.client.aio.test_strange_answers import StrangeBroker
+from tests.suite.patience import patient
 
 HEAD = "Records without an acknowledgement: "
 
@@ -33,7 +34,7 @@ async def test_records_whose_futures_nobody_asks_are_counted(flush: bool, caplog
     # It has no producer id to give, so no record can be sent.
     broker = StrangeBroker({})
     broker.without = ApiKey.INIT_PRODUCER_ID
-    async with asyncio.timeout(20), broker:
+    async with asyncio.timeout(patient(20)), broker:
         producer = Producer(bootstrap_servers=broker.bootstrap, delivery_timeout_ms=600)
         for _ in range(3):
             producer.send("t", b"v")
@@ -44,7 +45,7 @@ async def test_records_whose_futures_nobody_asks_are_counted(flush: bool, caplog
 
 
 async def test_records_of_a_topic_that_cannot_be_looked_up_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async with asyncio.timeout(20), StrangeBroker({ApiKey.METADATA: {}}) as broker:
+    async with asyncio.timeout(patient(20)), StrangeBroker({ApiKey.METADATA: {}}) as broker:
         producer = Producer(bootstrap_servers=broker.bootstrap, max_block_ms=300)
         producer.send("nowhere", b"v")
         producer.send("nowhere", b"v")

@@ -10,6 +10,7 @@ import pytest
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import BufferExhausted, NoBrokerReachable, RetriableError
 from einmal.types import TopicPartition
+from tests.suite.patience import patient
 
 NOWHERE = "127.0.0.1:1"
 
@@ -27,7 +28,7 @@ async def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_g
             has_come_back.set()
         raise NoBrokerReachable()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patient(20)):
         producer = Producer(bootstrap_servers=NOWHERE, max_block_ms=0)
         producer._cluster.call_any = refuse  # type: ignore[method-assign]
         acquiring = asyncio.create_task(producer._outbox.acquire_identity())
@@ -41,7 +42,7 @@ async def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_g
 
 
 async def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever() -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patient(20)):
         producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=100)
         await producer.room(1_000)
         with pytest.raises(BufferExhausted):
@@ -50,7 +51,7 @@ async def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever()
 
 
 async def test_a_position_that_cannot_be_found_ends_at_the_deadline() -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patient(20)):
         settings: dict[str, Any] = {
             "group_id": "g",
             "enable_auto_commit": False,

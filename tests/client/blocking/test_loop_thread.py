@@ -13,6 +13,7 @@ import pytest
 
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.errors import ClientClosed, InvalidState
+from tests.suite.patience import patient
 
 
 class Twin:
@@ -69,7 +70,7 @@ print(next(left))
 
 
 def test_a_program_that_leaves_an_iterator_half_read_ends() -> None:
-    done = subprocess.run([sys.executable, "-c", _LEFT_AT_THE_END], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", _LEFT_AT_THE_END], capture_output=True, text=True, timeout=patient(20))
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 

@@ -236,7 +236,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2, 3))])
 def test_each_line_is_read_once_whatever_is_rotated_when(tmp_path: Path, part: int) -> None:
     for seed in range(part, SEEDS, 4):
         folder = tmp_path / str(seed)
@@ -248,7 +248,7 @@ def test_each_line_is_read_once_whatever_is_rotated_when(tmp_path: Path, part: i
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_lines_that_a_rotation_destroys_are_missing_or_refused_and_no_others(tmp_path: Path, part: int) -> None:
     refused = 0
     for seed in range(part, SEEDS, 2):
