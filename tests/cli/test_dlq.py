@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -17,10 +16,11 @@ from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, Selection
 from einmal.types import Header
 from tests.cli.running import Cli
 from tests.spark.topics import records
+from tests.suite.patience import patient
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.system
 
-_numbers = itertools.count()
 REASONS = ("MalformedValue", "MissingField")
 
 
@@ -29,7 +29,7 @@ class Queue:
 
     def __init__(self, cluster: str, cli: Cli, count: int = 10) -> None:
         self.cluster = cluster
-        self.topic = f"orders-{next(_numbers)}"
+        self.topic = unique("orders")
         self.letters = f"{self.topic}-dlq"
         cli("topic", "create", self.topic, self.letters, "-p", "2")
         with Producer({"bootstrap.servers": cluster}) as producer:
@@ -152,7 +152,7 @@ def test_a_replay_that_is_killed_is_completed_by_the_next(cluster: str, cli: Cli
         "    queue._copy = killed\n"
         "    queue.replay(q.Selection())\n"
     )
-    process = subprocess.run([sys.executable, "-c", program, cluster, queue.letters, str(after)], timeout=60)
+    process = subprocess.run([sys.executable, "-c", program, cluster, queue.letters, str(after)], timeout=patient(60))
     assert process.returncode == -9
     assert len(queue.originals()) == 2 * after
     done = cli("dlq", "replay", queue.letters, "--yes", "--format", "json").document
@@ -161,7 +161,7 @@ def test_a_replay_that_is_killed_is_completed_by_the_next(cluster: str, cli: Cli
 
 
 def test_infer_proposes_a_schema_from_a_topic(cli: Cli, cluster: str) -> None:
-    topic = f"samples-{next(_numbers)}"
+    topic = unique("samples")
     cli("topic", "create", topic, "-p", "2")
     with Producer({"bootstrap.servers": cluster}) as producer:
         for number in range(20):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -18,15 +17,15 @@ from einmal.pipeline.positions import topic_ids, topics_in
 from einmal.spark.targets.kafka.commit_log import PARTITIONS
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.cli.running import Cli
+from tests.suite.patience import patient
+from tests.suite.shared import unique
 
 pytestmark = pytest.mark.system
-
-_numbers = itertools.count()
 
 
 @pytest.fixture
 def owner(cluster: str) -> Iterator[PipelineOwner]:
-    owner = PipelineOwner({"bootstrap.servers": cluster}, f"pipeline-{next(_numbers)}")
+    owner = PipelineOwner({"bootstrap.servers": cluster}, unique("pipeline"))
     yield owner
     owner.close()
 
@@ -165,4 +164,4 @@ def test_nothing_of_it_needs_spark() -> None:
     of_spark = "operate.ownership", "protocol.local_checkpoint", "declare.declaration"
     modules = ", ".join(["einmal.cli.pipeline", *(f"einmal.spark.{module}" for module in of_spark)])
     program = f"import sys, {modules}; sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=patient(60)).returncode == 0
