@@ -56,6 +56,8 @@ class LocalTasks(TargetTests):
 def local_session(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """What a target needs of a session, for the duration of a test."""
     monkeypatch.setattr(TaskContext, "get", _context)
+    # It is for processes of tasks alone.
+    monkeypatch.setattr("einmal.spark.targets.postgres.copying.settle", lambda: None)
     return cast("SparkSession", _LocalSession())
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.targets.postgres.rig import Rig
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.spark.targets.postgres.server import PostgresServer, running
 from tests.suite.shared import shared, unique
 
 
@@ -23,4 +23,20 @@ def rig(server: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
     database = unique("test").replace("-", "_")
     server.rows(f"CREATE DATABASE {database}")
     with Rig(server, spark, database) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[PostgresServer]:
+    """A server that tests may lose, if they start it again."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def own(mortal: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
+    """A database of that server."""
+    database = unique("own").replace("-", "_")
+    mortal.rows(f"CREATE DATABASE {database}")
+    with Rig(mortal, spark, database) as rig:
         yield rig

@@ -9,13 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from pyspark.sql import SparkSession
 
 from einmal.spark.options import Options
-from einmal.spark.targets.postgres import copying
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.testing.targets import TargetTests
-from tests.spark.targets.local_tasks import LocalTasks, local_session
+from tests.spark.targets.local_tasks import LocalTasks
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
 from tests.suite.shared import shared
 
@@ -73,9 +71,3 @@ class PostgresHooks(TargetTests):
 
 class TestPostgres(LocalTasks, PostgresHooks):
     """The battery."""
-
-    @pytest.fixture
-    def spark(self, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-        # It is for processes of tasks alone.
-        monkeypatch.setattr(copying, "settle", lambda: None)
-        return local_session(monkeypatch)

@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import write_stream
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.operate.ownership import Ownership
 from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
-from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record
-from tests.spark.targets.postgres.server import PostgresServer, Standby, running, until
-from tests.suite.shared import unique
+from tests.spark.targets.local_tasks import local_session
+from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record, replace, standby_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[PostgresServer]:
-    """A server that tests may lose, if they start it again."""
-    with running() as server:
-        yield server
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def own(mortal: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
-    """A database of that server."""
-    database = unique("own").replace("-", "_")
-    mortal.rows(f"CREATE DATABASE {database}")
-    with Rig(mortal, spark, database) as rig:
-        yield rig
-
-
-@contextmanager
-def _standby(own: Rig) -> Iterator[Standby]:
-    """Of its server, which is there again afterwards."""
-    standby = own.server.standby()
-    try:
-        standby.start()
-        yield standby
-    finally:
-        standby.remove()
-        own.server.kill()
-        own.server.start()
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
 
 
 def _steps(driver: Driver, rig: Rig) -> None:
@@ -103,11 +73,11 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
     driver = own.driver()
     driver.start()
     driver.batch(0, own.frame(range(10)))
-    with _standby(own) as standby:
+    with standby_of(own) as standby:
         standby.catch_up()
         standby.pause()
         driver.batch(1, own.frame(range(10, 20)))
-        _replace(own.server, standby)
+        replace(own.server, standby)
         standby.promote()
         with pytest.raises(PipelineRefused, match="was 1, but public.einmal_commits now has 0.*lost transactions"):
             _refused(driver, own)
@@ -116,45 +86,17 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
         )
 
 
-def test_a_promoted_standby_that_lags_is_refused_by_the_checkpoint_of_a_new_process(own: Rig, tmp_path: Path) -> None:
-    def run_until(batch_id: int) -> None:
-        numbers = own.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-        writer = write_stream(numbers.selectExpr("value AS n")).format("postgres").options(**own.options())
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).option("transactional.id", NAME)
-        query = writer.trigger(processingTime="50 milliseconds").start()
-        try:
-            until(lambda: (own.committed_batch() or 0) >= batch_id or not query.isActive, "batches are committed")
-        finally:
-            query.stop()
-        query.awaitTermination()
-
-    run_until(1)
-    with _standby(own) as standby:
-        standby.catch_up()
-        standby.pause()
-        before = own.committed_batch()
-        assert before is not None
-        run_until(before + 2)
-        _replace(own.server, standby)
-        standby.promote()
-        with pytest.raises(PipelineRefused, match=f"but the last committed batch is {before}"):
-            run_until(before + 9)
-        assert standby.rows("SELECT count(*), max(n) FROM numbers", database=own.database) == [
-            (5 * (before + 1), 5 * (before + 1) - 1)
-        ]
-
-
 def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_taken_for_the_first(
     own: Rig,
 ) -> None:
     first, second = own.driver(), own.driver()
     first.start()
     first.batch(0, own.frame(range(10)))
-    with _standby(own) as standby:
+    with standby_of(own) as standby:
         standby.catch_up()
         standby.pause()
         first.restart()
-        _replace(own.server, standby)
+        replace(own.server, standby)
         standby.promote()
         assert second.start() == record(0, 10)
         assert first.identity is not None and second.identity is not None
@@ -176,14 +118,6 @@ def _refused(driver: Driver, rig: Rig) -> None:
             driver.commit()
         except TargetFailed:
             driver.abort()
-
-
-def _replace(primary: PostgresServer, standby: PostgresServer) -> None:
-    """The standby answers at the primary's address, as behind a virtual IP."""
-    primary.kill()
-    standby.stop()
-    standby.port = primary.port
-    standby.start()
 
 
 def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Rig) -> None:

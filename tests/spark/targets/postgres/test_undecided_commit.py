@@ -9,18 +9,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from einmal.spark.targets.postgres.target import PostgresIdentity
 from einmal.spark.targets.target import Opening, OutcomeUnknown, TargetError, TargetFenced
+from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.proxy import Fault, Proxy
 from tests.spark.targets.postgres.rig import NAME, Rig, record
 from tests.spark.targets.postgres.server import until
 from tests.suite.patience import patient
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 _HELD = 7
 """The advisory lock that COMMIT waits for."""
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
 
 
 @pytest.fixture
