@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from einmal.client.security_settings import SECURITY_NAMES
+from tests.demo.test_run import check
 from tests.examples.readme import ROOT
 from tests.security.secure_kafka import CANARY
 from tests.spark.artefacts import Artefacts
@@ -52,7 +53,7 @@ def arguments_of(mark: str) -> Iterator[set[str]]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_no_artefact_of_a_demo_contains_a_secret(tmp_path: Path) -> None:
+def test_a_demo_shows_exactly_once_and_no_artefact_of_it_contains_a_secret(tmp_path: Path) -> None:
     """Output, logs of all processes, the driver's at DEBUG, topics, checkpoints, report, event log, arguments."""
     artefacts, mark = Artefacts(tmp_path / "artefacts"), tmp_path.name
     output = artefacts.directory / "demo"
@@ -60,7 +61,8 @@ def test_no_artefact_of_a_demo_contains_a_secret(tmp_path: Path) -> None:
     with arguments_of(mark) as arguments:
         artefacts.run("printed", 0, *command, **secrets(mark))
     (artefacts.directory / "arguments.txt").write_text("\n".join(sorted(arguments)))
-    assert json.loads((output / "report.json").read_text())["verdict"] == "exactly-once"
+    check(json.loads((output / "report.json").read_text()))
+    assert "<svg" in (output / "report.html").read_text()
     for program in ("einmal demo", "einmal start", "einmal.demo.pipeline", "java"):
         assert any(program in each for each in arguments), arguments
     names = {path.name for path in artefacts.files()}

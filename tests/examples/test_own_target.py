@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EXAMPLE = ROOT / "examples" / "own_target"
 
 
-def test_batch_that_is_written_again_is_there_once(reader: Reader) -> None:
+def test_batch_that_is_written_again_is_there_once(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, "no broker")
     reader.follow(EXAMPLE / "README.md", set_up=SET_UP[:2])
     squares = reader.folder / "build" / "examples" / "squares"
     manifest = json.loads((squares / "manifest.json").read_text())

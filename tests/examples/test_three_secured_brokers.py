@@ -25,7 +25,7 @@ _START: Final = "einmal start --config server.properties"
 _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PLACE: Final = re.compile(r"kafka-(\d)\.example\.com:(\d+)")
 _OF_BROKER: Final = ("node.id=", "listeners=", "ssl.keystore.location=")
-_LIMIT_S: Final = 60.0
+_LIMIT_S: Final = 300.0
 
 
 def blocks() -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from examples.transfers.audit import wallets
 from einmal.client import Admin, NewTopic
 from tests.examples.readme import ROOT, Reader
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -44,7 +45,7 @@ def bank(tmp_path: Path, own_broker: EinmalBroker) -> str:
 def run(broker: EinmalBroker, bank: str, *options: str) -> int:
     command = [sys.executable, "-m", "examples.transfers.transfers", bank, "--count", str(COUNT), *options]
     return subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"KAFKA_BROKERS": broker.bootstrap}, timeout=60
+        command, cwd=ROOT, env=os.environ | {"KAFKA_BROKERS": broker.bootstrap}, timeout=patient(60)
     ).returncode
 
 

@@ -23,6 +23,7 @@ from einmal.spark.output.routing import Turn
 from einmal.spark.output.writer import WriteAs
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.patience import patient
 
 PARTITIONS = 3
 TRANSACTIONS = 32
@@ -202,7 +203,7 @@ def test_tasks_that_are_killed_in_the_middle_of_a_copy_lose_repeat_and_tear_noth
     process = mirror(tmp_path)
     try:
         kill_workers_in_a_copy(process, target)
-        assert process.wait(COPY_S) == 0, (tmp_path / "mirror.log").read_text()
+        assert process.wait(patient(COPY_S)) == 0, (tmp_path / "mirror.log").read_text()
     finally:
         process.kill()
         process.communicate()
@@ -223,7 +224,7 @@ def limit_producers(servers: str, bytes_per_s: float | None) -> None:
 
 
 def kill_workers_in_a_copy(process: subprocess.Popen[str], target: str) -> None:
-    deadline = time.monotonic() + COPY_S
+    deadline = time.monotonic() + patient(COPY_S)
     while not any(ends(target, "A.orders", "read_uncommitted")):
         assert process.poll() is None and time.monotonic() < deadline, "nothing was written"
         time.sleep(0.01)

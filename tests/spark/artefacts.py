@@ -12,7 +12,7 @@ from tests.security.secure_kafka import CANARY, USER
 from tests.spark import event_log
 from tests.spark.topics import records
 
-_ENDS_S = 300.0
+_ENDS_S = 900.0
 
 DEBUG_LOG4J = """
 rootLogger.level = debug

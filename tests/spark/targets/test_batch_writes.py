@@ -13,13 +13,16 @@ from tests.spark.targets.hooks import HOOKS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+KINDS = [kind if kind in ("sqlite", "delta") else pytest.param(kind, marks=pytest.mark.long) for kind in HOOKS]
+"""One of each family: databases of one file, lake tables."""
+
 
 def written(spark: SparkSession, kind: str, location: Path, version: int, mark: str) -> Written:
     writer = write(frame_of(spark, rows_of(version, mark))).format(kind).options(**HOOKS[kind]().options(location))
     return writer.option("transactional.id", "daily").option("txnVersion", version).save()
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_version_that_is_written_again_is_there_once(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     for version in (1, 2):
         assert written(spark, kind, tmp_path, version, "first") == Written(records=5, already_in=False)
@@ -32,7 +35,7 @@ def test_version_that_is_written_again_is_there_once(kind: str, tmp_path: Path, 
     assert [each.record and each.record.batch_id for each in hooks.destination(tmp_path).committed().values()] == [2]
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_write_without_a_name_leaves_rows_and_no_record(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     hooks = HOOKS[kind]()
     for mark in ("one", "two"):
@@ -42,7 +45,7 @@ def test_write_without_a_name_leaves_rows_and_no_record(kind: str, tmp_path: Pat
     assert hooks.staged(tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_misspelt_option_is_refused_with_a_suggestion(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     options = HOOKS[kind]().options(tmp_path)
     name, value = options.popitem()

@@ -12,12 +12,15 @@ from einmal.spark.targets.sqlite import SQLiteDestination
 from einmal.spark.targets.target import TargetError
 from tests.spark.targets.broken import MUTANTS, BrokenDestination
 from tests.spark.targets.hooks import SQLiteHooks
+from tests.spark.targets.local_tasks import local_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_defect_is_caught_by_the_test_that_is_for_it(mutant: Any, tmp_path: Path, spark: object) -> None:
+def test_defect_is_caught_by_the_test_that_is_for_it(
+    mutant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(SQLiteHooks):
         def destination(self, location: Path) -> SQLiteDestination:
             options = Options({"path": location / "rows.db", "table": "words", "busyTimeout": "2s"})
@@ -26,4 +29,4 @@ def test_defect_is_caught_by_the_test_that_is_for_it(mutant: Any, tmp_path: Path
     name, _, parameter = MUTANTS[mutant].partition(":")
     test = getattr(Broken(), name)
     with pytest.raises((AssertionError, pytest.fail.Exception, TargetError)):
-        test(tmp_path, spark, *([parameter] if parameter else []))
+        test(tmp_path, local_session(monkeypatch), *([parameter] if parameter else []))

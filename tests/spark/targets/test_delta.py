@@ -19,13 +19,19 @@ from einmal.spark.targets.target import OutcomeUnknown
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import DeltaHooks
+from tests.spark.targets.local_tasks import LocalTasks, local_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NAME: Final = "words"
 
 
-class TestDelta(DeltaHooks):
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
+
+
+class TestDelta(LocalTasks, DeltaHooks):
     """The battery."""
 
 

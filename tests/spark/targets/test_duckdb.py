@@ -9,15 +9,23 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.testing.targets.driving import RunUnderTest
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import DuckDBHooks
+from tests.spark.targets.local_tasks import LocalTasks, local_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
-class TestDuckDB(DuckDBHooks):
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
+
+
+class TestDuckDB(LocalTasks, DuckDBHooks):
     """The battery."""
+
+    # The names of pipelines are parameters of the statements that SQLite has, too.
+    in_the_long_run = LocalTasks.in_the_long_run | {"test_every_name_has_a_record_of_its_own"}
 
 
 @pytest.mark.parametrize(
@@ -35,28 +43,6 @@ def test_table_that_would_change_values_is_refused(
         connection.execute(f"CREATE TABLE words ({declared})")
     problems = DuckDBHooks().destination(tmp_path).problems("values", schema_of(spark, rows))
     assert len(problems) == 1 and problem in problems[0][0] and problems[0][1]
-
-
-def test_values_are_stored_exactly(tmp_path: Path, spark: SparkSession) -> None:
-    frame = spark.sql(
-        "SELECT true AS flag, CAST('NaN' AS DOUBLE) AS nan, "
-        "CAST('12345678901234567890.1234' AS DECIMAL(38, 4)) AS exact, "
-        "DATE'2026-01-01' AS day, TIMESTAMP'2026-03-29 01:30:00.000001+00:00' AS at, X'00ff' AS bytes"
-    )
-    assert DuckDBHooks().destination(tmp_path).problems("values", frame.schema) == []
-    run = RunUnderTest(DuckDBHooks(), tmp_path, "values", None)
-    run.start()
-    run.stage_frame(0, frame)
-    run.record(0)
-    run.commit()
-    run.die()
-    with closing(duckdb.connect(str(tmp_path / "rows.db"))) as connection:
-        rows = connection.execute(
-            'SELECT flag, isnan(nan), exact::VARCHAR, day::VARCHAR, epoch_us("at"), bytes FROM words'
-        )
-        assert rows.fetchall() == [
-            (True, True, "12345678901234567890.1234", "2026-01-01", 1774747800000001, b"\x00\xff")
-        ]
 
 
 def test_two_changes_of_one_row_conflict_when_they_set_equal_values(tmp_path: Path) -> None:

@@ -17,13 +17,19 @@ from einmal.spark.targets.target import OutcomeUnknown
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import IcebergHooks, table_at
+from tests.spark.targets.local_tasks import LocalTasks, local_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NAME: Final = "words"
 
 
-class TestIceberg(IcebergHooks):
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
+
+
+class TestIceberg(LocalTasks, IcebergHooks):
     """The battery."""
 
 
@@ -120,26 +126,6 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
     assert run.found is None
     run.die()
     assert IcebergHooks().staged(tmp_path) == []
-
-
-def test_timestamps_of_any_session_time_zone_are_in_utc(tmp_path: Path, spark: SparkSession) -> None:
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-    try:
-        frame = spark.sql(
-            "SELECT 1L AS id, TIMESTAMP'2026-03-29 01:30:00+00:00' AS at, CAST(1.5 AS DECIMAL(9, 2)) AS d"
-        )
-        assert IcebergHooks().destination(tmp_path).problems(NAME, frame.schema) == []
-        run = RunUnderTest(IcebergHooks(), tmp_path, NAME, None)
-        run.start()
-        run.stage_frame(0, frame)
-        run.record(0)
-        run.commit()
-        run.die()
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", str(zone))
-    [row] = table_at(tmp_path).scan().to_arrow().to_pylist()
-    assert row["at"].isoformat() == "2026-03-29T01:30:00+00:00"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from examples.own_target.json_lines import JsonLines
 
 from einmal.spark.options import Options
 from einmal.testing.targets import TargetTests
+from tests.spark.targets.local_tasks import LocalTasks
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
-class TestJsonLines(TargetTests):
+class JsonLinesHooks(TargetTests):
     wrong_schema = None
 
     def destination(self, location: Path) -> JsonLines:
@@ -47,6 +48,10 @@ class TestJsonLines(TargetTests):
         manifest = json.loads(path.read_text())
         manifest["pipelines"][name]["record"] = "{"
         path.write_text(json.dumps(manifest))
+
+
+class TestJsonLines(LocalTasks, JsonLinesHooks):
+    """The battery."""
 
 
 def committed_files(directory: Path) -> list[Path]:

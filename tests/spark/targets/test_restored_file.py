@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.target import Opening
-from einmal.testing.targets.driving import RunUnderTest
+from einmal.testing.targets.driving import RunUnderTest, frame_of
 from tests.spark.targets.hooks import DuckDBHooks, OwnHooks, SQLiteHooks
+from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.rig import record
 
 
@@ -36,12 +36,11 @@ def test_run_does_not_continue_above_a_file_that_was_restored(hooks: OwnHooks, t
     assert RunUnderTest(hooks, tmp_path, "words", None).start() is None
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("hooks", [SQLiteHooks(), DuckDBHooks()], ids=lambda hooks: hooks.kind)
 def test_two_databases_with_one_staging_directory_keep_each_others_files(
-    hooks: OwnHooks, tmp_path: Path, spark: SparkSession, *, copied: bool
+    hooks: OwnHooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copied: bool
 ) -> None:
     """Also where one is a copy of the other, and has its identity."""
     staging, names = tmp_path / "staging", ("first.db", "second.db")
@@ -49,12 +48,12 @@ def test_two_databases_with_one_staging_directory_keep_each_others_files(
         destination(hooks.kind, {"path": str(tmp_path / name), "table": "words", "staging": str(staging)})
         for name in names
     ]
-    opening = Opening(name="words", spark=spark)
+    opening = Opening(name="words")
     if copied:
         with closing(destinations[0].target(opening)) as target:
             target.acquire(None)
         shutil.copy(tmp_path / names[0], tmp_path / names[1])
-    frame = spark.createDataFrame([(1, "a")], "id long, name string")
+    frame = frame_of(local_session(monkeypatch), [(1, "a")])
     with closing(destinations[0].target(opening)) as first:
         identity = first.acquire(None)
         first.read()

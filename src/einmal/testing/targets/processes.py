@@ -1,7 +1,7 @@
 """Drivers in processes of their own, killed with SIGKILL.
 
-A process joins the Spark session of the test, so that it starts in a second or two; the jobs of one that is killed run
-on for a moment, as they do on a cluster.
+A process joins the Spark session of the test, and is a fork of one that has imported what it needs, so that it starts
+in a second; the jobs of one that is killed run on for a moment, as they do on a cluster.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,11 @@ _IN_S: Final = 0.02
 
 
 class ProcessTests(TargetHooks):
+    def joining(self, spark: SparkSession) -> Callable[[], SparkSession]:
+        """How a process of its own gets a session in the JVM of this one; it is pickled."""
+        gateway = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
+        return partial(_joined, gateway.port, gateway.auth_token)
+
     def test_killed_process_leaves_the_batch_whole(self, tmp_path: Path, spark: SparkSession) -> None:
         chance = random.Random(1)
         expected: list[Row] = []
@@ -53,7 +59,7 @@ class ProcessTests(TargetHooks):
 
 
 def _kill_at(
-    hooks: TargetHooks,
+    hooks: ProcessTests,
     location: Path,
     spark: SparkSession,
     moment: str,
@@ -62,10 +68,10 @@ def _kill_at(
     chance: random.Random,
 ) -> None:
     when, _, last = moment.partition(" ")
-    gateway = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([type(hooks).__module__, "pyspark.sql", "pandas", "pyarrow"])
     ours, theirs = context.Pipe()
-    arguments = (type(hooks), str(location), gateway.port, gateway.auth_token, theirs)
+    arguments = (type(hooks), str(location), hooks.joining(spark), theirs)
     process = context.Process(target=_drive, args=arguments, daemon=True)
     process.start()
     try:
@@ -94,8 +100,8 @@ def _settle(spark: SparkSession) -> None:
 # --- in the process ---------------------------------------------------------------------------------------------------
 
 
-def _drive(hooks: type[TargetHooks], location: str, port: int, token: str, pipe: Connection) -> None:
-    run = RunUnderTest(hooks(), Path(location), NAME, _joined(port, token))
+def _drive(hooks: type[TargetHooks], location: str, joining: Callable[[], SparkSession], pipe: Connection) -> None:
+    run = RunUnderTest(hooks(), Path(location), NAME, joining())
     while True:
         verb, batch_id, rows = pipe.recv()
         try:

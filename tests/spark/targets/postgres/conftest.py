@@ -1,8 +1,7 @@
-"""One server for the tests of a module, and a database of its own for each test."""
+"""The server that the whole run shares, and a database of its own for each test."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -10,19 +9,34 @@ from pyspark.sql import SparkSession
 
 from tests.spark.targets.postgres.rig import Rig
 from tests.spark.targets.postgres.server import PostgresServer, running
+from tests.suite.shared import shared, unique
 
-_databases = itertools.count()
+
+@pytest.fixture(scope="session")
+def server() -> PostgresServer:
+    server: PostgresServer = shared("postgres")
+    return server
+
+
+@pytest.fixture
+def rig(server: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
+    database = unique("test").replace("-", "_")
+    server.rows(f"CREATE DATABASE {database}")
+    with Rig(server, spark, database) as rig:
+        yield rig
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
+def mortal() -> Iterator[PostgresServer]:
+    """A server that tests may lose, if they start it again."""
     with running() as server:
         yield server
 
 
 @pytest.fixture
-def rig(server: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
-    database = f"test_{next(_databases)}"
-    server.rows(f"CREATE DATABASE {database}")
-    with Rig(server, spark, database) as rig:
+def own(mortal: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
+    """A database of that server."""
+    database = unique("own").replace("-", "_")
+    mortal.rows(f"CREATE DATABASE {database}")
+    with Rig(mortal, spark, database) as rig:
         yield rig

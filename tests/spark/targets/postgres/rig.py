@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,7 +17,7 @@ from einmal.spark.options import Options
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.spark.targets.postgres.target import PostgresTarget
 from einmal.spark.targets.target import Identity, Opening, TargetFailed
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, Standby
 
 NAME = "pipeline"
 
@@ -96,8 +98,8 @@ class Rig:
     def frame(self, values: Sequence[int], partitions: int = 2) -> DataFrame:
         """Rows with one column ``n``."""
         assert list(values) == list(range(values[0], values[-1] + 1)) if values else True
-        start, end = (values[0], values[-1] + 1) if values else (0, 0)
-        return self.spark.range(start, end, 1, partitions).withColumnRenamed("id", "n")
+        table = pyarrow.table({"n": pyarrow.array(values, pyarrow.int64())})
+        return self.spark.createDataFrame(table).coalesce(partitions)
 
     def rows(self, query: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         return self.server.rows(query, parameters, self.database)
@@ -146,3 +148,24 @@ def record(batch_id: int, records: int = 0, name: str = NAME) -> CommitRecord:
         end=({"topic": {"0": batch_id}},),
         records=records,
     )
+
+
+@contextmanager
+def standby_of(rig: Rig) -> Iterator[Standby]:
+    """Of the rig's server, which is there again afterwards."""
+    standby = rig.server.standby()
+    try:
+        standby.start()
+        yield standby
+    finally:
+        standby.remove()
+        rig.server.kill()
+        rig.server.start()
+
+
+def replace(primary: PostgresServer, standby: PostgresServer) -> None:
+    """The standby answers at the primary's address, as behind a virtual IP."""
+    primary.kill()
+    standby.stop()
+    standby.port = primary.port
+    standby.start()

@@ -24,6 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from tests.ports import loopback_ports
+from tests.suite.patience import patient
 from tests.suite.shared import Shareable, Unavailable
 
 _DOWNLOADED: Final = Path(__file__).parents[4] / "build" / "postgresql"
@@ -56,8 +57,6 @@ SHARED: Final = {
     "max_wal_senders": "40",
     "max_prepared_transactions": "40",
     "max_connections": "200",
-    # Processes are killed here, the machine is not.
-    "fsync": "off",
 }
 """Settings of the server that all tests share: for change data capture, and for two-phase commit."""
 
@@ -136,7 +135,7 @@ class PostgresServer(Shareable):
                 cwd=self._directory,
                 **_as_user(),
             )
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + patient(_START_S)
         while True:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
@@ -256,6 +255,7 @@ def running(**settings: str) -> Iterator[PostgresServer]:
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     """Wait for a condition on a real process."""
+    timeout_s = patient(timeout_s)
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"

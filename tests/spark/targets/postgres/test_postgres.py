@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,11 @@ from psycopg import sql
 from einmal.spark.options import Options
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.testing.targets import TargetTests
+from tests.spark.targets.local_tasks import LocalTasks
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.suite.shared import shared
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-_URL = "EINMAL_TEST_POSTGRES"
-"""Environment, which processes of the battery inherit: the server's address without a database."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _address(server: PostgresServer) -> Iterator[None]:
-    os.environ[_URL] = server.url_of("")
-    yield
-    del os.environ[_URL]
+pytestmark = pytest.mark.slow
 
 
 class PostgresHooks(TargetTests):
@@ -68,14 +58,16 @@ class PostgresHooks(TargetTests):
 
     def _url(self, location: Path) -> str:
         name = f"battery_{hashlib.sha256(str(location).encode()).hexdigest()[:16]}"
-        with psycopg.connect(os.environ[_URL] + "postgres", password=PASSWORD, autocommit=True) as connection:
+        # Also in processes of the battery.
+        server: PostgresServer = shared("postgres")
+        with server.connect() as connection:
             if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        return os.environ[_URL] + name
+        return server.url_of(name)
 
     def _connected(self, location: Path) -> psycopg.Connection[Any]:
         return psycopg.connect(self._url(location), password=PASSWORD, autocommit=True)
 
 
-class TestPostgres(PostgresHooks):
+class TestPostgres(LocalTasks, PostgresHooks):
     """The battery."""

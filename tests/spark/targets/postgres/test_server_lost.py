@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import write_stream
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.operate.ownership import Ownership
 from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
-from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record
-from tests.spark.targets.postgres.server import PostgresServer, running, until
+from tests.spark.targets.local_tasks import local_session
+from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record, replace, standby_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def own(spark: SparkSession) -> Iterator[Rig]:
-    """On a server of its own, which the test may lose."""
-    with running() as server, Rig(server, spark, "postgres") as rig:
-        yield rig
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
 
 
 def _steps(driver: Driver, rig: Rig) -> None:
@@ -79,49 +73,17 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
     driver = own.driver()
     driver.start()
     driver.batch(0, own.frame(range(10)))
-    standby = own.server.standby()
-    standby.start()
-    try:
+    with standby_of(own) as standby:
         standby.catch_up()
         standby.pause()
         driver.batch(1, own.frame(range(10, 20)))
-        _replace(own.server, standby)
+        replace(own.server, standby)
         standby.promote()
         with pytest.raises(PipelineRefused, match="was 1, but public.einmal_commits now has 0.*lost transactions"):
             _refused(driver, own)
-        assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(10))
-    finally:
-        standby.remove()
-
-
-def test_a_promoted_standby_that_lags_is_refused_by_the_checkpoint_of_a_new_process(own: Rig, tmp_path: Path) -> None:
-    def run_until(batch_id: int) -> None:
-        numbers = own.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-        writer = write_stream(numbers.selectExpr("value AS n")).format("postgres").options(**own.options())
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).option("transactional.id", NAME)
-        query = writer.trigger(processingTime="50 milliseconds").start()
-        try:
-            until(lambda: (own.committed_batch() or 0) >= batch_id or not query.isActive, "batches are committed")
-        finally:
-            query.stop()
-        query.awaitTermination()
-
-    run_until(1)
-    standby = own.server.standby()
-    standby.start()
-    try:
-        standby.catch_up()
-        standby.pause()
-        before = own.committed_batch()
-        assert before is not None
-        run_until(before + 2)
-        _replace(own.server, standby)
-        standby.promote()
-        with pytest.raises(PipelineRefused, match=f"but the last committed batch is {before}"):
-            run_until(before + 9)
-        assert standby.rows("SELECT count(*), max(n) FROM numbers") == [(5 * (before + 1), 5 * (before + 1) - 1)]
-    finally:
-        standby.remove()
+        assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n", database=own.database)] == list(
+            range(10)
+        )
 
 
 def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_taken_for_the_first(
@@ -130,13 +92,11 @@ def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_t
     first, second = own.driver(), own.driver()
     first.start()
     first.batch(0, own.frame(range(10)))
-    standby = own.server.standby()
-    standby.start()
-    try:
+    with standby_of(own) as standby:
         standby.catch_up()
         standby.pause()
         first.restart()
-        _replace(own.server, standby)
+        replace(own.server, standby)
         standby.promote()
         assert second.start() == record(0, 10)
         assert first.identity is not None and second.identity is not None
@@ -144,9 +104,9 @@ def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_t
         with pytest.raises(TargetError, match="another instance has acquired"):
             first.stage(1, own.frame(range(10, 20)))
         second.batch(1, own.frame(range(10, 20)))
-        assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n")] == list(range(20))
-    finally:
-        standby.remove()
+        assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n", database=own.database)] == list(
+            range(20)
+        )
 
 
 def _refused(driver: Driver, rig: Rig) -> None:
@@ -160,14 +120,6 @@ def _refused(driver: Driver, rig: Rig) -> None:
             driver.abort()
 
 
-def _replace(primary: PostgresServer, standby: PostgresServer) -> None:
-    """The standby answers at the primary's address, as behind a virtual IP."""
-    primary.kill()
-    standby.stop()
-    standby.port = primary.port
-    standby.start()
-
-
 def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Rig) -> None:
     driver = own.driver()
     driver.start()
@@ -176,7 +128,10 @@ def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Ri
     with pytest.raises(PipelineRefused):
         own.driver().start()
     own.server.reload({"fsync": "off"})
-    assert any("fsync = off" in what for what, _ in own.destination().problems("p", None))
+    try:
+        assert any("fsync = off" in what for what, _ in own.destination().problems("p", None))
+    finally:
+        own.server.reload({"fsync": "on"})
 
 
 def test_settings_of_the_role_change_neither_durability_nor_isolation_nor_time(own: Rig) -> None:
@@ -186,12 +141,15 @@ def test_settings_of_the_role_change_neither_durability_nor_isolation_nor_time(o
         " $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$"
     )
     own.rows("CREATE TRIGGER slow AFTER INSERT ON numbers FOR EACH STATEMENT EXECUTE FUNCTION sleep()")
-    own.rows(
-        "ALTER ROLE admin SET synchronous_commit = off;"
-        "ALTER ROLE admin SET default_transaction_isolation = 'serializable';"
-        "ALTER ROLE admin SET statement_timeout = 300;"
-        "ALTER ROLE admin SET default_transaction_read_only = on"
-    )
+    settings = {
+        "synchronous_commit": "off",
+        "default_transaction_isolation": "'serializable'",
+        "statement_timeout": "300",
+        "default_transaction_read_only": "on",
+    }
+    with own.server.connect(own.database) as connection:
+        for name, value in settings.items():
+            connection.execute(f"ALTER ROLE admin IN DATABASE {own.database} SET {name} = {value}")
     driver = own.driver()
     driver.start()
     driver.batch(0, own.frame(range(10)))

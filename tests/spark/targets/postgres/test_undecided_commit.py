@@ -9,17 +9,25 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from einmal.spark.targets.postgres.target import PostgresIdentity
 from einmal.spark.targets.target import Opening, OutcomeUnknown, TargetError, TargetFenced
+from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.proxy import Fault, Proxy
 from tests.spark.targets.postgres.rig import NAME, Rig, record
 from tests.spark.targets.postgres.server import until
+from tests.suite.patience import patient
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 _HELD = 7
 """The advisory lock that COMMIT waits for."""
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
 
 
 @pytest.fixture
@@ -71,8 +79,8 @@ def test_acquire_waits_for_a_commit_under_way_and_then_reads_its_record(
         until(_waits_for(rig, "INSERT INTO%einmal_commits%", "transactionid"), "the successor waits")
         assert rig.committed_batch() == 0, "undecided as yet"
         release()
-        assert starting.result(30) == record(1, 10)
-    committing.result(30)
+        assert starting.result(patient(30)) == record(1, 10)
+    committing.result(patient(30))
     assert rig.numbers() == list(range(20))
     assert rig.staging() == []
     with pytest.raises(TargetFenced):
@@ -99,7 +107,7 @@ def test_a_lost_answer_to_commit_is_undecided_and_the_next_run_reads_the_outcome
             starting = background(driver.restart)
             until(_waits_for(rig, "UPDATE%einmal_commits%", "transactionid"), "the next run waits for it")
             release()
-            assert starting.result(30) == record(1, 10)
+            assert starting.result(patient(30)) == record(1, 10)
         driver.batch(2, rig.frame(range(20, 30)))
     assert rig.numbers() == list(range(30))
     assert rig.staging() == []
@@ -170,7 +178,7 @@ def test_a_suspended_driver_that_holds_the_record_is_ended_and_can_commit_nothin
     first.record(1)
     began = time.monotonic()
     assert second.start() == record(0, 10)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < patient(20)
     second.batch(1, rig.frame(range(10, 20)))
     with pytest.raises(TargetError):
         first.commit()

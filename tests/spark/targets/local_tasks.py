@@ -1,0 +1,170 @@
+"""Tasks without Spark: the rows of a frame go through what a target has its tasks do, in the thread that asks for them.
+
+What a target keeps is decided by its driver and its database, and Spark's part is the same for all of them: which task
+attempts there are, and which of them count. So the battery runs on every target with these tasks, and on one of them
+with Spark's; ``make test-long`` runs it with Spark's on all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+import pyarrow
+import pytest
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, LongType, Row, StringType, StructType
+
+from einmal.testing.targets import TargetTests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TYPES: Final[dict[str, DataType]] = {
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "string": StringType(),
+    "double": DoubleType(),
+    "array<int>": ArrayType(IntegerType()),
+}
+_Function = Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
+_attempts = itertools.count(os.getpid() * 1_000_000)
+"""Of no other process, either."""
+_running = threading.local()
+
+
+class LocalTasks(TargetTests):
+    """The battery without Spark: to be named before the hooks of the target."""
+
+    in_the_long_run: ClassVar[frozenset[str]] = frozenset({"test_older_driver_commits_in_no_order_of_the_verbs"})
+    """Tests for ``make test-long``: all orders of two drivers take long, and the random campaign and the race have
+    many of them. On SQLite they all run."""
+
+    @pytest.fixture
+    def spark(self, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+        return local_session(monkeypatch)
+
+    def joining(self, _spark: SparkSession) -> Callable[[], SparkSession]:
+        return _new_session
+
+
+def local_session(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """What a target needs of a session, for the duration of a test."""
+    monkeypatch.setattr(TaskContext, "get", _context)
+    # It is for processes of tasks alone.
+    monkeypatch.setattr("einmal.spark.targets.postgres.copying.settle", lambda: None)
+    return cast("SparkSession", _LocalSession())
+
+
+def _new_session() -> SparkSession:
+    """In a process of its own."""
+    TaskContext.get = _context  # type: ignore[method-assign, assignment]
+    return cast("SparkSession", _LocalSession())
+
+
+class _LocalSession:
+    """In place of a session: it makes frames of given rows. Its jobs end with the process."""
+
+    @property
+    def sparkContext(self) -> _LocalSession:
+        return self
+
+    def statusTracker(self) -> _LocalSession:
+        return self
+
+    def getActiveJobsIds(self) -> list[int]:
+        return []
+
+    def createDataFrame(self, rows: Any, columns: str = "") -> _Frame:
+        if isinstance(rows, pyarrow.Table):
+            return _Frame(from_arrow_schema(rows.schema), rows)
+        assert not rows, "only Arrow tables have rows here"
+        return _Frame(_schema(columns), pyarrow.table({}))
+
+
+def _schema(columns: str) -> StructType:
+    """Of columns as in SQL."""
+    schema = StructType()
+    for column in columns.split(", "):
+        name, kind = column.split()
+        schema.add(name, _TYPES[kind])
+    return schema
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+
+    def alias(self, name: str) -> _Column:
+        assert name == self.name
+        return self
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """``functions``: what each task does with its part of the rows, one after the other."""
+
+    schema: StructType
+    table: pyarrow.Table
+    tasks: int = 1
+    functions: tuple[_Function, ...] = ()
+
+    def __getitem__(self, name: str) -> _Column:
+        return _Column(name.strip("`"))
+
+    def coalesce(self, tasks: int) -> _Frame:
+        return replace(self, tasks=tasks)
+
+    def drop(self, name: str) -> _Frame:
+        assert name not in self.schema.names
+        return self
+
+    def select(self, *columns: _Column) -> _Frame:
+        names = [column.name for column in columns]
+        assert names == self.schema.names
+        return self
+
+    def mapInArrow(self, function: _Function, schema: str | StructType) -> _Frame:
+        # As it reaches an executor.
+        sent: _Function = cloudpickle.loads(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]
+        return replace(
+            self,
+            schema=_schema(schema) if isinstance(schema, str) else schema,
+            functions=(*self.functions, sent),
+        )
+
+    def collect(self) -> list[Row]:
+        found: list[Row] = []
+        size = -(-self.table.num_rows // self.tasks)
+        for partition in range(self.tasks):
+            _running.context = _Context(partition, next(_attempts))
+            try:
+                batches: Iterator[Any] = iter(self.table.slice(partition * size, size).to_batches())
+                for function in self.functions:
+                    batches = function(batches)
+                found += [Row(**row) for batch in batches for row in batch.to_pylist()]
+            finally:
+                _running.context = None
+        return found
+
+
+@dataclass(frozen=True)
+class _Context:
+    partition: int
+    attempt: int
+
+    def partitionId(self) -> int:
+        return self.partition
+
+    def taskAttemptId(self) -> int:
+        return self.attempt
+
+
+def _context() -> _Context | None:
+    """Of the task that this thread is running."""
+    return getattr(_running, "context", None)
