@@ -49,6 +49,19 @@ def test_a_pyspark_that_is_not_installed_needs_the_zip(monkeypatch: pytest.Monke
     assert worker_python() == sys.executable
 
 
+def test_a_pyspark_behind_a_symbolic_link_is_found_under_its_real_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = Path(pyspark.__file__).parent
+    seen = tmp_path / "linked"
+    seen.symlink_to(package.resolve().parent)
+    monkeypatch.setattr(pyspark, "__file__", str(seen / "pyspark" / "__init__.py"))
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(seen)])
+    for lib in (seen / "pyspark" / "python" / "lib", package.resolve() / "python" / "lib"):
+        path = [lib / "pyspark.zip", lib / "py4j-0.0-src.zip", Path("/mine")]
+        assert environment_of_a_worker(path)["path"] == "/mine"
+
+
 @pytest.mark.spark
 def test_workers_of_a_session_have_the_installed_pyspark(spark: SparkSession) -> None:
     def found_at(_: int) -> str:
