@@ -25,7 +25,7 @@ def environment_of_a_worker(path: list[Path]) -> dict[str, str]:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [worker_python(), "-c", program]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     return dict(zip(("prefix", "path", "pyspark"), json.loads(ended.stdout), strict=True))
 
 
