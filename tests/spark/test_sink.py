@@ -245,8 +245,8 @@ PADDED = "rpad(CAST(number AS STRING), IF(number < 1500, 3000, 10), ' ') AS valu
     "sort",
     [
         lambda frame: frame.orderBy("number"),
-        lambda frame: frame.orderBy("number").localCheckpoint(),
-        lambda frame: frame.sparkSession.createDataFrame(frame.orderBy("number").collect(), frame.schema),
+        long(lambda frame: frame.orderBy("number").localCheckpoint()),
+        long(lambda frame: frame.sparkSession.createDataFrame(frame.orderBy("number").collect(), frame.schema)),
         lambda frame: frame.repartitionByRange(2, "number").sortWithinPartitions("number"),
     ],
     ids=["sort", "checkpoint", "collected", "ranges"],
@@ -504,6 +504,7 @@ def test_a_copied_transactional_id_is_refused_and_its_owner_continues(
     assert heard == [], "refused before anybody was fenced"
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_ends(
     spark: SparkSession, new_pipeline: NewPipeline
@@ -516,6 +517,7 @@ def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_e
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_of_a_stateful_query_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(kind="random state")
     run(pipeline, spark)
@@ -537,6 +539,7 @@ def test_a_checkpoint_without_its_commit_record_is_refused_unless_adopted(
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
 
 
+@pytest.mark.long
 def test_a_checkpoint_behind_the_commit_record_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(12)
     run(pipeline, spark)
