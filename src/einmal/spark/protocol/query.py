@@ -245,7 +245,7 @@ class PipelineQuery:
         if self._restarts >= RESTARTS_MAX:
             return False
         if self._failure is None:
-            return _UNREACHED in str(error)
+            return _UNREACHED in reason_of(error)
         if not isinstance(self._failure, PipelineFailed):
             return False
         assert self._run is not None
