@@ -20,6 +20,7 @@ from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer
 from einmal.types import Header
 from tests.spark.bad_rows import KINDS, PAYMENT, Payments, bad, good
+from tests.spark.conftest import long
 from tests.spark.topics import create, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -101,7 +102,7 @@ def test_more_bad_rows_than_the_limit_stop_the_pipeline_and_nothing_is_written(
     assert len(payments.output()) == 90 and len(payments.dead()) == 10
 
 
-@pytest.mark.parametrize("contract", ["evolve", "discard_value", "discard_row"])
+@pytest.mark.parametrize("contract", ["evolve", long("discard_value"), "discard_row"])
 def test_a_drift_is_an_event_and_is_handled_by_the_contract(
     spark: SparkSession, payments: Payments, contract: str
 ) -> None:

@@ -57,7 +57,7 @@ def aborts(heard: list[events.Event]) -> int:
 
 
 @on_both_in_the_long_run
-@pytest.mark.parametrize("count", [6, 20])
+@pytest.mark.parametrize("count", [long(6), 20])
 def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
     spark: SparkSession, pipeline: Pipeline, count: int
 ) -> None:
@@ -92,10 +92,10 @@ def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pip
     "code",
     [
         ErrorCode.unknown_topic_or_partition,
-        ErrorCode.group_authorization_failed,
         *map(
             long,
             (
+                ErrorCode.group_authorization_failed,
                 ErrorCode.topic_authorization_failed,
                 ErrorCode.group_id_not_found,
                 ErrorCode.unknown_member_id,
@@ -113,7 +113,7 @@ def test_positions_that_only_lag_tools_read_cost_no_batch(
     assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(20), *range(100, 110)]
 
 
-@pytest.mark.parametrize("code", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
+@pytest.mark.parametrize("code", [ErrorCode.producer_fenced, long(ErrorCode.invalid_producer_epoch)])
 def test_positions_refused_because_the_producer_is_fenced_end_the_pipeline(
     spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:

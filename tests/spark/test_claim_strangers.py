@@ -71,7 +71,7 @@ def target() -> Iterator[Target]:
 def sent(place: tuple[str, int], data: bytes) -> bytes:
     """Everything that the service answers to these bytes, until it closes the connection."""
     answer = b""
-    with socket.create_connection(place, timeout=20) as stranger, contextlib.suppress(ConnectionError):
+    with socket.create_connection(place, timeout=60) as stranger, contextlib.suppress(ConnectionError):
         stranger.sendall(data)
         with contextlib.suppress(OSError):
             # ENOTCONN, which is no ConnectionError: the service was faster.
@@ -124,7 +124,7 @@ def test_a_stranger_that_speaks_tls_without_the_querys_key_is_not_welcomed(
     received = b""
     with (
         caplog.at_level(logging.WARNING),
-        socket.create_connection(target.place, timeout=20) as plain,
+        socket.create_connection(target.place, timeout=60) as plain,
         pytest.raises(OSError),
         context.wrap_socket(plain) as stranger,
     ):
@@ -151,7 +151,7 @@ def test_a_task_of_one_query_cannot_claim_in_another(target: Target) -> None:
 def test_a_version_of_tls_without_encrypted_certificates_is_not_accepted(target: Target) -> None:
     context = target.service.address.identity.context(is_server=False)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(target.place, timeout=20) as plain, pytest.raises(ssl.SSLError):
+    with socket.create_connection(target.place, timeout=60) as plain, pytest.raises(ssl.SSLError):
         context.wrap_socket(plain)
 
 
@@ -159,25 +159,26 @@ def test_a_stranger_that_sends_a_byte_now_and_then_has_the_time_of_one_handshake
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_service._Handler, "timeout", 0.5)
-    began = time.monotonic()
-    with socket.create_connection(target.place, timeout=20) as stranger, pytest.raises(OSError):
-        for byte in CLIENT_HELLO + bytes(10_000):
+    # All these bytes are half a minute, and no whole hello.
+    with socket.create_connection(target.place, timeout=60) as stranger, pytest.raises(OSError):
+        for byte in CLIENT_HELLO + bytes(500):
             stranger.sendall(bytes((byte,)))
             stranger.settimeout(0.05)
             with contextlib.suppress(TimeoutError):
                 if stranger.recv(1) == b"":
                     raise ConnectionResetError
-    assert time.monotonic() - began < patient(10)
 
 
 def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_service, "_STRANGERS_MAX", 8)
+    # None of them leaves by itself.
+    monkeypatch.setattr(claim_service._Handler, "timeout", 600)
     threads = threading.active_count()
     with contextlib.ExitStack() as strangers:
         for _ in range(100):
-            strangers.enter_context(socket.create_connection(target.place, timeout=20))
+            strangers.enter_context(socket.create_connection(target.place, timeout=60))
         target.still_serves()
         deadline = time.monotonic() + patient(10)
         while threading.active_count() > threads + 8:
@@ -228,7 +229,7 @@ class Wire:
         back = threading.Thread(target=self._pass, args=(driver, task, "from_driver"), daemon=True)
         back.start()
         self._pass(task, driver, "from_task")
-        back.join(20)
+        back.join(60)
 
     def _pass(self, source: socket.socket, target: socket.socket, name: str) -> None:
         with contextlib.suppress(OSError):
@@ -238,7 +239,7 @@ class Wire:
             target.shutdown(socket.SHUT_WR)
 
     def join(self) -> None:
-        self._thread.join(20)
+        self._thread.join(60)
         self._listener.close()
 
 

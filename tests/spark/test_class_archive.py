@@ -83,7 +83,7 @@ def test_a_jvm_logs_nothing_about_an_archive_that_does_not_fit(log: tuple[str, .
     def run(*options: str) -> tuple[str, str]:
         """A server that ends at once, because its port is no number."""
         command = [str(java), *options, "-cp", str(jar), "py4j.GatewayServer", "none"]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
         return ended.stdout, ended.stderr
 
     expected = run()

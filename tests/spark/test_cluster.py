@@ -37,7 +37,7 @@ def test_a_broker_that_restarts_does_not_end_a_source(broker: EinmalBroker) -> N
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(cluster.partitions, [topic])
             broker.start()
-            assert asked.result(timeout=60) == [TopicPartition(topic, 0)]
+            assert asked.result(timeout=300) == [TopicPartition(topic, 0)]
     finally:
         cluster.close()
 
@@ -53,7 +53,7 @@ def test_a_topic_that_is_deleted_between_two_questions_is_not_waited_for(broker:
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(cluster.latest, partitions, committed=True)
             with pytest.raises(UnknownTopic):
-                asked.result(timeout=60)
+                asked.result(timeout=300)
     finally:
         cluster.close()
 

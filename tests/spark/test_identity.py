@@ -20,7 +20,7 @@ from einmal.spark.protocol.execution import FORMAT_SETTING
 from einmal.types import TransactionVersion
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.conftest import KINDS, TV1_KINDS, on_both_in_the_long_run, on_both_tv1_in_the_long_run
+from tests.spark.conftest import KINDS, TV1_KINDS, long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records, values
 from tests.suite.shared import unique
@@ -28,7 +28,7 @@ from tests.suite.shared import unique
 pytestmark = pytest.mark.spark
 
 NewPipeline = Callable[..., Pipeline]
-_EXPIRED_S = 60.0
+_EXPIRED_S = 300.0
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     return make
 
 
-@pytest.fixture(params=["1", "2"])
+@pytest.fixture(params=[long("1"), "2"])
 def state_format(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
     provider = "spark.sql.streaming.stateStore.providerClass"
     before = {name: spark.conf.get(name) for name in (FORMAT_SETTING, provider)}
@@ -258,7 +258,7 @@ def restart_beside_a_newer_instance(
 
 
 @on_both_in_the_long_run
-@pytest.mark.parametrize("newer_is_writing", [False, True])
+@pytest.mark.parametrize("newer_is_writing", [long(False), True])
 def test_an_older_driver_that_restarts_in_place_does_not_fence_the_newer_one(
     spark: SparkSession, new_pipeline: NewPipeline, monkeypatch: pytest.MonkeyPatch, newer_is_writing: bool
 ) -> None:

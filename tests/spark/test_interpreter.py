@@ -25,7 +25,7 @@ def environment_of_a_worker(path: list[Path]) -> dict[str, str]:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [worker_python(), "-c", program]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     return dict(zip(("prefix", "path", "pyspark"), json.loads(ended.stdout), strict=True))
 
 
@@ -47,6 +47,19 @@ def test_a_path_without_the_zip_is_left_alone() -> None:
 def test_a_pyspark_that_is_not_installed_needs_the_zip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "spark" / "python" / "pyspark" / "__init__.py"))
     assert worker_python() == sys.executable
+
+
+def test_a_pyspark_behind_a_symbolic_link_is_found_under_its_real_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = Path(pyspark.__file__).parent
+    seen = tmp_path / "linked"
+    seen.symlink_to(package.resolve().parent)
+    monkeypatch.setattr(pyspark, "__file__", str(seen / "pyspark" / "__init__.py"))
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(seen)])
+    for lib in (seen / "pyspark" / "python" / "lib", package.resolve() / "python" / "lib"):
+        path = [lib / "pyspark.zip", lib / "py4j-0.0-src.zip", Path("/mine")]
+        assert environment_of_a_worker(path)["path"] == "/mine"
 
 
 @pytest.mark.spark

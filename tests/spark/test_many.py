@@ -23,7 +23,7 @@ from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
-_SOON_S = 60
+_SOON_S = 300
 
 
 def source(spark: SparkSession, bootstrap: str, topics: str, **options: str) -> DataFrame:

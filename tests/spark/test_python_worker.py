@@ -29,12 +29,12 @@ def slowly(batches):
 
 spark = session(master="local[2]", quick=True, config={"spark.log.level": "OFF"})
 print(spark.conf.get("spark.python.unix.domain.socket.enabled"), spark.conf.get("spark.python.unix.domain.socket.dir"))
-for number in range(12):
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500_000).option("numPartitions", 2).load()
+for number in range(4):
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 300_000).option("numPartitions", 2).load()
     query = rows.mapInArrow(slowly, rows.schema).writeStream.format("noop").start()
     while query.lastProgress is None:
         time.sleep(0.05)
-    time.sleep(number * 0.05)
+    time.sleep(number * 0.15)
     query.stop()
 """
 _IMPORTS = """\
@@ -44,7 +44,7 @@ print([name for name in sys.modules if name.startswith("einmal")])
 """
 
 
-def _run(tmp_path: Path, text: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def _run(tmp_path: Path, text: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(text)
     return subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=timeout)
@@ -69,7 +69,7 @@ def test_a_long_path_of_temporary_files_leaves_the_workers_on_tcp(
 @pytest.mark.spark
 @pytest.mark.slow
 def test_queries_that_are_stopped_in_the_middle_of_a_batch_print_nothing(tmp_path: Path) -> None:
-    done = _run(tmp_path, _STOPS, timeout=300)
+    done = _run(tmp_path, _STOPS)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     is_used, folder = done.stdout.split()

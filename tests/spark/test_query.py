@@ -14,7 +14,7 @@ from einmal.spark.errors import PipelineFailed
 from einmal.spark.protocol import query as query_module
 from einmal.spark.protocol.query import PipelineQuery
 
-_LONG_S = 20.0
+_LONG_S = 60.0
 
 
 class SparkQuery:
@@ -114,3 +114,40 @@ def test_a_query_that_is_stopped_while_it_restarts_ends(monkeypatch: pytest.Monk
     stopping[0].join(_LONG_S)
     assert len(begun) == 2
     assert not stopping[0].is_alive()
+
+
+@pytest.mark.parametrize(("late", "ends_well"), [(1, True), (3, True), (4, False)])
+def test_a_query_whose_source_was_not_up_within_sparks_ten_seconds_starts_again(late: int, ends_well: bool) -> None:
+    run = SimpleNamespace(start=lambda: None, close=lambda: None, held=None)
+    begun: list[SparkQuery] = []
+
+    def start(write: Callable[[Any, int], None]) -> SparkQuery:
+        query = SparkQuery(write)
+        if len(begun) < late:
+            query.error = TimeoutError("Timed out while waiting for the Python worker to connect back")
+        query.stop()
+        begun.append(query)
+        return query
+
+    pipeline = _pipeline(run, start)
+    if ends_well:
+        assert pipeline.awaitTermination(_LONG_S)
+    else:
+        with pytest.raises(PipelineFailed, match="Timed out while waiting for the Python worker"):
+            pipeline.awaitTermination(_LONG_S)
+    assert len(begun) == min(late, 3) + 1
+
+
+def test_a_query_that_ends_outside_of_a_batch_with_another_error_is_not_started_again() -> None:
+    run = SimpleNamespace(start=lambda: None, close=lambda: None, held=None)
+    begun: list[SparkQuery] = []
+
+    def start(write: Callable[[Any, int], None]) -> SparkQuery:
+        begun.append(SparkQuery(write))
+        begun[-1].error = ValueError("DataLoss")
+        begun[-1].stop()
+        return begun[-1]
+
+    with pytest.raises(PipelineFailed, match="DataLoss"):
+        _pipeline(run, start).awaitTermination(_LONG_S)
+    assert len(begun) == 1

@@ -99,7 +99,7 @@ def test_a_batch_planned_on_a_topic_that_was_recreated_since_is_data_loss(bootst
 def test_a_task_never_reads_another_topic_under_the_same_name(bootstrap: str) -> None:
     topic = unique("task")
     create(bootstrap, topic, partitions=1)
-    query = Query(bootstrap, subscribe=topic)
+    query = Query(bootstrap, subscribe=topic, **{"kafka.default.api.timeout.ms": "1200000"})
     query.run()
     fill(bootstrap, topic, range(20))
     reader = Reader(query.options)
@@ -112,7 +112,7 @@ def test_a_task_never_reads_another_topic_under_the_same_name(bootstrap: str) ->
     began = time.monotonic()
     with pytest.raises(DataLoss, match=f"{topic}-0 offsets 0 to 19 cannot be read: the topic was deleted"):
         list(reader.read(piece))
-    assert time.monotonic() - began < 30, "not default.api.timeout.ms"
+    assert time.monotonic() - began < 600, "not default.api.timeout.ms"
     reader.stop()
 
 
@@ -367,7 +367,7 @@ def test_a_position_behind_an_open_transaction_is_no_loss(bootstrap: str) -> Non
 
 def await_leaderless(bootstrap: str, partition: TopicPartition) -> None:
     with closing(KafkaCluster({"bootstrap.servers": bootstrap})) as cluster:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while partition not in cluster.look([partition.topic], [partition.topic]).topics[partition.topic].leaderless:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -27,6 +27,7 @@ from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.types import Header, TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.bad_rows import Letter, letter_of
+from tests.spark.conftest import long
 from tests.spark.topics import create, records, values
 from tests.suite.shared import unique
 
@@ -143,7 +144,7 @@ def _names(heard: list[str]) -> events.Listener:
     return hear
 
 
-@pytest.fixture(params=["sqlite", "duckdb"])
+@pytest.fixture(params=["sqlite", long("duckdb")])
 def loading(request: pytest.FixtureRequest, bootstrap: str, tmp_path: Path) -> Loading:
     return Loading(bootstrap, tmp_path, request.param)
 
@@ -181,7 +182,7 @@ def test_a_rejected_row_is_one_dead_letter_with_its_record_and_the_others_are_lo
     assert any("constraint_check to" in each or " check to" in each for each in caplog.messages)
 
 
-@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("stateful", [False, long(True)])
 def test_a_run_that_ends_at_any_step_is_continued_and_repeats_nothing(
     spark: SparkSession, sqlite: Loading, stateful: bool
 ) -> None:
@@ -334,14 +335,15 @@ def test_a_running_pipeline_begins_to_tolerate_rows_by_adopting_its_record(
     assert sqlite.loaded() == good(range(25))
 
 
+@pytest.mark.parametrize("counts", [(4, 8, 100), long((3, 4, 5, 6, 7, 8, 9, 10, 100))], ids=["some", "every"])
 def test_with_two_phase_commit_the_dead_letters_follow_in_a_transaction_of_their_own(
-    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
+    spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, counts: tuple[int, ...]
 ) -> None:
     loading = Loading(two_phase.bootstrap, tmp_path)
     out = f"{loading.name}-out"
     create(two_phase.bootstrap, out)
     sent = 0
-    for count in (3, 4, 5, 6, 7, 8, 9, 10, 100):
+    for count in counts:
         loading.send(range(sent, sent + 20))
         sent += 20
         frame = loading.source(spark)

@@ -23,7 +23,7 @@ from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-_ENDS_S = 120.0
+_ENDS_S = 300.0
 _JSON = ("--format", "json")
 DECLARED = """
 transactional.id = "{name}"

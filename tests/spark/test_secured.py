@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tests.security.secure_kafka import (
     PASSWORD,
     USER,
     SecureKafka,
-    running_secure_kafka,
     unsecured_token,
 )
 from tests.security.token_endpoint import Endpoint, running
@@ -25,7 +23,7 @@ from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, numbers
-from tests.suite.shared import unique
+from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -33,9 +31,9 @@ RECORDS = 3 * BATCH
 
 
 @pytest.fixture(scope="module")
-def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with running_secure_kafka(tmp_path_factory.mktemp("secure")) as node:
-        yield node
+def secure_kafka() -> SecureKafka:
+    node: SecureKafka = shared("secure-apache")
+    return node
 
 
 def pipeline_of(node: SecureKafka, directory: Path, name: str, way: str = "SCRAM-SHA-512") -> Pipeline:
@@ -63,6 +61,8 @@ def dead(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) ->
     return pipelines
 
 
+# What authenticates, and that kills change nothing, each has its quick tests.
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_a_secured_pipeline_is_exactly_once_after_two_of_its_drivers_were_killed(
     spark: SparkSession, secure_kafka: SecureKafka, dead: dict[str, Pipeline], way: str
@@ -131,6 +131,7 @@ topic = "{name}-out"
 """
 
 
+@pytest.mark.long
 @pytest.mark.time_limit(600)
 def test_no_artefact_of_a_run_contains_a_secret_with_every_log_at_debug(
     secure_kafka: SecureKafka, tmp_path: Path

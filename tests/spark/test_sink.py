@@ -30,7 +30,8 @@ from einmal.spark import (
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
-from tests.spark.conftest import on_both_brokers, on_both_in_the_long_run
+from tests.interop.apache_kafka import in_the_long_run
+from tests.spark.conftest import long, on_both_brokers, on_both_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import commit_record, create, fill, numbers, records, values
 from tests.suite.shared import unique
@@ -172,7 +173,7 @@ def test_the_order_of_a_key_is_kept_where_nothing_shuffles_it(spark: SparkSessio
     assert all(found == sorted(found) for found in by_key.values())
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_tasks_write_in_turns_where_they_have_read_and_keep_the_order_of_keys(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
@@ -208,7 +209,7 @@ def test_tasks_write_in_turns_where_they_have_read_and_keep_the_order_of_keys(
     assert by_key == {b"%d" % key: list(range(key, count, 50)) for key in range(50)}
 
 
-@pytest.mark.parametrize("how", [None, "select", "join"])
+@pytest.mark.parametrize("how", [None, long("select"), "join"])
 def test_tasks_write_where_they_have_read_whatever_a_batch_is_selected_from_or_joined_with(
     spark: SparkSession, new_pipeline: NewPipeline, how: str | None
 ) -> None:
@@ -244,8 +245,8 @@ PADDED = "rpad(CAST(number AS STRING), IF(number < 1500, 3000, 10), ' ') AS valu
     "sort",
     [
         lambda frame: frame.orderBy("number"),
-        lambda frame: frame.orderBy("number").localCheckpoint(),
-        lambda frame: frame.sparkSession.createDataFrame(frame.orderBy("number").collect(), frame.schema),
+        long(lambda frame: frame.orderBy("number").localCheckpoint()),
+        long(lambda frame: frame.sparkSession.createDataFrame(frame.orderBy("number").collect(), frame.schema)),
         lambda frame: frame.repartitionByRange(2, "number").sortWithinPartitions("number"),
     ],
     ids=["sort", "checkpoint", "collected", "ranges"],
@@ -318,8 +319,11 @@ def dies_once(flag: Path, how: str) -> Callable[[Any], Any]:
     return body
 
 
-@on_both_brokers
-@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize(
+    ("bootstrap", "how"),
+    [("einmal", "raise"), ("einmal", "kill"), in_the_long_run("apache", "raise"), ("apache", "kill")],
+    indirect=["bootstrap"],
+)
 def test_a_stateless_batch_whose_task_died_is_aborted_and_written_again(
     spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path, how: str
 ) -> None:
@@ -410,8 +414,11 @@ def test_a_batch_that_never_goes_through_ends_the_query_with_the_cause(
 # --- answers get lost, others take over -------------------------------------------------------------------------
 
 
-@on_both_brokers
-@pytest.mark.parametrize("kind", ["copy", "random state"])
+@pytest.mark.parametrize(
+    ("bootstrap", "kind"),
+    [("einmal", "copy"), ("einmal", "random state"), ("apache", "copy"), in_the_long_run("apache", "random state")],
+    indirect=["bootstrap"],
+)
 def test_a_lost_answer_to_end_txn_is_cleared_up_from_the_commit_record(
     spark: SparkSession, new_pipeline: NewPipeline, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -464,7 +471,7 @@ def test_a_batch_that_outlives_its_transaction_is_an_error_that_names_the_ways_o
         if isinstance(event, events.PartitionWritten):
             wait_until_aborted(pipeline)
 
-    writer = pipeline.writer(spark).option("kafka.transaction.timeout.ms", "1000").listener(dawdle)
+    writer = pipeline.writer(spark).option("kafka.transaction.timeout.ms", "5000").listener(dawdle)
     with pytest.raises(PipelineFenced, match="transaction.timeout.ms.*maxOffsetsPerTrigger"):
         writer.start().awaitTermination()
     assert numbers(pipeline.bootstrap, pipeline.topic) == []
@@ -472,7 +479,7 @@ def test_a_batch_that_outlives_its_transaction_is_an_error_that_names_the_ways_o
 
 def wait_until_aborted(pipeline: Pipeline) -> None:
     with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             state = admin.describe_transactions([pipeline.name])[pipeline.name].state
             if str(state).lower().replace("_", "") == "completeabort":
@@ -497,6 +504,7 @@ def test_a_copied_transactional_id_is_refused_and_its_owner_continues(
     assert heard == [], "refused before anybody was fenced"
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_ends(
     spark: SparkSession, new_pipeline: NewPipeline
@@ -509,6 +517,7 @@ def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_e
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_of_a_stateful_query_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(kind="random state")
     run(pipeline, spark)
@@ -530,6 +539,7 @@ def test_a_checkpoint_without_its_commit_record_is_refused_unless_adopted(
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
 
 
+@pytest.mark.long
 def test_a_checkpoint_behind_the_commit_record_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(12)
     run(pipeline, spark)
@@ -617,14 +627,14 @@ def test_stop_ends_the_query_between_two_batches(spark: SparkSession, new_pipeli
     def hold(event: events.Event) -> None:
         if isinstance(event, events.PartitionWritten) and event.batch_id == 1:
             in_batch.set()
-            go_on.wait(60)
+            go_on.wait(300)
 
     query = pipeline.writer(spark).trigger(processingTime="0 seconds").listener(hold).start()
-    assert in_batch.wait(60)
+    assert in_batch.wait(300)
     stopper = threading.Thread(target=query.stop)
     stopper.start()
     go_on.set()
-    stopper.join(60)
+    stopper.join(300)
     assert_stopped(query)
     assert (pipeline.checkpoint / "commits" / "1").exists()
     some = numbers(pipeline.bootstrap, pipeline.topic)

@@ -37,7 +37,7 @@ def copy(spark: SparkSession, bootstrap: str, directory: Path) -> str:
     writer = write_stream(frame.select("key", "value")).option("kafka.bootstrap.servers", bootstrap)
     writer = writer.option("topic", output).option("transactional.id", output)
     writer = writer.option("checkpointLocation", str(directory / output))
-    writer.trigger(availableNow=True).start().awaitTermination(120)
+    writer.trigger(availableNow=True).start().awaitTermination(300)
     return output
 
 

@@ -46,5 +46,5 @@ def test_an_older_spark_still_finds_the_other_data_sources(tmp_path: Path) -> No
         "try: DefaultSource({})\n"
         "except ImportError as error: print(error)\n"
     )
-    seen = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=True)
+    seen = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=True)
     assert "found 4.1.4" in seen.stdout

@@ -33,7 +33,7 @@ def dies_once_another_has_written(written: Path, died: Path) -> Callable[[Any], 
         assert context is not None
         for batch in batches:
             if batch.num_rows and context.partitionId() == 1 and not died.exists():
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + 300
                 while not written.exists() and time.monotonic() < deadline:
                     time.sleep(0.01)
                 died.touch()

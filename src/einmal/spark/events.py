@@ -93,7 +93,8 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class QueryRestarted:
-    """The query was restarted from its checkpoint, after a batch that could not be decided in place."""
+    """The query was restarted from its checkpoint: after a batch that could not be decided in place, or because the
+    process of its source was not up in time."""
 
     reason: str
 

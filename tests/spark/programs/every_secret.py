@@ -43,12 +43,12 @@ def _keep_processes(artefacts: Path) -> None:
 def _keep_pages(spark: SparkSession, artefacts: Path) -> None:
     root = spark.sparkContext.uiWebUrl
     assert root is not None, "the UI is on"
-    with urlopen(f"{root}/api/v1/applications", timeout=20) as response:
+    with urlopen(f"{root}/api/v1/applications", timeout=60) as response:
         (application,) = json.load(response)
     paths = [f"api/v1/applications/{application['id']}/{each}" for each in _API]
     paths += [*_PAGES, *(f"SQL/execution/?id={number}" for number in range(12))]
     for path in paths:
-        with contextlib.suppress(HTTPError), urlopen(f"{root}/{path}", timeout=20) as response:
+        with contextlib.suppress(HTTPError), urlopen(f"{root}/{path}", timeout=60) as response:
             _kept(artefacts / "ui", path, response.read().decode())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from einmal.spark.errors import PipelineError
 from tests.spark.programs.held import Held, hold_all, new_session
 
-_END_S = 60.0
+_END_S = 240.0
 
 
 def main(plan: list[dict[str, Any]], directory: Path, result: Path) -> None:

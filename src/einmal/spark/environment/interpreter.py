@@ -22,8 +22,10 @@ from einmal.spark.environment.cache import kept
 _SCRIPT: Final = """\
 #!/bin/sh
 # This Python, without Spark's zip of PySpark.
-lib={lib}
-export PYTHONPATH=${{PYTHONPATH#"$lib"/pyspark.zip:"$lib"/py4j-*-src.zip:}}
+for lib in {libs}; do
+  PYTHONPATH=${{PYTHONPATH#"$lib"/pyspark.zip:"$lib"/py4j-*-src.zip:}}
+done
+export PYTHONPATH
 if [ "$1 $2" = "-m pyspark.daemon" ]; then shift 2; set -- -m pyspark_einmal.daemon "$@"; fi
 exec {python} "$@"
 """
@@ -34,7 +36,9 @@ def worker_python() -> str:
     package = Path(pyspark.__file__).parent
     if package.parent not in map(Path, [*site.getsitepackages(), site.getusersitepackages()]):
         return sys.executable
-    text = _SCRIPT.format(lib=shlex.quote(str(package / "python" / "lib")), python=shlex.quote(sys.executable))
+    # Spark names itself by the real path, also where this Python sees it through a symbolic link.
+    libs = dict.fromkeys(str(each / "python" / "lib") for each in (package, package.resolve()))
+    text = _SCRIPT.format(libs=shlex.join(libs), python=shlex.quote(sys.executable))
     script = kept("python-{}", text, mode=0o755)
     # Not so on a file system that nothing may be run from.
     return str(script) if os.access(script, os.X_OK) else sys.executable

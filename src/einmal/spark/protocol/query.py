@@ -28,6 +28,9 @@ RESTARTS_MAX: Final = 3
 _STARTED_S: Final = 60.0
 _COMMIT_FILE_S: Final = 10.0
 _POLL_S: Final = 0.02
+_UNREACHED: Final = "Timed out while waiting for the Python worker to connect back"
+"""The process of a source, which Spark starts with each query and waits for 10 s, whatever its settings: on a busy
+machine that may be too short. No batch has begun."""
 _OVERTAKEN: Final = "CONCURRENT_STREAM_LOG_UPDATE"
 """Spark's error class for a file of the checkpoint that another process has written. It means fenced: up to EndTxn
 Kafka's epoch stops a zombie driver, after EndTxn these files do, which are written once."""
@@ -217,7 +220,7 @@ class PipelineQuery:
                 self._run.close()
                 if self._stopping or error is None:
                     return
-                if not self._may_restart():
+                if not self._may_restart(error):
                     self._error = _as_pipeline_error(self._failure or error)
                     return
                 self._restarts += 1
@@ -238,8 +241,12 @@ class PipelineQuery:
             return error
         return None
 
-    def _may_restart(self) -> bool:
-        if not isinstance(self._failure, PipelineFailed) or self._restarts >= RESTARTS_MAX:
+    def _may_restart(self, error: StreamingQueryException) -> bool:
+        if self._restarts >= RESTARTS_MAX:
+            return False
+        if self._failure is None:
+            return _UNREACHED in reason_of(error)
+        if not isinstance(self._failure, PipelineFailed):
             return False
         assert self._run is not None
         # A stateless batch was tried several times in place already.
