@@ -6,19 +6,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark.environment.interpreter import worker_python
+from tests.spark.targets.postgres.server import until
+from tests.spark.topics import create
+from tests.suite.shared import unique
 
-LIB = Path(pyspark.__file__).parent / "python" / "lib"
-ZIPS = [LIB / "pyspark.zip", LIB / "py4j-0.0-src.zip"]
+PACKAGE = Path(pyspark.__file__).parent
+ZIPS = [PACKAGE / "python/lib/pyspark.zip", PACKAGE / "python/lib/py4j-0.0-src.zip"]
+JAR = PACKAGE / "jars/spark-core_2.13-4.3.0.jar"
 
 
-def environment_of_a_worker(path: list[Path]) -> dict[str, str]:
+def environment_of_a_worker(path: Sequence[Path | str]) -> dict[str, str]:
     """The interpreter, its PYTHONPATH and where it finds PySpark, for a worker that Spark starts with this path."""
     program = (
         "import json, os, pyspark, sys; print(json.dumps([sys.prefix, os.environ['PYTHONPATH'], pyspark.__file__]))"
@@ -34,14 +41,17 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
 
 
-def test_a_worker_takes_pyspark_from_where_it_is_installed() -> None:
-    worker = environment_of_a_worker([*ZIPS, Path("/spark-core.jar"), Path("/mine")])
-    assert worker == {"prefix": sys.prefix, "path": "/spark-core.jar:/mine", "pyspark": pyspark.__file__}
+@pytest.mark.parametrize(
+    "path", [[*ZIPS, JAR, Path("/mine")], [JAR, *ZIPS, JAR, Path("/mine")], [Path("/mine"), *ZIPS]]
+)
+def test_a_worker_takes_pyspark_from_where_it_is_installed(path: list[Path]) -> None:
+    worker = environment_of_a_worker(path)
+    assert worker == {"prefix": sys.prefix, "path": "/mine", "pyspark": pyspark.__file__}
 
 
-def test_a_path_without_the_zip_is_left_alone() -> None:
-    path = [Path("/mine"), Path("/other/pyspark.zip")]
-    assert environment_of_a_worker(path)["path"] == "/mine:/other/pyspark.zip"
+@pytest.mark.parametrize("path", ["/mine:/other/pyspark.zip", "/a b:/*:/mine/spark-core_2.jar", "/a::/b", ""])
+def test_a_path_without_the_zip_is_left_alone(path: str) -> None:
+    assert environment_of_a_worker(path.split(":"))["path"] == path
 
 
 def test_a_pyspark_that_is_not_installed_needs_the_zip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -60,6 +70,32 @@ def test_a_pyspark_behind_a_symbolic_link_is_found_under_its_real_path(
     for lib in (seen / "pyspark" / "python" / "lib", package.resolve() / "python" / "lib"):
         path = [lib / "pyspark.zip", lib / "py4j-0.0-src.zip", Path("/mine")]
         assert environment_of_a_worker(path)["path"] == "/mine"
+
+
+@pytest.mark.spark
+def test_the_process_that_plans_for_a_source_has_the_installed_pyspark(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    topic = unique("planned")
+    create(bootstrap, topic)
+    frame = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    query = frame.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        paths: list[str] = []
+        until(lambda: paths.extend(planners_paths()) or paths, "a process plans")
+    finally:
+        query.stop()
+    assert not any("pyspark.zip" in path for path in paths), paths
+
+
+def planners_paths() -> list[str]:
+    """PYTHONPATH of each process that plans for a source of this session."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.sql.streaming.python_streaming_source_runner" in process.cmdline()[1:]:
+                found.append(process.environ()["PYTHONPATH"])
+    return found
 
 
 @pytest.mark.spark
