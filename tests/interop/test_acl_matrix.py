@@ -40,7 +40,7 @@ from tests.broker.acl_side import Side, einmal_side, errors_of, prepare
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.kafka_acl_side import kafka_side
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY

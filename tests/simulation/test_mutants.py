@@ -1,17 +1,32 @@
-"""Every defence counts: the simulator finds each deliberate defect, where the same schedule without it is innocent."""
+"""Every defence counts: the simulator finds each deliberate defect, where the same schedule without it is innocent.
+
+In ``make test`` those of a broker alone and one of each other kind; in ``make test-long`` all.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.simulation import mutants
+from tests.simulation import cluster_mutants, mutants, two_phase_mutants
 from tests.simulation.hunt import BROKER, DEFECTS, Defect, hunt
 
+_REPRESENTATIVES = (
+    mutants.without_generation_fencing,
+    cluster_mutants.without_waiting_for_the_isr,
+    cluster_mutants.without_keeping_the_fenced_out,
+    cluster_mutants.without_comparing_logs_before_voting,
+    cluster_mutants.without_new_epochs,
+    cluster_mutants.without_confirmed_leadership,
+    two_phase_mutants.without_comparing_the_state,
+)
 _QUICK = tuple(defect.name for defect in BROKER if defect.mutant is not mutants.without_generation_fencing)
 
 
 def _parameter(defect: Defect) -> object:
-    return pytest.param(defect, id=defect.name, marks=() if defect.name in _QUICK else pytest.mark.slow)
+    if defect.name in _QUICK:
+        return pytest.param(defect, id=defect.name)
+    is_shown = defect.mutant in _REPRESENTATIVES
+    return pytest.param(defect, id=defect.name, marks=pytest.mark.slow if is_shown else pytest.mark.long)
 
 
 @pytest.mark.parametrize("defect", [_parameter(defect) for defect in DEFECTS])

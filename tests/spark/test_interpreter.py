@@ -81,8 +81,8 @@ def test_the_process_that_plans_for_a_source_has_the_installed_pyspark(
     frame = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     query = frame.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     try:
-        paths: list[str] = []
-        until(lambda: paths.extend(planners_paths()) or paths, "a process plans")
+        until(planners_paths, "a process plans")
+        paths = planners_paths()
     finally:
         query.stop()
     assert not any("pyspark.zip" in path for path in paths), paths

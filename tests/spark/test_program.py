@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from einmal.client import Producer
 from einmal.spark.api.program import ProgramKind, kind_of, load, session_settings, writer
 from einmal.spark.declare.declaration import DeclarationError
 from einmal.spark.errors import PipelineRefused
+from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create, fill, records, values
 from tests.suite.shared import unique
 
@@ -148,8 +150,18 @@ def test_a_view_that_is_no_sql_is_named(spark: SparkSession, tmp_path: Path) -> 
         writer(program, spark)
 
 
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EinmalBroker]:
+    """The page's topics have its names."""
+    broker = EinmalBroker(tmp_path / "broker")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
 @pytest.mark.spark
-def test_the_page_on_pipelines_shows_what_works(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_the_page_on_pipelines_shows_what_works(spark: SparkSession, own_broker: EinmalBroker, tmp_path: Path) -> None:
+    bootstrap = own_broker.bootstrap
     page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
     create(bootstrap, "orders", "paid-orders", "large-orders", "order-counts")
     with Producer({"bootstrap.servers": bootstrap}) as producer:

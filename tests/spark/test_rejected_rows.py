@@ -182,7 +182,8 @@ def test_a_rejected_row_is_one_dead_letter_with_its_record_and_the_others_are_lo
     assert any("constraint_check to" in each or " check to" in each for each in caplog.messages)
 
 
-@pytest.mark.parametrize("stateful", [False, long(True)])
+@pytest.mark.long
+@pytest.mark.parametrize("stateful", [False, True])
 def test_a_run_that_ends_at_any_step_is_continued_and_repeats_nothing(
     spark: SparkSession, sqlite: Loading, stateful: bool
 ) -> None:
@@ -273,6 +274,7 @@ def test_the_dead_letter_of_a_record_that_no_source_has_has_only_headers(
     assert all(each.position[1] >= 100_000 for each in letters)
 
 
+@pytest.mark.long
 def test_the_dead_letter_of_a_record_that_was_deleted_meanwhile_has_only_headers(
     spark: SparkSession, sqlite: Loading
 ) -> None:
@@ -364,6 +366,7 @@ def test_with_two_phase_commit_the_dead_letters_follow_in_a_transaction_of_their
     assert sorted(values(two_phase.bootstrap, out)) == sorted(f"secret {number}" for number in range(sent))
 
 
+@pytest.mark.long
 def test_each_sink_of_a_declaration_has_dead_letters_of_its_own(
     spark: SparkSession, sqlite: Loading, tmp_path: Path
 ) -> None:

@@ -122,7 +122,8 @@ def test_each_target_has_every_row_once(spark: SparkSession, bootstrap: str, tmp
     assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in range(30))
 
 
-@pytest.mark.parametrize("setting", [long(""), TOGETHER], ids=["apart", "together"])
+@pytest.mark.long
+@pytest.mark.parametrize("setting", ["", TOGETHER], ids=["apart", "together"])
 def test_sorted_rows_are_in_order_in_each_partition_of_the_topic(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, setting: str
 ) -> None:
@@ -209,7 +210,7 @@ def crashing_after(count: int) -> events.Listener:
     return hear
 
 
-@pytest.mark.parametrize("count", [long(1), 2, 3, long(4)])
+@pytest.mark.parametrize("count", [long(1), long(2), 3, long(4)])
 def test_a_run_that_ends_between_two_targets_is_continued_by_the_next(
     spark: SparkSession, bootstrap: str, tmp_path: Path, count: int
 ) -> None:
@@ -262,7 +263,7 @@ def crashing_once(monkeypatch: pytest.MonkeyPatch, verb: str, *, before: bool, a
     monkeypatch.setattr(KafkaTarget, verb, crashing)
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", [long(True), False])
 @pytest.mark.parametrize("verb", [*map(long, ("stage", "positions", "keep")), "commit", long("complete")])
 def test_whatever_is_lost_between_them_a_random_query_has_one_result_in_both(
     spark: SparkSession,

@@ -209,7 +209,7 @@ def test_tasks_write_in_turns_where_they_have_read_and_keep_the_order_of_keys(
     assert by_key == {b"%d" % key: list(range(key, count, 50)) for key in range(50)}
 
 
-@pytest.mark.parametrize("how", [None, long("select"), "join"])
+@pytest.mark.parametrize("how", [long(None), long("select"), "join"])
 def test_tasks_write_where_they_have_read_whatever_a_batch_is_selected_from_or_joined_with(
     spark: SparkSession, new_pipeline: NewPipeline, how: str | None
 ) -> None:
@@ -247,7 +247,7 @@ PADDED = "rpad(CAST(number AS STRING), IF(number < 1500, 3000, 10), ' ') AS valu
         lambda frame: frame.orderBy("number"),
         long(lambda frame: frame.orderBy("number").localCheckpoint()),
         long(lambda frame: frame.sparkSession.createDataFrame(frame.orderBy("number").collect(), frame.schema)),
-        lambda frame: frame.repartitionByRange(2, "number").sortWithinPartitions("number"),
+        long(lambda frame: frame.repartitionByRange(2, "number").sortWithinPartitions("number")),
     ],
     ids=["sort", "checkpoint", "collected", "ranges"],
 )
@@ -416,7 +416,12 @@ def test_a_batch_that_never_goes_through_ends_the_query_with_the_cause(
 
 @pytest.mark.parametrize(
     ("bootstrap", "kind"),
-    [("einmal", "copy"), ("einmal", "random state"), ("apache", "copy"), in_the_long_run("apache", "random state")],
+    [
+        pytest.param("einmal", "copy", marks=pytest.mark.long),
+        ("einmal", "random state"),
+        in_the_long_run("apache", "copy"),
+        in_the_long_run("apache", "random state"),
+    ],
     indirect=["bootstrap"],
 )
 def test_a_lost_answer_to_end_txn_is_cleared_up_from_the_commit_record(

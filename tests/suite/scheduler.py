@@ -1,8 +1,8 @@
-"""Which worker runs which tests: file by file, the longest first, and Spark's on few of the workers.
+"""Which worker runs which tests: file by file, the longest first, and those with a Spark session on few of the workers.
 
 Many tests wait for processes, so there are more workers than processors. A Spark session is another matter: it is a JVM
 with many threads, and each worker that has one warms up its own. So as many workers as there are processors begin with
-the files that have Spark tests, and the others take none of them.
+the files whose tests use the session (fixture ``spark``), and the others take none of them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ def file_of(node_id: str) -> str:
 
 
 def publish_spark_files(items: Iterable[pytest.Item]) -> None:
-    """The process that schedules collects nothing: one that does reports which files have Spark tests."""
-    files = sorted({file_of(item.nodeid) for item in items if item.get_closest_marker("spark")})
+    """The process that schedules collects nothing: one that does reports which files use the session."""
+    files = sorted({file_of(each.nodeid) for each in items if isinstance(each, pytest.Function) and _has_session(each)})
     (of_this_run() / _SPARK_FILES).write_text(json.dumps(files))
+
+
+def _has_session(test: pytest.Function) -> bool:
+    return "spark" in test.fixturenames
 
 
 def spark_workers() -> frozenset[str]:
