@@ -126,6 +126,7 @@ async def test_a_wide_request_holds_up_no_other_client(tmp_path: Path, name: str
         assert good.slowest < LATENCY_SECONDS_MAX
 
 
+@pytest.mark.slow
 async def test_many_clients_with_wide_requests_hold_up_no_other_client(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as first:
         await first.create_topic("t")
@@ -174,6 +175,7 @@ async def test_a_produce_of_many_partitions_holds_up_no_other_client(tmp_path: P
         assert good.slowest < LATENCY_SECONDS_MAX
 
 
+@pytest.mark.slow
 async def test_ten_thousand_partitions_at_once_hold_up_no_other_client(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as creator:
         good = Good(node)
@@ -199,6 +201,7 @@ def _fetch(topic: str, *, max_wait_ms: int = 0) -> bytes:
     return fetch.encode_fetch_request(12, request)
 
 
+@pytest.mark.slow
 async def test_answers_behind_a_parked_one_are_bounded(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as good, Client.connect(node) as bad:
         await _fill(good, 10)

@@ -11,7 +11,6 @@ from tests.simulation import cluster_mutants, mutants, two_phase_mutants
 from tests.simulation.hunt import BROKER, DEFECTS, Defect, hunt
 
 _REPRESENTATIVES = (
-    mutants.without_generation_fencing,
     cluster_mutants.without_waiting_for_the_isr,
     cluster_mutants.without_keeping_the_fenced_out,
     cluster_mutants.without_comparing_logs_before_voting,
@@ -19,13 +18,18 @@ _REPRESENTATIVES = (
     cluster_mutants.without_confirmed_leadership,
     two_phase_mutants.without_comparing_the_state,
 )
-_QUICK = tuple(defect.name for defect in BROKER if defect.mutant is not mutants.without_generation_fencing)
+_SLOW = (
+    mutants.without_generation_fencing,
+    mutants.without_what_checkpoints_promise,
+    mutants.without_checksums_of_identities,
+)
+_QUICK = tuple(defect.name for defect in BROKER if defect.mutant not in _SLOW)
 
 
 def _parameter(defect: Defect) -> object:
     if defect.name in _QUICK:
         return pytest.param(defect, id=defect.name)
-    is_shown = defect.mutant in _REPRESENTATIVES
+    is_shown = defect.mutant in _REPRESENTATIVES + _SLOW
     return pytest.param(defect, id=defect.name, marks=pytest.mark.slow if is_shown else pytest.mark.long)
 
 

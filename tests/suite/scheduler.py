@@ -1,7 +1,7 @@
 """Which worker runs which tests: file by file, the longest first, and those with a Spark session on few of the workers.
 
 Many tests wait for processes, so there are more workers than processors. A Spark session is another matter: it is a JVM
-with many threads, and each worker that has one warms up its own. So as many workers as there are processors begin with
+with many threads, and each worker that has one warms up its own. So one worker more than there are processors begin with
 the files whose tests use the session (fixture ``spark``), and the others take none of them.
 """
 
@@ -35,11 +35,11 @@ def publish_spark_files(items: Iterable[pytest.Item]) -> None:
 
 
 def _has_session(test: pytest.Function) -> bool:
-    return "spark" in test.fixturenames
+    return "spark" in test.fixturenames and test.get_closest_marker("spark") is not None
 
 
 def spark_workers() -> frozenset[str]:
-    return frozenset(f"gw{index}" for index in range(max(2, os.cpu_count() or 1)))
+    return frozenset(f"gw{index}" for index in range(1 + (os.cpu_count() or 1)))
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
