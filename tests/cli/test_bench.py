@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from einmal.bench.cases import Figure
 from einmal.bench.load import BenchRefused
 from einmal.bench.workloads import WORKLOADS
-from einmal.cli.app import app
 from einmal.spark.environment.java import JavaMissing
 from einmal.spark.errors import SparkUnsupported
+from tests.cli.running import invoke
 
 BROKER = "127.0.0.1:1"
 REFUSED = [
@@ -42,7 +42,7 @@ REFUSED = [
 
 
 def bench(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["bench", *arguments])
+    result = invoke(["bench", *arguments])
     assert isinstance(result.exception, SystemExit | None), result.exception
     return result
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from einmal.cli.app import app
+from tests.cli.running import invoke
 
 COMMANDS = {
     "ingest": ["ingest", "logs", "--file"],
@@ -27,7 +26,7 @@ def test_a_declaration_that_cannot_be_meant_is_wrong_usage(
     file = tmp_path / "declared.toml"
     if content is not None:
         file.write_bytes(content)
-    result = CliRunner().invoke(app, [*COMMANDS[command], str(file)], terminal_width=500)
+    result = invoke([*COMMANDS[command], str(file)], terminal_width=500)
     assert result.exit_code == 2, result.output
     assert problem in " ".join(result.stderr.replace("│", " ").split())
     assert result.stdout == ""

@@ -6,16 +6,14 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from einmal.cli.app import app
+from tests.cli.running import invoke
 from tests.simulation import mutants
 
 
 def test_the_result_is_json_and_the_same_each_time_and_for_any_number_of_processes() -> None:
     outputs = [
-        CliRunner().invoke(
-            app,
+        invoke(
             ["simulate", "--workload", workload, "--seeds", "3", "--start", "7", "--jobs", jobs, "--format", "json"],
         )
         for workload, jobs in (("pipeline", "1"), ("pipeline", "2"), ("broker", "1"))
@@ -31,7 +29,7 @@ def test_the_result_is_json_and_the_same_each_time_and_for_any_number_of_process
 
 def test_a_failing_seed_prints_the_line_that_runs_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     mutants.without_the_aborted_index(monkeypatch)
-    output = CliRunner().invoke(app, ["simulate", "--seeds", "4", "--jobs", "1"])
+    output = invoke(["simulate", "--seeds", "4", "--jobs", "1"])
     assert output.exit_code == 1
     assert re.search(
         r"^ *seed (\d) failed; again: einmal simulate --workload broker --start \1 --seeds 1$", output.stderr, re.M

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from einmal.cli.app import app
 from tests.cli.broker_process import BrokerProcess
+from tests.cli.running import invoke
 
 NOBODY = ["-b", "127.0.0.1:1", "-X", "bootstrap.timeout.ms=50"]
 ON_A_CLUSTER = [
@@ -107,7 +107,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("arguments", MISUSES, ids=lambda arguments: ascii(" ".join(arguments))[:60])
 def test_what_cannot_be_meant_ends_in_an_error_without_a_traceback(arguments: list[str], here: Path) -> None:
-    result = CliRunner().invoke(app, arguments, input="x\n")
+    result = invoke(arguments, input="x\n")
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (1, 2), result.output
     assert "Traceback" not in result.output
@@ -133,14 +133,14 @@ PRINTING = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command) or "einmal")
 def test_every_command_has_help_and_every_argument_of_it_is_explained(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "60", "NO_COLOR": "1", "TERM": "dumb"})
+    result = invoke([*command, "--help"], env={"COLUMNS": "60", "NO_COLOR": "1", "TERM": "dumb"})
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage:")
 
 
 @pytest.mark.parametrize("command", PRINTING, ids=" ".join)
 def test_every_command_that_prints_can_print_json(command: list[str]) -> None:
-    assert "--format" in CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert "--format" in invoke([*command, "--help"]).stdout
 
 
 # --- as a process -------------------------------------------------------------------------------------------------

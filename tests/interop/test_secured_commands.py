@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from einmal.cli.app import app
+from tests.cli.running import invoke
 from tests.interop.secured_verbs import CONNECTING, SHOWN, Run, Stage
 from tests.security.secure_kafka import CANARY, PASSWORD, USER, SecureKafka
 from tests.suite.shared import unique
@@ -42,7 +41,7 @@ def run(properties: Path) -> Run:
 
     def command(*arguments: str, stdin: str = "", status: int = 0) -> str:
         given = [*arguments, "--command-config", str(properties)]
-        result = CliRunner().invoke(app, given, input=stdin)
+        result = invoke(given, input=stdin)
         assert result.exit_code == status, (result.output, result.exception)
         assert CANARY not in result.output
         assert "Traceback" not in result.output
@@ -95,6 +94,6 @@ def test_security_settings_may_be_in_the_environment(secure_kafka: SecureKafka) 
         "THE_PASSWORD": PASSWORD,
     }
     arguments = ["topic", "list", "--format", "json", "-X", "sasl.password=${env:THE_PASSWORD}"]
-    result = CliRunner().invoke(app, arguments, env=environment)
+    result = invoke(arguments, env=environment)
     assert result.exit_code == 0, result.output
     assert isinstance(json.loads(result.stdout), list)

@@ -1,8 +1,8 @@
 """Which worker runs which tests: file by file, the longest first, and those with a Spark session on few of the workers.
 
 Many tests wait for processes, so there are more workers than processors. A Spark session is another matter: it is a JVM
-with many threads, and each worker that has one warms up its own. So one worker more than there are processors begin with
-the files whose tests use the session (fixture ``spark``), and the others take none of them.
+with many threads, and each worker that has one warms up its own. So one worker more than there are processors begin
+with the files whose tests use the session (fixture ``spark``), and the others take none of them.
 """
 
 from __future__ import annotations
