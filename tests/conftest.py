@@ -64,10 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(DurationRecorder(_DURATIONS))
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _RUN not in config.stash:
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the shared servers of this run, before their directory is removed."""
+    if _RUN not in session.config.stash:
         return
-    directory, life = config.stash[_RUN]
+    directory, life = session.config.stash[_RUN]
     os.close(life)
     for running in directory.glob("*.running"):
         with running.open() as file:
