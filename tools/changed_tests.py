@@ -122,10 +122,10 @@ def within(distances: Mapping[str, int], durations: Durations, seconds: float) -
     """The nearest files that fit into the budget; of equally near ones the short ones first. Never none."""
     chosen: list[str] = []
     for file in sorted(distances, key=lambda each: (distances[each], durations.of(each), each)):
-        seconds -= durations.of(file) + _COLLECTION_S
-        if seconds < 0 and chosen:
-            break
-        chosen.append(file)
+        needed = durations.of(file) + _COLLECTION_S
+        if needed <= seconds or not chosen:
+            seconds -= needed
+            chosen.append(file)
     return chosen
 
 
