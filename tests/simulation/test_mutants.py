@@ -1,13 +1,13 @@
 """Every defence counts: the simulator finds each deliberate defect, where the same schedule without it is innocent.
 
-In ``make test`` those of a broker alone and one of each other kind; in ``make test-long`` all.
+In ``make test`` those of a broker alone and one or two of each other kind; in ``make test-long`` all.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.simulation import cluster_mutants, mutants, two_phase_mutants
+from tests.simulation import cluster_mutants, two_phase_mutants
 from tests.simulation.hunt import BROKER, DEFECTS, Defect, hunt
 
 _REPRESENTATIVES = (
@@ -18,18 +18,11 @@ _REPRESENTATIVES = (
     cluster_mutants.without_confirmed_leadership,
     two_phase_mutants.without_comparing_the_state,
 )
-_SLOW = (
-    mutants.without_generation_fencing,
-    mutants.without_what_checkpoints_promise,
-    mutants.without_checksums_of_identities,
-)
-_QUICK = tuple(defect.name for defect in BROKER if defect.mutant not in _SLOW)
+_BROKER = tuple(defect.name for defect in BROKER)
 
 
 def _parameter(defect: Defect) -> object:
-    if defect.name in _QUICK:
-        return pytest.param(defect, id=defect.name)
-    is_shown = defect.mutant in _REPRESENTATIVES + _SLOW
+    is_shown = defect.name in _BROKER or defect.mutant in _REPRESENTATIVES
     return pytest.param(defect, id=defect.name, marks=pytest.mark.slow if is_shown else pytest.mark.long)
 
 
