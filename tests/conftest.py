@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.suite import run_directory
 from tests.suite.deselected import is_deselected
-from tests.suite.durations import DurationRecorder, Durations
+from tests.suite.durations import DurationRecorder, Durations, file_of
 from tests.suite.patience import patient
-from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, file_of, publish_spark_files
+from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, publish_spark_files
 from tests.suite.shards import Shard
 
 settings.register_profile("einmal", deadline=None, suppress_health_check=[HealthCheck.too_slow])

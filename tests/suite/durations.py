@@ -11,10 +11,12 @@ from typing import Final, Self
 
 import pytest
 
-_LEAST_S: Final = 0.5
-"""Shorter files are not listed: their order does not matter."""
 _UNKNOWN_S: Final = 5.0
-"""A file that is not listed: a short one, or a new one, which may be long."""
+"""A new file, which may be long."""
+
+
+def file_of(node_id: str) -> str:
+    return node_id.partition("::")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,10 @@ class DurationRecorder:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+        self._seconds[file_of(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self) -> None:
         """What is recorded of files that did not run stays."""
         known = {file: seconds for file, seconds in Durations.load(self._path).seconds.items() if Path(file).exists()}
         known |= {file: round(seconds, 1) for file, seconds in self._seconds.items()}
-        listed = {file: seconds for file, seconds in sorted(known.items()) if seconds >= _LEAST_S}
-        self._path.write_text(json.dumps(listed, indent=0) + "\n")
+        self._path.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n")

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 _QUIET_S: Final = 0.02
-"""What ``_work`` takes on a quiet machine with a slow processor, with a process that does nothing."""
+"""What ``_slowness`` measures, in seconds, on a quiet machine with a slow processor."""
 _LEAST: Final = 4.0
 """The load may come after the measurement: no bound is smaller than so many times itself."""
 _MOST: Final = 20.0

@@ -17,15 +17,11 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.suite.durations import Durations
+from tests.suite.durations import Durations, file_of
 from tests.suite.run_directory import of_this_run
 
 WORKERS_PER_PROCESSOR: Final = 3
 _SPARK_FILES: Final = "spark-files.json"
-
-
-def file_of(node_id: str) -> str:
-    return node_id.partition("::")[0]
 
 
 def publish_spark_files(items: Iterable[pytest.Item]) -> None:
