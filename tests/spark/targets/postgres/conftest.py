@@ -20,9 +20,7 @@ def server() -> PostgresServer:
 
 @pytest.fixture
 def rig(server: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
-    database = unique("test").replace("-", "_")
-    server.rows(f"CREATE DATABASE {database}")
-    with Rig(server, spark, database) as rig:
+    with _new_database(server, spark) as rig:
         yield rig
 
 
@@ -36,7 +34,11 @@ def mortal() -> Iterator[PostgresServer]:
 @pytest.fixture
 def own(mortal: PostgresServer, spark: SparkSession) -> Iterator[Rig]:
     """A database of that server."""
-    database = unique("own").replace("-", "_")
-    mortal.rows(f"CREATE DATABASE {database}")
-    with Rig(mortal, spark, database) as rig:
+    with _new_database(mortal, spark) as rig:
         yield rig
+
+
+def _new_database(server: PostgresServer, spark: SparkSession) -> Rig:
+    database = unique("test").replace("-", "_")
+    server.rows(f"CREATE DATABASE {database}")
+    return Rig(server, spark, database)
