@@ -106,7 +106,7 @@ def run_tests(machine: Machine, mutant: Mutant | None, cpu_s: int, directory: st
         environment[VARIABLE] = f"{module},{mutant.path},{mutant.mutation.number}"
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "tests.mutation.plugin", "-p", "no:cacheprovider"]
     command += ["-p", "no:randomly", "--hypothesis-seed=0"]
-    command += ["-m", "not (slow or spark or interop or system)", *machine.test_files()]
+    command += ["-m", "not (slow or spark or interop or system or long)", *machine.test_files()]
     limited = ["/bin/sh", "-c", f'ulimit -t {cpu_s} && exec "$@"', "sh", *command]
     try:
         done = subprocess.run(limited, cwd=ROOT, env=environment, capture_output=True, timeout=_STUCK_S)
