@@ -1,4 +1,5 @@
 """Python programs of ours that begin with their modules loaded: ``WarmProcess`` in place of ``subprocess.Popen``.
+``run`` in place of ``subprocess.run``.
 
 A broker spends most of its start on imports. So one process per process of the tests has imported what a broker and a
 command need, and forks for each program that is asked for (``tests.suite.warm_parent``). From there on it is a process
@@ -19,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -73,6 +75,19 @@ def end() -> None:
     with _starting:
         if parent := _parents.pop(os.getpid(), None):
             parent.end()
+
+
+def run(arguments: list[str], *, cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """``python -m`` with these arguments, to its end, as ``subprocess.run`` does with captured output."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = WarmProcess(arguments, output=output.fileno(), errors=errors.fileno(), cwd=cwd)
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, status, output.read(), errors.read())
 
 
 class WarmProcess:
