@@ -108,6 +108,17 @@ def secure_kafka() -> SecureKafka:
     return node
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``client_at_kill``: each of the module's CLIENTS in turn.
+
+    What the broker keeps does not depend on the client, so all but the first are left to the long run.
+    """
+    if "client_at_kill" in metafunc.fixturenames:
+        first, *others = metafunc.module.CLIENTS
+        clients = [first, *(pytest.param(each, marks=pytest.mark.long) for each in others)]
+        metafunc.parametrize("client_at_kill", clients, ids=[each.__name__ for each in (first, *others)])
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _dumper_ends() -> Iterator[None]:
     yield
