@@ -77,7 +77,7 @@ def end() -> None:
             parent.end()
 
 
-def run(arguments: list[str], *, cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+def run(arguments: list[str], *, timeout: float, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """``python -m`` with these arguments, to its end, as ``subprocess.run`` does with captured output."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = WarmProcess(arguments, output=output.fileno(), errors=errors.fileno(), cwd=cwd)
