@@ -131,8 +131,9 @@ def broker(request: pytest.FixtureRequest, node_of: NodeFactory) -> Node:
     return node_of(request.param, 2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    # Not for the session: three idle brokers use more in a minute than to start them takes.
     cluster = einmal_cluster(tmp_path_factory.mktemp("three"), settings={"log.cleaner.backoff.ms": "100"})
     try:
         cluster.start()
