@@ -52,6 +52,8 @@ class _Parent:
             socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
 
     def end(self) -> None:
+        # Also where a process that was forked from this one still has it.
+        self._requests.shutdown(socket.SHUT_RDWR)
         self._requests.close()
         self._process.wait()
 
