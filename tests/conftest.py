@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.suite import run_directory
+from tests.suite import run_directory, warm
 from tests.suite.deselected import is_deselected
 from tests.suite.durations import DurationRecorder, Durations, file_of
 from tests.suite.patience import patient
@@ -67,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the shared servers of this run, before their directory is removed."""
+    warm.end()
     if _RUN not in session.config.stash:
         return
     directory, life = session.config.stash[_RUN]

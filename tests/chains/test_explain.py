@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from einmal.client import Admin, NewTopic, Producer
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite import warm
 
 pytestmark = pytest.mark.system
 
@@ -41,8 +41,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def einmal(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "einmal", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300)
+    return warm.run(["einmal", *arguments], cwd=directory, timeout=300)
 
 
 def produce(directory: Path, count: int) -> None:

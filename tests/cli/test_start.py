@@ -12,6 +12,7 @@ import einmal
 from einmal.cli import start
 from tests.cli.broker_process import BrokerProcess
 from tests.ports import loopback_ports
+from tests.suite import warm
 
 pytestmark = pytest.mark.system
 
@@ -70,8 +71,7 @@ def test_a_controller_port_in_use_is_reported_as_the_controllers(tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listeners = f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{address}"
-        command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), "-X", listeners]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        ended = warm.run(["einmal", "start", "--data-dir", str(tmp_path), "-X", listeners], timeout=180)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"error: {address} is in use\nhint: choose another address for CONTROLLER://")
 
@@ -125,27 +125,15 @@ def test_an_unwritable_data_directory_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_setting_is_reported(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(tmp_path), *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    ended = warm.run(["einmal", "start", "--data-dir", str(tmp_path), *options], timeout=180)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"error: {message}")
     assert "hint: " in ended.stderr
 
 
 def test_an_unresolvable_host_is_reported(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "einmal",
-        "start",
-        "--data-dir",
-        str(tmp_path),
-        "--host",
-        "no..host",
-        "--port",
-        "0",
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    command = ["einmal", "start", "--data-dir", str(tmp_path), "--host", "no..host", "--port", "0"]
+    ended = warm.run(command, timeout=180)
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: cannot listen on no..host:0")
 

@@ -26,6 +26,22 @@ def test_topics_are_made_listed_described_and_deleted(cli: Cli) -> None:
     assert "made" not in "\n".join(cli("topic", "list").lines)
 
 
+def test_partitions_are_described_in_their_order_each_with_its_own_offsets(cli: Cli, cluster: str) -> None:
+    # More than ten: 10 is neither before 2 nor beside it.
+    counts = [(index * 5) % 12 for index in range(12)]
+    cli("topic", "create", "in-order", "-p", str(len(counts)))
+    with Producer(bootstrap_servers=cluster) as producer:
+        for partition, count in enumerate(counts):
+            for _ in range(count):
+                producer.send("in-order", "record", partition=partition)
+    described = cli("topic", "describe", "in-order", "--format", "json").document["partitions"]
+    assert [(each["partition"], each["high_watermark"]) for each in described] == list(enumerate(counts))
+    assert [each["last_stable_offset"] for each in described] == counts
+    lines = [line.split() for line in cli("topic", "describe", "in-order").lines]
+    (head,) = (number for number, line in enumerate(lines) if line[:1] == ["PARTITION"])
+    assert [(int(row[0]), int(row[-1])) for row in lines[head + 1 :] if row] == list(enumerate(counts))
+
+
 def test_a_failure_is_an_error_and_a_hint_without_a_traceback(cli: Cli) -> None:
     cli("topic", "create", "twice")
     failed = cli("topic", "create", "twice", status=1)

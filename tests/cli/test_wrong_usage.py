@@ -15,6 +15,7 @@ import typer
 from einmal.cli.app import app
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.running import invoke
+from tests.suite import warm
 
 NOBODY = ["-b", "127.0.0.1:1", "-X", "bootstrap.timeout.ms=50"]
 ON_A_CLUSTER = [
@@ -155,10 +156,9 @@ def einmal(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
 @pytest.mark.system
 @pytest.mark.parametrize("options", STARTS, ids=" ".join)
 def test_a_broker_that_cannot_start_reports_why(options: list[str], here: Path) -> None:
-    starting = einmal("start", *options)
-    _output, errors = starting.communicate(timeout=180)
-    assert starting.returncode in (1, 2)
-    assert b"error:" in errors.lower() and b"Traceback" not in errors
+    ended = warm.run(["einmal", "start", *options], timeout=180)
+    assert ended.returncode in (1, 2)
+    assert "error:" in ended.stderr.lower() and "Traceback" not in ended.stderr
 
 
 @pytest.mark.system
@@ -201,10 +201,9 @@ def test_ctrl_c_ends_a_command_with_130_and_no_words(cluster: str) -> None:
 def test_a_second_broker_on_the_same_data_or_port_gets_a_hint(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data").wait_until_ready() as first:
         for options, expected in (
-            (["--port", "0", "--data-dir", str(tmp_path / "data")], b"another broker uses"),
-            (["--port", str(first.port), "--data-dir", str(tmp_path / "other")], b"is in use"),
+            (["--port", "0", "--data-dir", str(tmp_path / "data")], "another broker uses"),
+            (["--port", str(first.port), "--data-dir", str(tmp_path / "other")], "is in use"),
         ):
-            second = einmal("start", *options)
-            _output, errors = second.communicate(timeout=180)
+            second = warm.run(["einmal", "start", *options], timeout=180)
             assert second.returncode == 1
-            assert expected in errors and b"hint: " in errors and b"Traceback" not in errors
+            assert expected in second.stderr and "hint: " in second.stderr and "Traceback" not in second.stderr

@@ -11,7 +11,7 @@ from tests.examples.readme import Reader
 from tests.interop.einmal_broker import EinmalBroker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
     broker = EinmalBroker(tmp_path_factory.mktemp("broker"))
     broker.start()

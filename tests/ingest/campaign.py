@@ -13,7 +13,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from tests.ingest.sources import committed
 from tests.ingest.writers import LateRows, RotatedLog, WritingThread
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.suite.warm import WarmProcess
 
 SOURCES: Final = ("files", "table")
 _FAULTS: Final = {"ingester": 5, "broker": 2, "second ingester": 1}
@@ -60,7 +60,7 @@ class Campaign:
         self._chance = random.Random(seed)
         self._broker = EinmalBroker(directory / "broker")
         self._server: PostgresServer | None = None
-        self._ingesters: list[subprocess.Popen[bytes]] = []
+        self._ingesters: list[WarmProcess] = []
         self._report = Report(source)
 
     def run(self, kills: int) -> Report:
@@ -129,13 +129,13 @@ class Campaign:
                 self._server.start()
 
     def _start(self, *options: str) -> None:
-        command = [sys.executable, "-m", "einmal", "ingest", NAME, "--format", "json", *options]
+        command = ["einmal", "ingest", NAME, "--format", "json", *options]
         number = len(list(self._directory.glob("*.out")))
         with (
             (self._directory / f"{number}.out").open("wb") as output,
             (self._directory / "ingesters.log").open("ab") as log,
         ):
-            process = subprocess.Popen(command, cwd=self._directory, stdout=output, stderr=log)
+            process = WarmProcess(command, cwd=self._directory, output=output.fileno(), errors=log.fileno())
         self._ingesters.append(process)
 
     def _kill_ingesters(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from einmal.client import Admin, NewTopic
 from tests.ingest.sources import committed
 from tests.security.secure_kafka import CANARY, SecureKafka
+from tests.suite import warm
 from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -24,13 +23,8 @@ def apache() -> SecureKafka:
 
 
 def ingest(directory: Path, name: str) -> list[dict[str, object]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "einmal", "ingest", name, "--available-now", "--format", "json"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    arguments = ["einmal", "ingest", name, "--available-now", "--format", "json"]
+    done = warm.run(arguments, cwd=directory, timeout=300)
     assert (done.returncode, CANARY in done.stdout + done.stderr) == (0, False), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -8,6 +8,7 @@ both brokers.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import signal
@@ -221,6 +222,27 @@ def classpath(profile: str, pom: Path = _POM) -> str:
             _fetch(maven, profile, pom, directory)
             shutil.copyfile(pom, proof)
     return str(directory / "*")
+
+
+@cache
+def java_program(name: str) -> list[str]:
+    """Java's arguments to run one of ``kafka/*.java``, compiled when they have changed. Raises KafkaUnavailable."""
+    jars = classpath("tools")
+    compiler = _required("javac")
+    sources = sorted((_HERE / "kafka").glob("*.java"))
+    content = hashlib.sha256(b"".join(source.read_bytes() for source in (*sources, _POM)))
+    classes = _JARS / "programs" / content.hexdigest()[:16]
+    with (_JARS / "programs.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not classes.exists():
+            part = classes.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            command = [compiler, *(f"-J{option}" for option in JVM), "-nowarn", "-cp", jars, "-d", str(part)]
+            result = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, timeout=_START_S)
+            assert result.returncode == 0, result.stderr
+            part.rename(classes)
+    return ["-cp", f"{jars}{os.pathsep}{classes}", name]
 
 
 def _fetch(maven: str, profile: str, pom: Path, directory: Path) -> None:

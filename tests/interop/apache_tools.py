@@ -10,9 +10,8 @@ import threading
 from pathlib import Path
 from typing import ClassVar, Final
 
-from tests.interop.apache_kafka import JVM, classpath, java
+from tests.interop.apache_kafka import JVM, java, java_program
 
-_LAUNCHER: Final = Path(__file__).parent / "kafka" / "Tools.java"
 _END: Final = "\x04"
 _PATIENCE_S: Final = 180.0
 
@@ -22,7 +21,7 @@ class ApacheTools:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        command = [java(), *JVM, "-cp", classpath("tools"), str(_LAUNCHER)]
+        command = [java(), *JVM, *java_program("Tools")]
         self._jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def close(self) -> None:

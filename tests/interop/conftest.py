@@ -108,6 +108,17 @@ def secure_kafka() -> SecureKafka:
     return node
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``client_at_kill``: each of the module's CLIENTS in turn.
+
+    What the broker keeps does not depend on the client, so all but the first are left to the long run.
+    """
+    if "client_at_kill" in metafunc.fixturenames:
+        first, *others = metafunc.module.CLIENTS
+        clients = [first, *(pytest.param(each, marks=pytest.mark.long) for each in others)]
+        metafunc.parametrize("client_at_kill", clients, ids=[each.__name__ for each in (first, *others)])
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _dumper_ends() -> Iterator[None]:
     yield
@@ -120,8 +131,9 @@ def broker(request: pytest.FixtureRequest, node_of: NodeFactory) -> Node:
     return node_of(request.param, 2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    # Not for the session: three idle brokers use more in a minute than to start them takes.
     cluster = einmal_cluster(tmp_path_factory.mktemp("three"), settings={"log.cleaner.backoff.ms": "100"})
     try:
         cluster.start()

@@ -1,4 +1,4 @@
-"""Our own broker, as a process of the tests: ``python -m einmal start`` on a free loopback port.
+"""Our own broker, as a process of the tests: ``einmal start`` on a free loopback port, its modules loaded.
 
 Has the same methods as ``ApacheKafka``, so that a test can use either.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 
 from tests.ports import loopback_ports
 from tests.suite.shared import Shareable
+from tests.suite.warm import WarmProcess
 
 _READY: Final = re.compile(r"is ready: (bootstrap\.servers=|controller )(?P<host>[\d.]+):(?P<port>\d+)")
 _STOP_S: Final = 120.0
@@ -42,7 +42,7 @@ class EinmalBroker(Shareable):
         controller_ports: Mapping[int, int] | None = None,
     ) -> None:
         self._directory = directory
-        self._process: subprocess.Popen[str] | None = None
+        self._process: WarmProcess | None = None
         self.node_id = node_id
         self.host = "127.0.0.1"
         (self.port,) = loopback_ports(1)
@@ -71,13 +71,13 @@ class EinmalBroker(Shareable):
     def launch(self) -> None:
         """Start, and do not wait: the nodes of a cluster wait for one another."""
         assert self._process is None, "already running"
-        command = [sys.executable, "-m", "einmal", "start", "--data-dir", str(self._directory / "data")]
+        command = ["einmal", "start", "--data-dir", str(self._directory / "data")]
         if "listeners" not in self._settings:
             command += ["--port", str(self.port)]
         for key, value in self._settings.items():
             command += ["-X", f"{key}={value}"]
         with (self._directory / "einmal.log").open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = WarmProcess(command, errors=log.fileno())
 
     def wait_until_ready(self) -> None:
         """Raises EinmalDied."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.interop.apache_kafka import JVM, classpath, java
+from tests.interop.apache_kafka import JVM, java, java_program
 
-_PROGRAM: Final = Path(__file__).parent / "kafka" / "Reader.java"
 _QUIET: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 """It would complain of every topic that is deleted under it. What it cannot read is an exception."""
 
@@ -27,7 +25,7 @@ class JavaReader:
     """Reads from the beginning until ``finish``. Raises KafkaUnavailable."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
-        command = [java(), "-Xmx256m", *JVM, _QUIET, "-cp", classpath("tools"), str(_PROGRAM), bootstrap, *topics]
+        command = [java(), "-Xmx256m", *JVM, _QUIET, *java_program("Reader"), bootstrap, *topics]
         pipe = subprocess.PIPE
         self._jvm = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 

@@ -21,7 +21,7 @@ import confluent_kafka
 import pytest
 
 import einmal.client
-from tests.interop.apache_kafka import JVM, KafkaUnavailable, classpath, java
+from tests.interop.apache_kafka import JVM, KafkaUnavailable, java, java_program
 from tests.interop.guarded_cluster import ALICE, GuardedCluster
 
 with warnings.catch_warnings():
@@ -32,7 +32,6 @@ with warnings.catch_warnings():
 
 ABORTED: Final = "aborted"
 _PATIENCE_S: Final = 180.0
-_PROGRAM: Final = Path(__file__).parent / "kafka" / "Secured.java"
 Halfway = Callable[[], object]
 """Called once the first half is acknowledged; a transaction is then open."""
 
@@ -296,7 +295,7 @@ class JavaClient(Library):
         self._file.write_text("\n".join(lines))
         try:
             self._command = [java(), "-Xmx256m", *JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
-            self._command += ["-cp", classpath("tools"), str(_PROGRAM)]
+            self._command += java_program("Secured")
         except KafkaUnavailable as error:
             pytest.skip(str(error))
 

@@ -27,7 +27,7 @@ TRANSACTIONS: Final = "TransactionsCommand"
 CONFIGS: Final = "kafka.admin.ConfigCommand"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _tools(_three_brokers: Cluster) -> Iterator[ApacheTools]:
     try:
         tools = ApacheTools(_three_brokers.bootstrap)

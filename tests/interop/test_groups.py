@@ -37,16 +37,6 @@ def client(request: pytest.FixtureRequest) -> type[Member]:
     return member
 
 
-@pytest.fixture(
-    params=[pytest.param(each, marks=[] if each is ConfluentMember else pytest.mark.long) for each in CLIENTS],
-    ids=lambda client: client.__name__,
-)
-def client_at_kill(request: pytest.FixtureRequest) -> type[Member]:
-    """Each client in turn; what the broker keeps does not depend on it, so all but one are left to the long run."""
-    client: type[Member] = request.param
-    return client
-
-
 def address(broker: Node) -> Broker:
     return Broker(broker.host, broker.port)
 

@@ -35,16 +35,6 @@ def client(request: pytest.FixtureRequest) -> type[Writer]:
     return writer
 
 
-@pytest.fixture(
-    params=[pytest.param(each, marks=[] if each is ConfluentWriter else pytest.mark.long) for each in CLIENTS],
-    ids=lambda client: client.__name__,
-)
-def client_at_kill(request: pytest.FixtureRequest) -> type[Writer]:
-    """Each client in turn; what the broker keeps does not depend on it, so all but one are left to the long run."""
-    client: type[Writer] = request.param
-    return client
-
-
 def address(node: Node) -> Broker:
     return Broker(node.host, node.port)
 

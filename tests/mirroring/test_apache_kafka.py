@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from einmal.client import Admin, Consumer, NewTopic, Producer
 from tests.interop.einmal_broker import EinmalBroker
 from tests.security.secure_kafka import CANARY, SecureKafka
+from tests.suite import warm
 from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -42,13 +42,7 @@ def declare(directory: Path, source: Settings, target: Settings, topic: str) -> 
 
 
 def mirror(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "einmal", "mirror", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return warm.run(["einmal", "mirror", *arguments], cwd=directory, timeout=300)
 
 
 def transaction(settings: Settings, topic: str, values: list[str], *, committed: bool = True) -> None:

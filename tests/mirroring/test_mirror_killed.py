@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from einmal.client import Admin, Consumer, NewTopic, Producer
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.warm import WarmProcess
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -53,10 +53,8 @@ class Writer(threading.Thread):
         self.join()
 
 
-def mirror(directory: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "einmal", "mirror", "A->B", *options], cwd=directory, stdout=subprocess.PIPE, text=True
-    )
+def mirror(directory: Path, *options: str) -> WarmProcess:
+    return WarmProcess(["einmal", "mirror", "A->B", *options], cwd=directory)
 
 
 def read(servers: str, topic: str) -> list[list[str]]:
@@ -101,7 +99,8 @@ def test_a_killed_mirror_loses_repeats_and_tears_nothing(
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(moments.uniform(0.0, 1.0))
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
         # The coordinator of the target ends what it has decided; then no reader sees a part of anything.
         with Producer({"bootstrap.servers": target.bootstrap, "transactional.id": "einmal-mirror-A-B"}) as fencing:
             fencing.init_transactions()

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.interop import raw
 from tests.interop.topics import Broker, at_last
+from tests.suite.warm import WarmProcess
 from tests.system.load import COPIES, PARTITIONS, TOPICS
 from tests.system.secured import client_security
 from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
@@ -48,10 +47,10 @@ class Client:
         self._report = directory / f"{self.name}.jsonl"
         self._report.touch()
         self._errors = directory / f"{self.name}.log"
-        command = [sys.executable, "-m", "tests.system.run_load", part.role, "--library", part.library]
+        command = ["tests.system.run_load", part.role, "--library", part.library]
         command += ["--bootstrap", bootstrap, "--report", str(self._report), "--seed", str(part.seed)]
         with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(command, stdout=errors, stderr=errors)
+            self.process = WarmProcess(command, output=errors.fileno(), errors=errors.fileno())
 
     def size(self) -> int:
         """Grows with whatever the client gets done."""

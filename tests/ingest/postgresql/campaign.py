@@ -12,7 +12,6 @@ import argparse
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +38,7 @@ from tests.ingest.postgresql.bookkeeping import (
 from tests.ingest.postgresql.capture import SLOT
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.suite.warm import WarmProcess
 
 _FAULTS: Final = {"server": 3, "broker": 3, "ingester": 4, "second ingester": 1, "session": 2}
 """And how often each is chosen."""
@@ -69,7 +69,7 @@ class Campaign:
         self._large = large
         self._server = PostgresServer(settings=_SETTINGS)
         self._broker = EinmalBroker(directory / "broker")
-        self._ingesters: list[subprocess.Popen[bytes]] = []
+        self._ingesters: list[WarmProcess] = []
         self._report = Report()
 
     def run(self, kills: int) -> Report:
@@ -150,10 +150,10 @@ class Campaign:
         arguments = [self._broker.bootstrap, str(self._server.port), "postgres"]
         with (self._directory / "ingesters.log").open("ab") as log:
             self._ingesters.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.ingest.postgresql.campaign_ingester", *arguments],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                WarmProcess(
+                    ["tests.ingest.postgresql.campaign_ingester", *arguments],
+                    output=log.fileno(),
+                    errors=log.fileno(),
                     cwd=_REPOSITORY,
                 )
             )

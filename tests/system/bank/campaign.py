@@ -15,7 +15,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from einmal.client import Admin, Consumer
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.spark.targets.postgres.server import PostgresServer
+from tests.suite.warm import WarmProcess
 from tests.system.bank.database import NAME, Database
 from tests.system.bank.events import PARTITIONS, TOPIC, Event
 from tests.system.bank.readers import PARTITION_KEYS, Reader
@@ -88,7 +88,7 @@ class Campaign:
         self._mode = mode
         self._server = PostgresServer()
         self._broker = EinmalBroker(directory / "broker", {"transaction.two.phase.commit.enable": "true"})
-        self._writers: list[subprocess.Popen[bytes]] = []
+        self._writers: list[WarmProcess] = []
         self._weights = _FAULTS if steps is None else {AT_A_STEP: 1}
         self._steps = steps or STEPS
         self._next_steps: list[str] = []
@@ -186,13 +186,13 @@ class Campaign:
 
     # --- writers ------------------------------------------------------------------------------------------------
 
-    def _start_writer(self, *death: str) -> subprocess.Popen[bytes]:
+    def _start_writer(self, *death: str) -> WarmProcess:
         with (self._directory / "writers.log").open("ab") as log:
             arguments = [self._mode, self._broker.bootstrap, self._server.url, str(self._chance.getrandbits(30))]
-            writer = subprocess.Popen(
-                [sys.executable, "-m", "tests.system.bank.writer", *arguments, *death],
-                stdout=log,
-                stderr=subprocess.STDOUT,
+            writer = WarmProcess(
+                ["tests.system.bank.writer", *arguments, *death],
+                output=log.fileno(),
+                errors=log.fileno(),
                 cwd=_REPOSITORY,
             )
         self._writers.append(writer)
@@ -278,7 +278,7 @@ class Campaign:
         return self._faults[place][1] if place < len(self._faults) else "none"
 
 
-def _kill(writer: subprocess.Popen[bytes]) -> None:
+def _kill(writer: WarmProcess) -> None:
     writer.kill()
     writer.wait()
 

@@ -1,0 +1,85 @@
+"""Claims about programs that begin with their modules loaded: they are processes like any other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.suite.patience import patient
+from tests.suite.warm import WarmProcess
+
+PROGRAM = """
+import os, signal, sys, time
+print(sys.argv[1:], __name__, os.getcwd(), os.environ["GIVEN"], os.environ.get("HOME"), flush=True)
+print("to stderr", file=sys.stderr)
+print("fds", sorted(map(int, os.listdir("/proc/self/fd")))[:-1], flush=True)
+if sys.argv[1] == "sleep":
+    time.sleep(3600)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[WarmProcess]]:
+    (tmp_path / "program_to_run.py").write_text(PROGRAM)
+    started: list[WarmProcess] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_program_has_its_own_arguments_files_environment_and_status(
+    tmp_path: Path, started: list[WarmProcess]
+) -> None:
+    with (tmp_path / "errors").open("w") as errors:
+        process = WarmProcess(
+            ["program_to_run", "7", "a b"], errors=errors.fileno(), cwd=tmp_path, env={"GIVEN": "value"}
+        )
+    started.append(process)
+    assert process.stdout is not None
+    assert process.stdout.read() == f"['7', 'a b'] __main__ {tmp_path} value None\nfds [0, 1, 2]\n"
+    assert process.wait(patient(10)) == 7
+    assert process.poll() == 7
+    assert (tmp_path / "errors").read_text() == "to stderr\n"
+
+
+def test_programs_of_one_module_are_waited_for_and_killed_one_by_one(
+    tmp_path: Path, started: list[WarmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIVEN", "by the test")
+    monkeypatch.chdir(tmp_path)
+    first, second, third = (WarmProcess(["program_to_run", "sleep"]) for _ in range(3))
+    started += [first, second, third]
+    for process in started:
+        assert process.stdout is not None and "by the test" in process.stdout.readline()
+        assert os.getpgid(process.pid) == os.getpgrp()
+    with pytest.raises(subprocess.TimeoutExpired):
+        second.wait(0.01)
+    second.kill()
+    assert second.wait(patient(10)) == -signal.SIGKILL
+    third.terminate()
+    assert third.wait(patient(10)) == -signal.SIGTERM
+    first.send_signal(signal.SIGINT)
+    assert first.wait(patient(10)) == -signal.SIGINT
+    for process in started:
+        # Who has ended is nobody to send a signal to.
+        process.terminate()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
+
+
+def test_output_goes_where_it_is_told_to(tmp_path: Path, started: list[WarmProcess]) -> None:
+    with (tmp_path / "output").open("w") as output, (tmp_path / "errors").open("w") as errors:
+        process = WarmProcess(["einmal", "--version"], output=output.fileno(), errors=errors.fileno())
+    started.append(process)
+    assert process.stdout is None
+    assert process.wait(patient(10)) == 0
+    assert (tmp_path / "output").read_text().startswith("einmal ")

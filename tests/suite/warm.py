@@ -1,0 +1,171 @@
+"""Python programs of ours that begin with their modules loaded: ``WarmProcess`` in place of ``subprocess.Popen``.
+``run`` in place of ``subprocess.run``.
+
+A broker spends most of its start on imports. So one process per process of the tests has imported what a broker and a
+command need, and forks for each program that is asked for (``tests.suite.warm_parent``). From there on it is a process
+like any other: with its own memory, files, working directory and environment, to be killed, stopped and waited for.
+
+What the interpreter itself does at its start is not repeated: its options, and variables like PYTHONHASHSEED. Tests
+that are about the start of a program start it themselves (``tests/cli/test_start.py``).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+_NUMBER: Final = struct.Struct("!i")
+_REPOSITORY: Final = Path(__file__).parents[2]
+
+
+class _Parent:
+    """The process that forks, while this process lives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.suite.warm_parent", str(theirs.fileno())],
+                cwd=_REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                # Whoever reads what this process prints must not wait for that one.
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def fork(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
+        with self._lock:
+            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
+
+    def end(self) -> None:
+        # Also where a process that was forked from this one still has it.
+        self._requests.shutdown(socket.SHUT_RDWR)
+        self._requests.close()
+        self._process.wait()
+
+
+_parents: Final[dict[int, _Parent]] = {}
+"""Of this process; whoever forks from it inherits an object that is not theirs."""
+_starting: Final = threading.Lock()
+
+
+def _parent() -> _Parent:
+    with _starting:
+        pid = os.getpid()
+        if pid not in _parents:
+            _parents.clear()
+            _parents[pid] = _Parent()
+        return _parents[pid]
+
+
+def end() -> None:
+    """End the process that forks, where there is one: it has used the time of all that it forked."""
+    with _starting:
+        if parent := _parents.pop(os.getpid(), None):
+            parent.end()
+
+
+def run(arguments: list[str], *, timeout: float, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """``python -m`` with these arguments, to its end, as ``subprocess.run`` does with captured output."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = WarmProcess(arguments, output=output.fileno(), errors=errors.fileno(), cwd=cwd)
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, status, output.read(), errors.read())
+
+
+class WarmProcess:
+    """``python -m`` with these arguments, running; ``stdout`` is a pipe unless ``output`` is a descriptor.
+
+    Has the methods of ``subprocess.Popen`` that tests use.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        *,
+        errors: int = 2,
+        output: int | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.args = arguments
+        self.returncode: int | None = None
+        self.stdout: TextIO | None = None
+        self._lock = threading.Lock()
+        self._status, theirs = os.pipe()
+        opened = [theirs]
+        if output is None:
+            mine, output = os.pipe()
+            opened.append(output)
+            self.stdout = io.TextIOWrapper(io.FileIO(mine), encoding="utf-8")
+        request = {
+            "arguments": arguments,
+            "cwd": str(Path.cwd() if cwd is None else cwd),
+            "env": dict(os.environ if env is None else env),
+        }
+        try:
+            _parent().fork(request, [output, errors, theirs])
+        finally:
+            for each in opened:
+                os.close(each)
+        pid = os.read(self._status, _NUMBER.size)
+        assert pid, "the process that forks has ended"
+        self.pid: int = _NUMBER.unpack(pid)[0]
+
+    def poll(self) -> int | None:
+        return self._wait(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; a signal's number is negative. Raises subprocess.TimeoutExpired."""
+        status = self._wait(timeout)
+        if status is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            return self.returncode
+        try:
+            if self.returncode is None:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+                waiting = select.poll()
+                waiting.register(self._status, select.POLLIN)
+                if waiting.poll(left):
+                    status = os.read(self._status, _NUMBER.size)
+                    assert status, "the process that forks has ended"
+                    (self.returncode,) = _NUMBER.unpack(status)
+                    os.close(self._status)
+            return self.returncode
+        finally:
+            self._lock.release()
