@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _ENDS_S = 300.0
 _JSON = ("--format", "json")
+_SHORT = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+"""For a JVM that ends within the minute, as in the session of the tests: it compiles nothing for peak speed."""
 DECLARED = """
 transactional.id = "{name}"
 checkpointLocation = "{checkpoint}"
@@ -93,7 +95,7 @@ def test_ctrl_c_ends_a_pipeline_between_two_batches_with_status_0(bootstrap: str
     create(bootstrap, f"{name}-in", f"{name}-out")
     fill(bootstrap, f"{name}-in", range(30))
     file = written(tmp_path, "pipeline.toml", DECLARED.format(**fields))
-    process = started(file, "--format", "json", "--master", "local[2]", "--trigger", "100 milliseconds")
+    process = started(file, "--format", "json", "--master", "local[2]", "--trigger", "100 milliseconds", *_SHORT)
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
     os.kill(process.pid, signal.SIGINT)

@@ -44,7 +44,7 @@ trigger.availableNow = true
 [sources.numbers]
 subscribe = "{name}-in"
 startingOffsets = "earliest"
-maxOffsetsPerTrigger = 10
+maxOffsetsPerTrigger = 15
 
 [views]
 drawn = "SELECT CAST(value AS STRING) AS number, CAST({draw} AS STRING) AS drawn FROM numbers"
@@ -146,7 +146,7 @@ def test_sorted_rows_are_in_order_in_each_partition_of_the_topic(
     ordered = f"SELECT 'k' AS key, {padded} AS value FROM drawn ORDER BY CAST(number AS INT) DESC"
     text = declared.file.read_text()
     (line,) = (each for each in text.splitlines() if each.startswith("events = "))
-    declared.file.write_text(text.replace(line, f'events = "{ordered}"').replace("Trigger = 10", "Trigger = 3000"))
+    declared.file.write_text(text.replace(line, f'events = "{ordered}"').replace("Trigger = 15", "Trigger = 3000"))
     declared.start().awaitTermination()
     assert [int(each) for each in values(two_phase.bootstrap, declared.name)] == list(range(2_999, -1, -1))
 
