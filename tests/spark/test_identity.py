@@ -44,7 +44,7 @@ def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     return make
 
 
-@pytest.fixture(params=[long("1"), "2"])
+@pytest.fixture(params=["1", "2"])
 def state_format(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
     provider = "spark.sql.streaming.stateStore.providerClass"
     before = {name: spark.conf.get(name) for name in (FORMAT_SETTING, provider)}
@@ -87,6 +87,7 @@ def acquisitions(heard: list[events.Event]) -> list[events.Event]:
 # --- copied checkpoints -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("state_format", ["2"], indirect=True)
 def test_an_original_is_not_finished_from_the_commit_record_of_its_copy_at_its_batch_or_behind_it(
     spark: SparkSession, new_pipeline: NewPipeline, state_format: str, tmp_path: Path
 ) -> None:
@@ -116,6 +117,49 @@ def test_an_original_is_not_finished_from_the_commit_record_of_its_copy_at_its_b
     ]
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == 3 * BATCH
+
+
+# In every run: above, with one more restart of the copy, which format 1 does not promise.
+@pytest.mark.long
+def test_an_original_is_not_finished_from_the_commit_record_of_its_copy(
+    spark: SparkSession, new_pipeline: NewPipeline, state_format: str, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline(3 * BATCH, kind="random state")
+    die(pipeline, spark, events.BatchWritten, 2)
+    copy = tmp_path / "copy"
+    shutil.copytree(pipeline.checkpoint, copy)
+    moved = {"checkpointLocation": str(copy)}
+    run(pipeline, spark, **moved, **{"einmal.adopt": "true"})
+    done = sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir())
+    for options, reason in (
+        ({}, "belongs to the query with checkpoint .*copy"),
+        ({"einmal.adopt": "true"}, "a driver that never ran on the checkpoint|is not at batch"),
+    ):
+        with pytest.raises(PipelineRefused, match=reason):
+            pipeline.writer(spark).options(**options).start()
+    assert sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir()) == done
+    fill(pipeline.bootstrap, pipeline.source_topic, range(3 * BATCH, 4 * BATCH))
+    run(pipeline, spark, **moved)
+    outputs = [
+        ((record.key or b"").decode(), (record.value or b"").decode())
+        for _, record in records(pipeline.bootstrap, pipeline.topic)
+    ]
+    assert breaks_in_state(outputs) == []
+    assert counted(outputs) == 4 * BATCH
+
+
+@pytest.mark.long
+def test_an_original_at_the_batch_that_its_copy_committed_keeps_its_own_state(
+    spark: SparkSession, new_pipeline: NewPipeline, state_format: str, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline(2 * BATCH, kind="random state")
+    die(pipeline, spark, events.BatchWritten, 2)
+    copy = tmp_path / "copy"
+    shutil.copytree(pipeline.checkpoint, copy)
+    run(pipeline, spark, **{"checkpointLocation": str(copy), "einmal.adopt": "true"})
+    with pytest.raises(PipelineRefused, match="a driver that never ran on the checkpoint"):
+        pipeline.writer(spark).option("einmal.adopt", "true").start()
+    assert not (pipeline.checkpoint / "commits" / "2").exists()
 
 
 def test_a_commit_file_is_not_finished_where_its_state_is_missing(
